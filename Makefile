@@ -1,0 +1,70 @@
+# `make help` lists what there is. Set-up is a Python 3.11+ with venv, and nothing else: uv comes with pip, pins with hashes.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+PROJECTS := server exporter clients/python loadtests
+SOURCES := server exporter clients loadtests examples benchmarks deploy tests
+# Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
+TEST_PROCESSES ?= 2
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
+
+.PHONY: help setup demo serve test format lint types layers unit lock clean
+
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## Make .venv with everything pinned in requirements/dev.lock
+
+$(UV): requirements/bootstrap.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tpuserve needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments. On Debian: apt-get install python3-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.lock
+	@touch $(UV)
+
+$(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
+	@touch $@
+
+demo: setup ## Train, export, serve, predict by gRPC and REST, load-test, stop
+	@$(BIN)/python examples/digits/demo.py
+
+serve: setup ## Train and export the digits model if need be, serve it until Ctrl-C
+	@$(BIN)/python examples/digits/demo.py --serve
+
+test: setup lint types layers unit ## Format check, lint, types, layers, tests with coverage
+
+format: setup ## Rewrite the sources in the house format
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+lint: setup
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --cov --cov-report=term
+	$(BIN)/python tests/coverage_floor.py
+
+lock: $(UV) ## Renew requirements/*.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --upgrade --output-file requirements/bootstrap.lock requirements/bootstrap.in
+	$(COMPILE) --upgrade --output-file requirements/dev.lock --all-extras --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock server/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
+
+clean: ## Remove .venv, caches and the demo's models
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -1,0 +1,52 @@
+"""Deadlines on a monotonic clock that can be injected."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+
+class Clock(Protocol):
+    """A source of monotonic time."""
+
+    def monotonic_s(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock, the one asyncio's event loops use too."""
+
+    def monotonic_s(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time after which nobody waits for the answer."""
+
+    at_s: float
+
+    @classmethod
+    def after(cls, timeout_s: float, clock: Clock) -> Self:
+        """The deadline `timeout_s` seconds from now."""
+        return cls(clock.monotonic_s() + timeout_s)
+
+    @classmethod
+    def never(cls) -> Self:
+        """A deadline that does not pass."""
+        return cls(math.inf)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether this deadline can pass at all."""
+        return self.at_s != math.inf
+
+    def remaining_s(self, now_s: float) -> float:
+        """Seconds left at `now_s`; negative when passed, `inf` for `never()`."""
+        return self.at_s - now_s
+
+    def expired(self, now_s: float) -> bool:
+        """Whether it has passed at `now_s`."""
+        return now_s >= self.at_s

@@ -1,0 +1,112 @@
+"""The error tree. Every failure a caller can see is one of these.
+
+    ServingError
+    ├── Cancelled
+    ├── InvalidArgument
+    ├── DeadlineExceeded
+    ├── NotFound
+    ├── PermissionDenied
+    ├── ResourceExhausted
+    ├── FailedPrecondition
+    ├── Unimplemented
+    ├── Internal
+    └── Unavailable
+
+Each carries a canonical code and a message fit for a client. How a code looks on gRPC and on HTTP is decided in
+`frontends.status` alone.
+"""
+
+import enum
+from typing import ClassVar
+
+
+class Code(enum.IntEnum):
+    """Canonical status codes, with gRPC's names and numbers (grpc/grpc, doc/statuscodes.md)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class ServingError(Exception):
+    """A failure with a canonical code and a message that may be shown to a client."""
+
+    code: ClassVar[Code] = Code.UNKNOWN
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Cancelled(ServingError):
+    """The caller went away before the answer was ready."""
+
+    code = Code.CANCELLED
+
+
+class InvalidArgument(ServingError):
+    """The request can never succeed, whatever the state of the server."""
+
+    code = Code.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(ServingError):
+    """The caller's deadline passed before the answer was ready."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotFound(ServingError):
+    """No such model, version or label."""
+
+    code = Code.NOT_FOUND
+
+
+class PermissionDenied(ServingError):
+    """The caller may not do this."""
+
+    code = Code.PERMISSION_DENIED
+
+
+class ResourceExhausted(ServingError):
+    """A limit was reached: a message too large, a quota spent."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(ServingError):
+    """The server is not in the state that the request needs."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Unimplemented(ServingError):
+    """The request asks for something that this server does not do."""
+
+    code = Code.UNIMPLEMENTED
+
+
+class Internal(ServingError):
+    """A fault of the server or of the model; the message says no more than a client needs."""
+
+    code = Code.INTERNAL
+
+
+class Unavailable(ServingError):
+    """Not now: loading, draining or overloaded. The same request may succeed later."""
+
+    code = Code.UNAVAILABLE

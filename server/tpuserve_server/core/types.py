@@ -1,0 +1,139 @@
+"""What the server speaks about: model specs, servables, signatures, requests and results."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tpuserve_server.core.deadline import Deadline
+
+# Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Tensors: TypeAlias = Mapping[str, Array]
+
+# Signature taken when a request names none (tensorflow/saved_model/signature_constants).
+DEFAULT_SIGNATURE_NAME = "serving_default"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a request asked for. At most one of `version` and `version_label` is set; neither means the latest."""
+
+    name: str
+    version: int | None = None
+    version_label: str | None = None
+    signature_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServableId:
+    """What a spec resolved to: one version of one model."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{{name: {self.name} version: {self.version}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a signature.
+
+    `shape` is None for an unknown rank; a None in it is an unknown dimension. Strings have dtype object and hold bytes.
+    `graph_name` is the tensor's name in the model's graph, shown in metadata.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+    graph_name: str = ""
+
+    def accepts_shape(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of `shape` has this rank and agrees in every known dimension."""
+        if self.shape is None:
+            return True
+        if len(shape) != len(self.shape):
+            return False
+        return all(want is None or want == got for want, got in zip(self.shape, shape, strict=True))
+
+    @property
+    def has_batch_dimension(self) -> bool:
+        """Whether the first dimension is there and unknown, so that rows of several requests can share a batch."""
+        return bool(self.shape) and self.shape is not None and self.shape[0] is None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A callable part of a model: named inputs to named outputs."""
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    method_name: str = ""
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether every input and output has a free first dimension."""
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictRequest:
+    """Named input arrays for one signature. An empty `output_filter` means every output."""
+
+    spec: ModelSpec
+    inputs: Tensors
+    output_filter: tuple[str, ...] = ()
+    deadline: Deadline = field(default_factory=Deadline.never)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictResult:
+    """Named output arrays, and which servable and signature made them."""
+
+    servable: ServableId
+    signature_name: str
+    outputs: Tensors
+
+
+class State(enum.IntEnum):
+    """A version's state; it only moves forward. Names and numbers are ModelVersionStatus.State's."""
+
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """A version's state and, once it has failed, why. `notes` are remarks for people: device taken, batching, buckets."""
+
+    servable: ServableId
+    state: State
+    error: str = ""
+    error_code: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AspiredVersion:
+    """A version directory that ought to be served. `fingerprint` changes when its contents change."""
+
+    servable: ServableId
+    path: Path
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """The signatures of one version."""
+
+    servable: ServableId
+    signatures: Mapping[str, Signature]
