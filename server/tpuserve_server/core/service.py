@@ -1,5 +1,7 @@
 """InferenceService: the one door through which every protocol and host reaches the models."""
 
+from collections.abc import Callable
+
 from tpuserve_server.core.types import (
     ModelMetadata,
     ModelSpec,
@@ -31,6 +33,10 @@ class InferenceService:
 
     def models(self) -> list[str]:
         """Names of all models, sorted."""
+        raise NotImplementedError
+
+    def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_change` after any version's state or the readiness changed, from any thread; returns the way out."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
