@@ -15,7 +15,14 @@ class Metrics(Protocol):
         ...
 
     def batch_finished(
-        self, *, servable: ServableId, signature: str, rows: int, bucket: int, queue_waits_s: Sequence[float], run_s: float
+        self,
+        *,
+        servable: ServableId,
+        signature: str,
+        rows: int,
+        bucket: int,
+        queue_waits_s: Sequence[float],
+        run_s: float,
     ) -> None:
         """A batch of `rows` real rows, padded to `bucket`, ran for `run_s`; one queue wait for each request in it."""
         ...

@@ -1,44 +1,178 @@
 """InferenceService: the one door through which every protocol and host reaches the models."""
 
+import asyncio
 from collections.abc import Callable
 
+from tpuserve_server.core.batching import Batcher, Task
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.types import (
+    DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
     ModelSpec,
     PredictRequest,
     PredictResult,
+    ServableId,
     Signature,
+    Tensors,
     VersionStatus,
+)
+from tpuserve_server.core.validation import (
+    check_dtypes,
+    check_names,
+    choose_outputs,
+    count_rows,
+    describe_shapes,
+    matches_shapes,
 )
 
 
 class InferenceService:
-    """Predict, metadata and status over the registry. Coroutines run on any event loop; nothing blocks it."""
+    """Predict, metadata and status over the registry.
+
+    Coroutines run on any event loop and nothing blocks it; the other methods are cheap and may be called anywhere.
+    """
+
+    def __init__(self, registry: ModelRegistry, clock: Clock) -> None:
+        """Serve what `registry` holds."""
+        self._registry = registry
+        self._clock = clock
+        self._draining = False
+        self._drain_listeners: list[Callable[[], None]] = []
 
     async def predict(self, request: PredictRequest) -> PredictResult:
-        """Run one request through its model's batcher."""
-        raise NotImplementedError
+        """Run one request through its model's batcher. Cancelling the coroutine frees its place in the queue.
+
+        Raises:
+            ServingError: with TensorFlow Serving's code and wording for what is wrong.
+        """
+        with self._registry.acquire(request.spec) as handle:
+            signature = _find_signature(handle.loaded, request.spec)
+            task = self._task(handle.servable_id, signature, request)
+            try:
+                outputs = await self._run(handle.loaded.batcher, task, handle.servable_id)
+            except InvalidArgument as error:
+                if task.shareable or matches_shapes(signature, task.inputs):
+                    raise
+                # The model refused a shape that its signature does not promise to take: say so in its terms first.
+                described = describe_shapes(handle.servable_id, signature, task.inputs)
+                raise InvalidArgument(f"{described} ({error.message})") from None
+            return PredictResult(handle.servable_id, signature.name, outputs)
 
     def signature(self, spec: ModelSpec) -> Signature:
-        """The signature a spec resolves to, for front-ends that need it to decode (REST's rows)."""
-        raise NotImplementedError
+        """The signature a spec resolves to now, for front-ends that need it to decode (REST's rows).
+
+        Raises:
+            ServingError: as `predict` for the same spec.
+        """
+        with self._registry.acquire(spec) as handle:
+            return _find_signature(handle.loaded, spec)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
-        """The signatures of the version a spec resolves to."""
-        raise NotImplementedError
+        """The signatures of the version a spec resolves to.
+
+        Raises:
+            ServingError: as `predict` for the same spec.
+        """
+        with self._registry.acquire(spec) as handle:
+            return ModelMetadata(handle.servable_id, handle.loaded.servable.signatures)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
-        """Every version of the model, newest first, or the one version named."""
-        raise NotImplementedError
+        """Every version of the model, newest first, or the one version named.
+
+        Raises:
+            NotFound: the model has no versions, or not that one.
+        """
+        versions = self._registry.statuses(spec.name)
+        if not versions:
+            raise NotFound(f"Could not find any versions of model {spec.name}")
+        if spec.version is None:
+            return versions
+        named = [status for status in versions if status.servable.version == spec.version]
+        if not named:
+            raise NotFound(f"Could not find version {spec.version} of model {spec.name}")
+        return named
 
     def models(self) -> list[str]:
-        """Names of all models, sorted."""
-        raise NotImplementedError
+        """Names of all configured models, sorted."""
+        return self._registry.model_names()
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after any version's state or the readiness changed, from any thread; returns the way out."""
-        raise NotImplementedError
+        leave_registry = self._registry.subscribe(on_change)
+        self._drain_listeners.append(on_change)
+
+        def leave() -> None:
+            leave_registry()
+            self._drain_listeners.remove(on_change)
+
+        return leave
 
     def is_ready(self) -> bool:
         """Whether every configured model has an AVAILABLE version and the server is not draining."""
-        raise NotImplementedError
+        return self.why_not_ready() == ""
+
+    def why_not_ready(self) -> str:
+        """A sentence for people, empty when ready."""
+        if self._draining:
+            return "draining: the server is shutting down"
+        missing = self._registry.missing()
+        return f"no version available of: {', '.join(missing)}" if missing else ""
+
+    def drain(self) -> None:
+        """Say not ready from now on, so that balancers send new requests elsewhere; those that come are still served."""
+        self._draining = True
+        for listener in list(self._drain_listeners):
+            listener()
+
+    def _task(self, servable_id: ServableId, signature: Signature, request: PredictRequest) -> Task:
+        check_names(signature, request.inputs)
+        outputs = choose_outputs(signature, request.output_filter)
+        check_dtypes(servable_id, signature, request.inputs)
+        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
+        shareable = signature.is_batchable and matches_shapes(signature, request.inputs)
+        return Task(
+            signature_name=signature.name,
+            output_names=outputs,
+            inputs=request.inputs,
+            rows=count_rows(request.inputs) if shareable else 1,
+            deadline=request.deadline,
+            future=asyncio.get_running_loop().create_future(),
+            shareable=shareable,
+        )
+
+    async def _run(self, batcher: Batcher, task: Task, servable_id: ServableId) -> Tensors:
+        remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"Deadline exceeded before request for {servable_id} was queued")
+        batcher.submit(task)
+        timer = None
+        if task.deadline.is_finite:
+            timer = task.future.get_loop().call_later(remaining_s, _expire, batcher, task, servable_id)
+        try:
+            return await task.future
+        except asyncio.CancelledError:
+            batcher.discard(task, "cancelled")
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+def _find_signature(loaded: LoadedVersion, spec: ModelSpec) -> Signature:
+    name = spec.signature_name or DEFAULT_SIGNATURE_NAME
+    signature = loaded.servable.signatures.get(name)
+    if signature is None:
+        raise FailedPrecondition(f'Serving signature key "{name}" not found.')
+    return signature
+
+
+def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
+    """The deadline passed: answer now, though the device may be busy with another batch for long."""
+    if task.future.done():
+        return
+    batcher.discard(task, "expired")
+    error: ServingError = DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}")
+    task.future.set_exception(error)

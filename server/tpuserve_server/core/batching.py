@@ -1,0 +1,338 @@
+"""The batcher: one bounded queue and one device thread for each loaded version."""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+)
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, split_rows
+from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.types import Array, ServableId, Tensors
+
+logger = logging.getLogger(__name__)
+
+# Codes by which a model blames its inputs: with several requests in the batch, one of them is to blame and not the rest.
+_BLAMES_INPUT = (InvalidArgument, FailedPrecondition)
+
+# Reusable padded buffers kept for each batcher; models with free inner dimensions could otherwise collect them for ever.
+_MAX_BUFFERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingOptions:
+    """How requests for one signature share batches. Sizes count rows, not requests.
+
+    Without `allowed_batch_sizes` a batch has any size up to `max_batch_size` and is never padded.
+
+    Raises:
+        InvalidArgument: the sizes are not positive and ascending, or the last differs from `max_batch_size`.
+    """
+
+    max_batch_size: int
+    allowed_batch_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size <= 0:
+            raise InvalidArgument(f"max_batch_size must be positive; was {self.max_batch_size}")
+        sizes = self.allowed_batch_sizes
+        if not sizes:
+            return
+        if sizes[0] <= 0 or list(sizes) != sorted(set(sizes)):
+            raise InvalidArgument(
+                f"allowed_batch_sizes entries must be positive and in ascending order; were {list(sizes)}"
+            )
+        if sizes[-1] != self.max_batch_size:
+            raise InvalidArgument(
+                "Last entry in allowed_batch_sizes must match max_batch_size; "
+                f"last entry was {sizes[-1]}; expected {self.max_batch_size}"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One request in the queue. Its future belongs to the event loop that made it and is only completed there.
+
+    `shareable` is False for inputs that only their owner should answer for: they run alone, as they came.
+    """
+
+    signature_name: str
+    output_names: tuple[str, ...]
+    inputs: Tensors
+    rows: int
+    deadline: Deadline
+    future: asyncio.Future[Tensors]
+    shareable: bool = True
+    enqueued_s: float = field(default=0.0)
+
+
+Outcome: TypeAlias = Tensors | ServingError
+
+
+class Batcher:
+    """Collects requests into batches and runs them, greedily: a batch leaves as soon as the device is free.
+
+    `submit` and `discard` may be called from any thread and never block on the device. Everything about the queue is
+    guarded by `_changed`; `_buffers` belongs to the device thread.
+    """
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        servable: Servable,
+        options: Mapping[str, BatchingOptions],
+        *,
+        max_enqueued_batches: int,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """Start the device thread. A signature not in `options` is never batched: its requests run one by one."""
+        self._id = servable_id
+        self._servable = servable
+        self._options = options
+        self._max_enqueued_batches = max_enqueued_batches
+        self._clock = clock
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        self._queues: dict[Hashable, deque[Task]] = {}
+        self._queued: dict[str, int] = {}
+        self._stopping = False
+        self._buffers: dict[Hashable, dict[str, Array]] = {}
+        self._thread = threading.Thread(target=self._run, name=f"device-{servable_id.name}-{servable_id.version}")
+        self._thread.start()
+
+    def submit(self, task: Task) -> None:
+        """Queue a task or refuse it at once.
+
+        Raises:
+            InvalidArgument: it has more rows than a batch can hold.
+            Unavailable: the queue is full, or the batcher is stopping.
+        """
+        options = self._options.get(task.signature_name)
+        if options is None:
+            task.shareable = False
+        elif task.shareable and task.rows > options.max_batch_size:
+            raise InvalidArgument(
+                f"Task size {task.rows} is larger than maximum input batch size {options.max_batch_size}"
+            )
+        task.enqueued_s = self._clock.monotonic_s()
+        key = self._group(task)
+        with self._changed:
+            self._admit(task, options)
+            self._queues.setdefault(key, deque()).append(task)
+            self._queued[task.signature_name] = self._queued.get(task.signature_name, 0) + self._cost(task)
+            self._changed.notify()
+
+    def discard(self, task: Task, reason: str) -> bool:
+        """Take a task that nobody waits for out of the queue, so that its place is free at once.
+
+        False if it has left the queue already. `reason` is `expired` or `cancelled`, for the metrics.
+        """
+        key = self._group(task)
+        with self._changed:
+            try:
+                self._queues[key].remove(task)
+            except (KeyError, ValueError):
+                return False
+            self._forget(key, [task])
+        self._metrics.task_dropped(servable=self._id, reason=reason)
+        return True
+
+    def stop(self) -> None:
+        """Run what is queued, refuse what comes, and join the device thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    # The queue.
+
+    def _group(self, task: Task) -> Hashable:
+        """Tasks of one group can share a batch: same signature, same outputs, same row shapes."""
+        if not task.shareable:
+            return (task.signature_name, id(task))
+        return (task.signature_name, task.output_names, *(array.shape[1:] for array in task.inputs.values()))
+
+    def _cost(self, task: Task) -> int:
+        """What a task takes of its signature's queue: rows where rows share batches, else one place."""
+        return task.rows if task.signature_name in self._options else 1
+
+    def _admit(self, task: Task, options: BatchingOptions | None) -> None:
+        if self._stopping:
+            raise Unavailable(f"Servable {self._id} is unloading")
+        batch_size = options.max_batch_size if options else 1
+        queued = self._queued.get(task.signature_name, 0)
+        if queued + self._cost(task) > self._max_enqueued_batches * batch_size:
+            self._metrics.task_dropped(servable=self._id, reason="queue_full")
+            raise Unavailable(
+                "The batch scheduling queue to which this task was submitted is full; currently "
+                f"{-(-queued // batch_size)} batches enqueued and max_enqueued_batches is {self._max_enqueued_batches}"
+            )
+
+    def _forget(self, key: Hashable, tasks: Sequence[Task]) -> None:
+        """Account for tasks that have just left the queue of `key`."""
+        for task in tasks:
+            self._queued[task.signature_name] -= self._cost(task)
+        if not self._queues[key]:
+            del self._queues[key]
+
+    def _next_batch(self) -> list[Task] | None:
+        """Wait for work; the longest-waiting group's tasks, as many as fit. None when stopped and drained."""
+        with self._changed:
+            while not self._queues:
+                if self._stopping:
+                    return None
+                self._changed.wait()
+            key = min(self._queues, key=lambda key: self._queues[key][0].enqueued_s)
+            return self._take(key)
+
+    def _take(self, key: Hashable) -> list[Task]:
+        queue = self._queues[key]
+        options = self._options.get(queue[0].signature_name)
+        room = options.max_batch_size if options else 1
+        taken = []
+        while queue and (not taken or queue[0].rows <= room):
+            task = queue.popleft()
+            room -= task.rows
+            taken.append(task)
+        self._forget(key, taken)
+        return taken
+
+    # The device thread.
+
+    def _run(self) -> None:
+        while (tasks := self._next_batch()) is not None:
+            live = self._drop_dead(tasks)
+            if live:
+                self._execute(live)
+
+    def _drop_dead(self, tasks: list[Task]) -> list[Task]:
+        """Expired and cancelled tasks leave before they cost device time."""
+        now_s = self._clock.monotonic_s()
+        live = []
+        for task in tasks:
+            if task.future.cancelled():
+                self._metrics.task_dropped(servable=self._id, reason="cancelled")
+            elif task.deadline.expired(now_s):
+                self._metrics.task_dropped(servable=self._id, reason="expired")
+                _complete([(task, DeadlineExceeded(f"Deadline exceeded while request for {self._id} was queued"))])
+            else:
+                live.append(task)
+        return live
+
+    def _execute(self, tasks: list[Task]) -> None:
+        outcomes = self._attempt(tasks)
+        if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
+            # One request's data upset the model. Which one shows when each runs alone, and the others get their answers.
+            outcomes = [self._attempt([task])[0] for task in tasks]
+        _complete(list(zip(tasks, outcomes, strict=True)))
+
+    def _attempt(self, tasks: list[Task]) -> list[Outcome]:
+        """Run the tasks as one batch; an outcome for each, the same error for all if it failed."""
+        try:
+            return self._run_batch(tasks)
+        except ServingError as error:
+            return [error] * len(tasks)
+        except Exception:
+            # The top of the worker loop: whatever a model does, its callers are answered and the next batch runs.
+            logger.exception("Batch of %d requests for %s failed", len(tasks), self._id)
+            return [Internal(f"Running {self._id} failed; the server's log has the reason")] * len(tasks)
+
+    def _run_batch(self, tasks: list[Task]) -> list[Outcome]:
+        first = tasks[0]
+        started_s = self._clock.monotonic_s()
+        rows = sum(task.rows for task in tasks)
+        options = self._options.get(first.signature_name)
+        sizes = options.allowed_batch_sizes if options and first.shareable else ()
+        bucket = choose_bucket(rows, sizes)
+        inputs, reusable = self._join(tasks, rows, bucket)
+        outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
+        self._metrics.batch_finished(
+            servable=self._id,
+            signature=first.signature_name,
+            rows=rows,
+            bucket=bucket,
+            queue_waits_s=[started_s - task.enqueued_s for task in tasks],
+            run_s=self._clock.monotonic_s() - started_s,
+        )
+        if reusable:
+            outputs = _detached(outputs, inputs)
+        if not first.shareable:
+            return [outputs]
+        return list(split_rows(outputs, [task.rows for task in tasks], bucket))
+
+    def _join(self, tasks: list[Task], rows: int, bucket: int) -> tuple[Tensors, bool]:
+        """The batch's inputs, and whether they are a buffer that will be written again."""
+        first = tasks[0]
+        if len(tasks) == 1 and rows == bucket:
+            return first.inputs, False
+        parts = [task.inputs for task in tasks]
+        if any(array.dtype.hasobject for array in first.inputs.values()):
+            # Strings: a kept buffer would keep clients' data alive.
+            batch = empty_batch(first.inputs, bucket)
+            fill_batch(batch, parts, rows)
+            return batch, False
+        batch = self._buffer((self._group(first), bucket), first.inputs, bucket)
+        fill_batch(batch, parts, rows)
+        return batch, True
+
+    def _buffer(self, key: Hashable, like: Tensors, bucket: int) -> dict[str, Array]:
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            if len(self._buffers) >= _MAX_BUFFERS:
+                self._buffers.clear()
+            buffer = self._buffers[key] = empty_batch(like, bucket)
+        return buffer
+
+
+def _detached(outputs: Tensors, buffers: Tensors) -> Tensors:
+    """Copy outputs that are views of a buffer: a model that hands an input through returns our own memory."""
+    return {
+        name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
+        for name, array in outputs.items()
+    }
+
+
+def _complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
+    """Hand results to their futures, waking each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Task, Outcome]]] = {}
+    for task, outcome in outcomes:
+        by_loop.setdefault(task.future.get_loop(), []).append((task, outcome))
+    for loop, share in by_loop.items():
+        _call_soon(loop, _settle, share)
+
+
+def _call_soon(
+    loop: asyncio.AbstractEventLoop,
+    callback: Callable[[Sequence[tuple[Task, Outcome]]], None],
+    share: Sequence[tuple[Task, Outcome]],
+) -> None:
+    try:
+        loop.call_soon_threadsafe(callback, share)
+    except RuntimeError:
+        # The loop has closed: its callers are gone, and nobody is left to tell.
+        logger.warning("Results of %d requests came after their event loop had closed", len(share))
+
+
+def _settle(share: Sequence[tuple[Task, Outcome]]) -> None:
+    for task, outcome in share:
+        if task.future.done():
+            continue
+        if isinstance(outcome, ServingError):
+            task.future.set_exception(outcome)
+        else:
+            task.future.set_result(outcome)

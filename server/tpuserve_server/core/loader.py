@@ -1,0 +1,38 @@
+"""Loader: turns a version directory into something that answers, and back."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tpuserve_server.core.batching import Batcher
+from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.types import AspiredVersion
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """A servable, warmed, behind its batcher."""
+
+    servable: Servable
+    batcher: Batcher
+    notes: tuple[str, ...] = ()
+
+
+class Loader(Protocol):
+    """Obligations:
+
+    1. `load` returns only when the version can answer at full speed: verified, loaded, every bucket warmed.
+    2. `load` either returns or raises; when it raises it has given back all it took.
+    3. `unload` is called once for each `load` that returned, after the last request has left.
+    """
+
+    def load(self, aspired: AspiredVersion) -> LoadedVersion:
+        """Slow; runs on a loading thread.
+
+        Raises:
+            ServingError: with the reason, as status will show it.
+        """
+        ...
+
+    def unload(self, loaded: LoadedVersion) -> None:
+        """Blocks until memory and threads are given back."""
+        ...

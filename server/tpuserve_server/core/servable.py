@@ -1,0 +1,57 @@
+"""The seam between the core and what runs models: Executor, Servable, InFlight."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tpuserve_server.core.types import ServableId, Signature, Tensors
+
+
+class InFlight(Protocol):
+    """Work handed to the device."""
+
+    def result(self) -> Tensors:
+        """Block until the device has finished; the outputs by name.
+
+        Raises:
+            ServingError: the run failed. InvalidArgument, OutOfRange-like codes blame the inputs, others the server.
+        """
+        ...
+
+
+class Servable(Protocol):
+    """One loaded version. `dispatch` is called by one thread at a time; `close` after the last `result`."""
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Every signature by name."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """What it runs on, for people: `CPU (TensorFlow 2.21)`."""
+        ...
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
+        """Start running. Arrays may be reused by the caller only after `InFlight.result` has returned.
+
+        Raises:
+            ServingError: the run could not be started.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back memory and threads; blocks until done."""
+        ...
+
+
+class Executor(Protocol):
+    """Loads version directories onto a device."""
+
+    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
+        """Read the version in `path`; slow. `allow_bfloat16`: its exporter has checked bfloat16 kernels against it.
+
+        Raises:
+            ServingError: with the reason, as status will show it.
+        """
+        ...

@@ -1,0 +1,100 @@
+"""Checks a predict request against its signature, before it is queued beside others."""
+
+from collections.abc import Iterable
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, TensorSpec
+
+
+def check_names(signature: Signature, inputs: Tensors) -> None:
+    """Every input of the signature, and no other.
+
+    Raises:
+        InvalidArgument: with TensorFlow Serving's wording (servables/tensorflow/predict_util.cc).
+    """
+    if inputs.keys() == signature.inputs.keys():
+        return
+    extra = _braces(inputs.keys() - signature.inputs.keys())
+    missing = _braces(signature.inputs.keys() - inputs.keys())
+    raise InvalidArgument(
+        f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} len({_braces(inputs)}) != "
+        f"len({_braces(signature.inputs)}). Sent extra: {extra}. Missing but required: {missing}."
+    )
+
+
+def check_dtypes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> None:
+    """Each input has exactly the signature's dtype.
+
+    Raises:
+        InvalidArgument: naming the input, the dtype expected and the one received.
+    """
+    for name, array in inputs.items():
+        spec = signature.inputs[name]
+        if array.dtype != spec.dtype:
+            raise InvalidArgument(
+                f"Input '{name}' of {_of(servable_id, signature)} has dtype {_dtype(array)}, expected {_dtype(spec)}"
+            )
+
+
+def matches_shapes(signature: Signature, inputs: Tensors) -> bool:
+    """Whether every input has the rank and the known dimensions of the signature."""
+    return all(signature.inputs[name].accepts_shape(array.shape) for name, array in inputs.items())
+
+
+def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> str:
+    """A sentence on each input whose shape is not the signature's."""
+    wrong = [
+        f"input '{name}' has shape {list(array.shape)}, expected {_shape(signature.inputs[name])}"
+        for name, array in inputs.items()
+        if not signature.inputs[name].accepts_shape(array.shape)
+    ]
+    return f"{_of(servable_id, signature)}: {'; '.join(wrong)}"
+
+
+def count_rows(inputs: Tensors) -> int:
+    """The 0th dimension that all inputs share.
+
+    Raises:
+        InvalidArgument: they differ, or there are no rows.
+    """
+    sizes = {name: array.shape[0] for name, array in inputs.items()}
+    rows = next(iter(sizes.values()))
+    if any(size != rows for size in sizes.values()):
+        raise InvalidArgument(f"Batching Run() input tensors must have equal 0th-dimension size; got {sizes}")
+    return rows
+
+
+def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[str, ...]:
+    """The outputs asked for, in the order asked; all of them when the filter is empty.
+
+    Raises:
+        InvalidArgument: an unknown or a repeated name, with TensorFlow Serving's wording.
+    """
+    wanted = tuple(output_filter)
+    if not wanted:
+        return tuple(signature.outputs)
+    for index, name in enumerate(wanted):
+        if name not in signature.outputs:
+            raise InvalidArgument(
+                f"output tensor alias not found in signature: {name} "
+                f"Outputs expected to be in the set {_braces(signature.outputs)}."
+            )
+        if name in wanted[:index]:
+            raise InvalidArgument(f"duplicate output tensor alias: {name}")
+    return wanted
+
+
+def _braces(names: Iterable[str]) -> str:
+    return "{" + ",".join(sorted(names)) + "}"
+
+
+def _of(servable_id: ServableId, signature: Signature) -> str:
+    return f"signature '{signature.name}' of model {servable_id.name} version {servable_id.version}"
+
+
+def _dtype(of: Array | TensorSpec) -> str:
+    return "string" if of.dtype.hasobject else str(of.dtype)
+
+
+def _shape(spec: TensorSpec) -> str:
+    return "any" if spec.shape is None else str([-1 if size is None else size for size in spec.shape])
