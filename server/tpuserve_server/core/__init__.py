@@ -1,1 +1,1 @@
-"""The serving core: models, versions, batches and deadlines. Standard library and numpy only; no protocol, no transport."""
+"""The serving core: models, versions, batches, deadlines. Standard library and numpy only; no protocol, no transport."""

@@ -26,10 +26,10 @@ from tpuserve_server.core.types import Array, ServableId, Tensors
 
 logger = logging.getLogger(__name__)
 
-# Codes by which a model blames its inputs: with several requests in the batch, one of them is to blame and not the rest.
+# Errors by which a model blames its inputs: of several requests in a batch one is to blame, and not the rest.
 _BLAMES_INPUT = (InvalidArgument, FailedPrecondition)
 
-# Reusable padded buffers kept for each batcher; models with free inner dimensions could otherwise collect them for ever.
+# Reusable padded buffers kept for each batcher; models with free inner dimensions could otherwise collect them.
 _MAX_BUFFERS = 64
 
 
@@ -67,7 +67,8 @@ class BatchingOptions:
 class Task:
     """One request in the queue. Its future belongs to the event loop that made it and is only completed there.
 
-    `shareable` is False for inputs that only their owner should answer for: they run alone, as they came.
+    `shareable` is True for rows that may stand in a batch beside others: their signature is batched and every array has
+    `rows` rows of its shape. Others run alone, as they came, and count as one row.
     """
 
     signature_name: str
@@ -76,7 +77,7 @@ class Task:
     rows: int
     deadline: Deadline
     future: asyncio.Future[Tensors]
-    shareable: bool = True
+    shareable: bool
     enqueued_s: float = field(default=0.0)
 
 
@@ -115,6 +116,10 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name=f"device-{servable_id.name}-{servable_id.version}")
         self._thread.start()
 
+    def batches(self, signature_name: str) -> bool:
+        """Whether requests for this signature may share batches."""
+        return signature_name in self._options
+
     def submit(self, task: Task) -> None:
         """Queue a task or refuse it at once.
 
@@ -123,9 +128,7 @@ class Batcher:
             Unavailable: the queue is full, or the batcher is stopping.
         """
         options = self._options.get(task.signature_name)
-        if options is None:
-            task.shareable = False
-        elif task.shareable and task.rows > options.max_batch_size:
+        if options and task.rows > options.max_batch_size:
             raise InvalidArgument(
                 f"Task size {task.rows} is larger than maximum input batch size {options.max_batch_size}"
             )
@@ -204,7 +207,7 @@ class Batcher:
         queue = self._queues[key]
         options = self._options.get(queue[0].signature_name)
         room = options.max_batch_size if options else 1
-        taken = []
+        taken: list[Task] = []
         while queue and (not taken or queue[0].rows <= room):
             task = queue.popleft()
             room -= task.rows
@@ -237,7 +240,7 @@ class Batcher:
     def _execute(self, tasks: list[Task]) -> None:
         outcomes = self._attempt(tasks)
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
-            # One request's data upset the model. Which one shows when each runs alone, and the others get their answers.
+            # One request's data upset the model. Which one shows when each runs alone; the others get their answers.
             outcomes = [self._attempt([task])[0] for task in tasks]
         _complete(list(zip(tasks, outcomes, strict=True)))
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class VersionManager:
-    """Loads and unloads on its own threads, one action at a time for each model, so that models do not wait for each other.
+    """Loads and unloads on its own threads, one action at a time for each model; models do not wait for each other.
 
     `_busy` and `_stopping` are guarded by `_lock`; the registry has its own.
     """
@@ -76,7 +76,7 @@ class VersionManager:
         try:
             loaded = self._loader.load(aspired)
         except ServingError as error:
-            logger.error("Loading %s failed: %s", servable_id, error.message)  # noqa: TRY400 - the message is the reason
+            logger.error("Loading %s failed: %s", servable_id, error.message)
             self._registry.failed(servable_id, error)
         except Exception as error:
             # The top of a loading thread: one bad model must not stop the others, and status must say that it failed.

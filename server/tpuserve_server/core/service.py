@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.registry import ModelRegistry, ServableHandle
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -50,7 +50,7 @@ class InferenceService:
         """
         with self._registry.acquire(request.spec) as handle:
             signature = _find_signature(handle.loaded, request.spec)
-            task = self._task(handle.servable_id, signature, request)
+            task = _make_task(handle, signature, request)
             try:
                 outputs = await self._run(handle.loaded.batcher, task, handle.servable_id)
             except InvalidArgument as error:
@@ -122,26 +122,10 @@ class InferenceService:
         return f"no version available of: {', '.join(missing)}" if missing else ""
 
     def drain(self) -> None:
-        """Say not ready from now on, so that balancers send new requests elsewhere; those that come are still served."""
+        """Say not ready from now on, so that balancers send requests elsewhere; those that come are still served."""
         self._draining = True
         for listener in list(self._drain_listeners):
             listener()
-
-    def _task(self, servable_id: ServableId, signature: Signature, request: PredictRequest) -> Task:
-        check_names(signature, request.inputs)
-        outputs = choose_outputs(signature, request.output_filter)
-        check_dtypes(servable_id, signature, request.inputs)
-        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
-        shareable = signature.is_batchable and matches_shapes(signature, request.inputs)
-        return Task(
-            signature_name=signature.name,
-            output_names=outputs,
-            inputs=request.inputs,
-            rows=count_rows(request.inputs) if shareable else 1,
-            deadline=request.deadline,
-            future=asyncio.get_running_loop().create_future(),
-            shareable=shareable,
-        )
 
     async def _run(self, batcher: Batcher, task: Task, servable_id: ServableId) -> Tensors:
         remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
@@ -159,6 +143,25 @@ class InferenceService:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+def _make_task(handle: ServableHandle, signature: Signature, request: PredictRequest) -> Task:
+    check_names(signature, request.inputs)
+    outputs = choose_outputs(signature, request.output_filter)
+    check_dtypes(handle.servable_id, signature, request.inputs)
+    # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
+    # So is an empty batch, which has no row to pad with.
+    batched = handle.loaded.batcher.batches(signature.name) and matches_shapes(signature, request.inputs)
+    rows = count_rows(request.inputs) if batched else 0
+    return Task(
+        signature_name=signature.name,
+        output_names=outputs,
+        inputs=request.inputs,
+        rows=rows or 1,
+        deadline=request.deadline,
+        future=asyncio.get_running_loop().create_future(),
+        shareable=rows > 0,
+    )
 
 
 def _find_signature(loaded: LoadedVersion, spec: ModelSpec) -> Signature:

@@ -50,8 +50,9 @@ class Source:
 
     def poll(self) -> bool:
         """Look at every base path once and report. False while some version is not yet whole."""
-        # A list, not a generator: one model that is not settled must not keep the others from being looked at.
-        return all([self._poll_model(name, path) for name, path in self._base_paths.items()])
+        # All are looked at before any is judged: one model that is not settled must not hide the others.
+        settled = [self._poll_model(name, path) for name, path in self._base_paths.items()]
+        return all(settled)
 
     def _run(self) -> None:
         settled = self.poll()
@@ -86,7 +87,7 @@ class Source:
         return False
 
     def _settle(self, servable_id: ServableId, path: Path) -> str | None:
-        """The version's fingerprint once it is whole. One that was whole stays so until its contents hold still anew."""
+        """The fingerprint of the version as it last was whole; None if it never was."""
         fingerprint = fingerprint_tree(path)
         if self._seen.get(servable_id) == fingerprint or self._is_whole(path):
             self._settled[servable_id] = fingerprint

@@ -113,7 +113,7 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """A version's state and, once it has failed, why. `notes` are remarks for people: device taken, batching, buckets."""
+    """A version's state and, once it has failed, why. `notes` are for people: device taken, batching, buckets."""
 
     servable: ServableId
     state: State

@@ -55,9 +55,9 @@ def count_rows(inputs: Tensors) -> int:
     """The 0th dimension that all inputs share.
 
     Raises:
-        InvalidArgument: they differ, or there are no rows.
+        InvalidArgument: they differ.
     """
-    sizes = {name: array.shape[0] for name, array in inputs.items()}
+    sizes: dict[str, int] = {name: array.shape[0] for name, array in inputs.items()}
     rows = next(iter(sizes.values()))
     if any(size != rows for size in sizes.values()):
         raise InvalidArgument(f"Batching Run() input tensors must have equal 0th-dimension size; got {sizes}")
