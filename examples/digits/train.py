@@ -1,0 +1,160 @@
+"""Train the digits classifier the way one trains on TPU, and leave a checkpoint directory: model, optimizer and step.
+
+    python examples/digits/train.py --out .demo/checkpoints
+    tpuserve export .demo/checkpoints .demo/models/digits --model examples.digits.model:build
+
+On a machine with a TPU it trains there under TPUStrategy; anywhere else on what TensorFlow finds, with the same code.
+A directory that already holds a checkpoint is trained on from there, as after a preemption.
+"""
+
+import argparse
+import contextlib
+import glob
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import keras
+    import tensorflow as tf
+
+    from examples.digits.data import Digits
+
+GLOBAL_BATCH = 64
+CHECKPOINTS_KEPT = 3
+
+
+@contextlib.contextmanager
+def quiet_start() -> "Iterator[None]":
+    """Keep TensorFlow's remarks on its own start (CUDA it does not find, oneDNN it does) off the terminal.
+
+    They are written from C++ before any logging setting is read, hence to the descriptor itself.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def find_tpu() -> str | None:
+    """The address of a TPU, "local" for one on this machine, or None.
+
+    TPUClusterResolver asks a metadata server when it isn't told, and waits long where there is none: look first.
+    """
+    named = os.environ.get("TPU_NAME") or os.environ.get("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+    if named:
+        return named
+    has_chips = bool(glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"))
+    has_runtime = importlib.util.find_spec("libtpu") is not None or Path("/lib/libtpu.so").exists()
+    return "local" if has_chips and has_runtime else None
+
+
+def choose_strategy() -> "tf.distribute.Strategy":
+    """TPUStrategy where there is a TPU, the default strategy elsewhere."""
+    import tensorflow as tf
+
+    address = find_tpu()
+    if address is None:
+        return tf.distribute.get_strategy()
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def batches(digits: "Digits", seed: int) -> "tf.data.Dataset":
+    """Shuffled batches of one shape: a TPU compiles a program per shape, so the remainder is left for another epoch."""
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels)).cache()
+    rows = rows.shuffle(len(digits.labels), seed=seed, reshuffle_each_iteration=True)
+    return rows.batch(GLOBAL_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def compile_model(seed: int, steps: int) -> "keras.Model":
+    """The model with its optimizer built, so that a checkpoint restores into both at once; `steps` in all."""
+    import keras
+
+    from examples.digits.model import build
+
+    keras.utils.set_random_seed(seed)
+    model = build("mixed_bfloat16")
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, decay_steps=steps)
+    optimizer = keras.optimizers.AdamW(learning_rate=schedule, weight_decay=1e-4)
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def save_each_epoch(
+    model: "keras.Model", manager: "tf.train.CheckpointManager", step: "tf.Variable", epochs: int
+) -> "keras.callbacks.Callback":
+    """A callback that writes `ckpt-STEP` after every epoch and says how training goes."""
+    import keras
+
+    def end_epoch(epoch: int, logs: dict[str, float]) -> None:
+        step.assign(int(model.optimizer.iterations))
+        path = manager.save(checkpoint_number=int(step))
+        progress = f"epoch {epoch + 1:>2}/{epochs}  loss {logs['loss']:.4f}  accuracy {logs['accuracy']:.4f}"
+        print(f"{progress}  {Path(path).name}", flush=True)
+
+    return keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
+
+
+def train(out: Path, epochs: int, seed: int) -> float:
+    """Train up to `epochs` in all, leave checkpoints in `out`, and return the accuracy on held-out digits."""
+    with quiet_start():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+
+    from examples.digits import data
+
+    training, held_out = data.load()
+    steps_per_epoch = len(training.labels) // GLOBAL_BATCH
+    strategy = choose_strategy()
+    with strategy.scope():
+        model = compile_model(seed, epochs * steps_per_epoch)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=step)
+    manager = tf.train.CheckpointManager(checkpoint, str(out), max_to_keep=CHECKPOINTS_KEPT)
+    if manager.latest_checkpoint:
+        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+        print(f"going on from {Path(manager.latest_checkpoint).name}")
+    print(f"{strategy.num_replicas_in_sync} replica(s), {len(training.labels)} digits, mixed_bfloat16", flush=True)
+    model.fit(
+        batches(training, seed),
+        epochs=epochs,
+        initial_epoch=int(step) // steps_per_epoch,
+        shuffle=False,  # the data set does it
+        verbose=0,
+        callbacks=[save_each_epoch(model, manager, step, epochs)],
+    )
+    accuracy = float(model.evaluate(held_out.images, held_out.labels, batch_size=GLOBAL_BATCH, verbose=0)[1])
+    print(f"accuracy on {len(held_out.labels)} held-out digits: {accuracy:.4f}")
+    print(f"checkpoints in {out}")
+    return accuracy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoints; made if need be")
+    parser.add_argument("--epochs", type=int, default=15, help="times through the training digits, in all (default 15)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights, shuffling and dropout (default 1)")
+    options = parser.parse_args()
+    train(options.out, options.epochs, options.seed)
+
+
+if __name__ == "__main__":
+    main()
