@@ -1,0 +1,49 @@
+# The server image: `docker build --tag tpuserve-server:0.1.0 .` in the repository's root. Serves as the stock
+# TensorFlow Serving image does: MODEL_NAME, MODEL_BASE_PATH, gRPC on 8500, REST on 8501, flags after the image's name.
+
+# Python 3.11 with a shared libpython, which the Envoy host embeds. Renew: pull the tag, read `docker image inspect
+# --format '{{index .RepoDigests 0}}'`, and change tag and digest together.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
+
+FROM ${PYTHON_IMAGE} AS build
+# Bytecode is compiled here because the image runs with a read-only root: start-up would compile TensorFlow each time.
+ENV PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    UV_COMPILE_BYTECODE=1
+WORKDIR /build
+COPY requirements/bootstrap.lock requirements/server.lock requirements/client.lock requirements/
+RUN python3 -m venv /opt/uv \
+ && /opt/uv/bin/python -m pip install --require-hashes --requirement requirements/bootstrap.lock
+RUN python3 -m venv --without-pip /opt/tpuserve \
+ && /opt/uv/bin/uv pip sync --python /opt/tpuserve/bin/python --require-hashes \
+    requirements/server.lock requirements/client.lock
+# Offline: uv is itself the build backend, so nothing without a hash can enter here.
+COPY server server
+COPY clients/python clients/python
+RUN /opt/uv/bin/uv pip install --python /opt/tpuserve/bin/python --offline --no-deps ./server ./clients/python
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="tpuserve-server" \
+      org.opencontainers.image.description="Batching inference server for TPU-trained models: gRPC and REST, a drop-in for TensorFlow Serving." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/tpuserve /opt/tpuserve
+# The only writable place the server needs is /tmp; HOME is there for libraries that look for one.
+ENV PATH=/opt/tpuserve/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    MODEL_NAME=model \
+    MODEL_BASE_PATH=/models
+WORKDIR /tmp
+# A number, because Kubernetes cannot tell whether a named user is root.
+USER 65532:65532
+EXPOSE 8500 8501
+STOPSIGNAL SIGTERM
+# http.client heeds no proxy settings. Whoever changes --rest_api_port gives `docker run` a --health-cmd to match.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python3", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["tpuserve-serve"]

@@ -1,0 +1,79 @@
+"""Reads a Dockerfile into stages of instructions, as far as ours uses the language: no heredocs, no quoted `#`."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction with its continuation lines joined, comments left out."""
+
+    name: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments split at white space."""
+        return self.text.split()
+
+    @property
+    def exec_form(self) -> list[str]:
+        """The arguments of the JSON form.
+
+        Raises:
+            ValueError: It is in the shell form.
+        """
+        return [str(word) for word in json.loads(self.text[self.text.index("[") :])]
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """``arguments`` are those before the first FROM; a stage holds what follows its FROM."""
+
+    arguments: dict[str, str]
+    bases: tuple[str, ...]
+    stages: tuple[tuple[Instruction, ...], ...]
+
+    @property
+    def final(self) -> tuple[Instruction, ...]:
+        """The instructions of the stage that becomes the image."""
+        return self.stages[-1]
+
+    def base(self, stage: int) -> str:
+        """The base image of a stage, with the arguments before the first FROM filled in."""
+        return re.sub(r"\$\{(\w+)}", lambda match: self.arguments[match[1]], self.bases[stage])
+
+
+def instruction(stage: tuple[Instruction, ...], name: str) -> Instruction:
+    """The stage's only instruction of that name."""
+    (found,) = (each for each in stage if each.name == name)
+    return found
+
+
+def environment(stage: tuple[Instruction, ...]) -> dict[str, str]:
+    """What the stage's ENV instructions set, unexpanded."""
+    return dict(word.split("=", 1) for each in stage if each.name == "ENV" for word in each.words)
+
+
+def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
+    """Read the repository's Dockerfile."""
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.sub(r"\s*\\\n\s*", " ", "\n".join(lines))
+    arguments: dict[str, str] = {}
+    bases: list[str] = []
+    stages: list[list[Instruction]] = []
+    for line in joined.splitlines():
+        name, text = line.split(maxsplit=1)
+        if name == "FROM":
+            bases.append(text.split()[0])
+            stages.append([])
+        elif stages:
+            stages[-1].append(Instruction(name, text))
+        else:
+            key, _, value = text.partition("=")
+            arguments[key] = value
+    return Dockerfile(arguments, tuple(bases), tuple(map(tuple, stages)))

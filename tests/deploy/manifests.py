@@ -1,0 +1,41 @@
+"""The deployment files as Python data."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.dockerfile import ROOT
+
+BASE = ROOT / "deploy/kubernetes/base"
+
+# What YAML holds: the schemas check its shape, so the tests index it freely.
+Manifest = dict[str, Any]
+
+
+def read(path: Path) -> Manifest:
+    """The one document of a file."""
+    document = yaml.safe_load(path.read_text())
+    assert isinstance(document, dict), path
+    return document
+
+
+def base_manifests() -> dict[str, Manifest]:
+    """Every resource of the Kustomize base, by kind; a base has one of each."""
+    documents = [read(path) for path in sorted(BASE.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    by_kind = {document["kind"]: document for document in documents}
+    assert len(by_kind) == len(documents)
+    return by_kind
+
+
+def server_container() -> Manifest:
+    """The Deployment's only container."""
+    (container,) = base_manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def flag_seconds(arguments: list[str], name: str) -> float:
+    """The value of ``--name=value`` among a command's arguments."""
+    (value,) = (argument.partition("=")[2] for argument in arguments if argument.startswith(f"--{name}="))
+    return float(value)

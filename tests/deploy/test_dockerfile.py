@@ -1,0 +1,114 @@
+"""The Dockerfile as text, and its health check as a process. Its build steps run in test_image_steps.py."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
+
+DOCKERFILE = read_dockerfile()
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    linted = subprocess.run(
+        [hadolint, "--failure-threshold", "style", "--disable-ignore-pragma", ROOT / "Dockerfile"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (linted.returncode, linted.stdout + linted.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("stage", range(len(DOCKERFILE.stages)))
+def test_every_stage_is_built_on_a_digest(stage: int) -> None:
+    image, digest = DOCKERFILE.base(stage).split("@")
+    assert ":3.11." in image, "the locks are tested with Python 3.11"
+    algorithm, _, value = digest.partition(":")
+    assert algorithm == "sha256"
+    assert len(bytes.fromhex(value)) == 32
+
+
+def test_image_runs_as_a_user_kubernetes_can_tell_is_not_root() -> None:
+    user, group = instruction(DOCKERFILE.final, "USER").text.split(":")
+    assert int(user) >= 1000
+    assert int(group) >= 1000
+    after = [each.name for each in DOCKERFILE.final[DOCKERFILE.final.index(instruction(DOCKERFILE.final, "USER")) :]]
+    assert not {"RUN", "COPY", "ADD"} & set(after), "what the server runs stays root's, so that it cannot be rewritten"
+
+
+def test_signals_reach_the_server_itself() -> None:
+    assert instruction(DOCKERFILE.final, "ENTRYPOINT").exec_form == ["tpuserve-serve"]
+    assert instruction(DOCKERFILE.final, "STOPSIGNAL").text == "SIGTERM"
+
+
+def test_image_is_used_as_the_stock_tensorflow_serving_image() -> None:
+    settings = environment(DOCKERFILE.final)
+    assert settings["MODEL_NAME"] == "model"
+    assert settings["MODEL_BASE_PATH"] == "/models"
+    assert instruction(DOCKERFILE.final, "EXPOSE").words == ["8500", "8501"]
+
+
+def test_image_says_what_it_is() -> None:
+    labels = instruction(DOCKERFILE.final, "LABEL").text
+    for name in ("title", "description", "licenses", "version", "revision"):
+        assert f"org.opencontainers.image.{name}=" in labels
+
+
+def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    allowed = [rule[1:] for rule in rules if rule.startswith("!")]
+    copied = [word for each in DOCKERFILE.stages[0] if each.name == "COPY" for word in each.words[:-1]]
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert any(PurePosixPath(source).match(rule) for rule in allowed), source
+
+
+@contextmanager
+def readiness(status: int) -> Iterator[int]:
+    """A server on a free port whose /readyz answers ``status``, and everything else 404."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="readiness")
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def run_health_check(port: int) -> int:
+    """Run the image's HEALTHCHECK against another port, in an environment that would send it through a proxy."""
+    command = instruction(DOCKERFILE.final, "HEALTHCHECK").exec_form
+    assert command[0] == "python3"
+    here = [sys.executable, *(word.replace("8501", str(port)) for word in command[1:])]
+    proxy = {"http_proxy": "http://127.0.0.1:9"}
+    return subprocess.run(here, env=proxy, stderr=subprocess.DEVNULL, check=False).returncode
+
+
+@pytest.mark.parametrize(("status", "expected"), [(200, 0), (503, 1)])
+def test_health_check_says_what_readiness_says(status: int, expected: int) -> None:
+    with readiness(status) as port:
+        assert run_health_check(port) == expected
+
+
+def test_health_check_fails_when_nobody_listens() -> None:
+    with readiness(200) as port:
+        pass
+    assert run_health_check(port) == 1
