@@ -1,0 +1,129 @@
+"""The load generators, h2load for gRPC and wrk for REST: how they are run and how their output is read."""
+
+import json
+import math
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# tool -> Debian package
+PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
+GRPC_CONNECTIONS = 8
+# The tools stop by themselves; this bounds a hang.
+GRACE_S = 30.0
+
+_WRK_SCRIPT = """
+local file = assert(io.open("{body}", "rb"))
+wrk.method = "POST"
+wrk.body = file:read("*a")
+wrk.headers["content-type"] = "application/json"
+file:close()
+function done(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    'RESULT {{"requests": %d, "failures": %d, "elapsed_us": %d, "p50_us": %d, "p99_us": %d}}\\n',
+    summary.requests, errors.status + errors.connect + errors.read + errors.write + errors.timeout,
+    summary.duration, latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+class ToolFailed(RuntimeError):
+    """A load generator could not run or reported nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a load generator saw. Failures are transport and HTTP ones: h2load cannot see a grpc-status."""
+
+    requests: int
+    failures: int
+    elapsed_s: float
+    p50_ms: float
+    p99_ms: float
+    generator_cores: float
+
+    @property
+    def rate_per_s(self) -> float:
+        """Successful requests a second."""
+        return (self.requests - self.failures) / self.elapsed_s
+
+
+def missing_tools() -> list[str]:
+    """Debian packages to install before anything can be measured."""
+    return [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
+
+
+def run_h2load(port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path) -> Load:
+    """POST a framed gRPC request for `duration_s` seconds, `in_flight` at a time over at most eight connections."""
+    connections = min(in_flight, GRPC_CONNECTIONS)
+    log = scratch / "h2load.log"
+    log.unlink(missing_ok=True)
+    command = ["h2load", "-t1", f"-c{connections}", f"-m{in_flight // connections}", f"-D{duration_s}"]
+    command += [f"--log-file={log}", f"-d{body}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
+    output, cores = _run([*command, f"http://127.0.0.1:{port}{path}"], duration_s)
+    return parse_h2load(output, log.read_text() if log.exists() else "", cores)
+
+
+def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
+    """Read h2load's summary, and the percentiles from its log of requests (start, status, microseconds)."""
+    finished = re.search(r"finished in ([\d.]+)(s|ms|us)", output)
+    counts = re.search(r"(\d+) done, (\d+) succeeded", output)
+    if finished is None or counts is None or counts[1] == "0":
+        raise ToolFailed(f"h2load finished no request:\n{output[-800:]}")
+    rows = (line.split("\t") for line in log.splitlines())
+    latencies_us = sorted(int(row[2]) for row in rows if row[1] == "200")
+    return Load(
+        requests=int(counts[1]),
+        failures=int(counts[1]) - int(counts[2]),
+        elapsed_s=float(finished[1]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[finished[2]],
+        p50_ms=percentile(latencies_us, 50) / 1000,
+        p99_ms=percentile(latencies_us, 99) / 1000,
+        generator_cores=generator_cores,
+    )
+
+
+def run_wrk(port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path) -> Load:
+    """POST a JSON body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
+    script = scratch / "wrk.lua"
+    script.write_text(_WRK_SCRIPT.format(body=body))
+    command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
+    return parse_wrk(*_run([*command, f"http://127.0.0.1:{port}{path}"], duration_s))
+
+
+def parse_wrk(output: str, generator_cores: float) -> Load:
+    """Read the line that our wrk script prints."""
+    line = re.search(r"^RESULT (.*)$", output, re.MULTILINE)
+    figures = json.loads(line[1]) if line else {"requests": 0}
+    if not figures["requests"]:
+        raise ToolFailed(f"wrk finished no request:\n{output[-800:]}")
+    return Load(
+        requests=figures["requests"],
+        failures=figures["failures"],
+        elapsed_s=figures["elapsed_us"] / 1e6,
+        p50_ms=figures["p50_us"] / 1000,
+        p99_ms=figures["p99_us"] / 1000,
+        generator_cores=generator_cores,
+    )
+
+
+def percentile(ordered: Sequence[int], percent: float) -> float:
+    """The smallest of the ordered values that `percent` percent of them do not exceed; NaN of none."""
+    if not ordered:
+        return math.nan
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
+
+
+def _run(command: list[str], duration_s: int) -> tuple[str, float]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=duration_s + GRACE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolFailed(f"{command[0]}: {error}") from error
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return done.stdout + done.stderr, cpu_s / duration_s

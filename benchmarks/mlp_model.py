@@ -1,0 +1,94 @@
+"""The benchmark's model: a float32 MLP 64 -> 128 -> 10 with fixed random weights, and its SavedModel with a manifest.
+
+Writing needs TensorFlow and is done in a process of its own (`python benchmarks/mlp_model.py BASE`), so that the
+process that measures stays light. The weights are numpy's: answers can be checked without TensorFlow.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+FEATURES, HIDDEN, CLASSES = 64, 128, 10
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+INPUT, OUTPUT, SIGNATURE = "x", "y", "serving_default"
+VERSION = 1
+
+
+def weights() -> tuple[Floats, Floats]:
+    """The two layers' weights, shapes (64, 128) and (128, 10), the same on every call."""
+    random = np.random.default_rng(20)
+    hidden = random.normal(0.0, FEATURES**-0.5, (FEATURES, HIDDEN)).astype(np.float32)
+    out = random.normal(0.0, HIDDEN**-0.5, (HIDDEN, CLASSES)).astype(np.float32)
+    return hidden, out
+
+
+def example(rows: int = 1) -> Floats:
+    """An input of shape (rows, 64), the same on every call."""
+    return np.random.default_rng(rows).random((rows, FEATURES), np.float32)
+
+
+def expected(x: Floats) -> Floats:
+    """The model's output for x of shape (n, 64): shape (n, 10)."""
+    hidden, out = weights()
+    y: Floats = np.maximum(x @ hidden, np.float32(0)) @ out
+    return y
+
+
+def write(base: Path) -> Path:
+    """Write version 1 below `base` and return its directory. Imports TensorFlow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.hidden, module.out = (tf.Variable(layer) for layer in weights())
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {OUTPUT: tf.nn.relu(x @ module.hidden) @ module.out}
+
+    spec = tf.TensorSpec((None, FEATURES), tf.float32, name=INPUT)
+    version = base / str(VERSION)
+    tf.saved_model.save(module, str(version), signatures={SIGNATURE: tf.function(serve, input_signature=[spec])})
+    _write_manifest(version)
+    return version
+
+
+def _write_manifest(version: Path) -> None:
+    files = sorted(path for path in version.rglob("*") if path.is_file())
+    manifest = {
+        "format_version": 1,
+        "exporter_version": "benchmarks",
+        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "source": {"kind": "savedmodel", "name": "mlp"},
+        "compute_dtype": "float32",
+        "cpu": {"allow_bfloat16_kernels": False},
+        "signatures": {
+            SIGNATURE: {
+                "inputs": {INPUT: {"dtype": "float32", "shape": [None, FEATURES]}},
+                "outputs": {OUTPUT: {"dtype": "float32", "shape": [None, CLASSES]}},
+                "batch_sizes": list(BATCH_SIZES),
+                "rows_independent": True,
+            }
+        },
+        "parity": {"max_abs_difference": 0.0, "atol": 0.0, "rtol": 0.0, "rows": 0},
+        "files": {str(path.relative_to(version)): _fingerprint(path) for path in files},
+    }
+    target = version / "assets.extra" / "tpuserve" / "manifest.json"
+    target.parent.mkdir(parents=True)
+    target.write_text(json.dumps(manifest, indent=2))
+
+
+def _fingerprint(path: Path) -> dict[str, str | int]:
+    content = path.read_bytes()
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1])))

@@ -1,0 +1,128 @@
+"""Processes a benchmark starts: CPU time and memory of the whole tree from /proc, and a certain end. Linux only."""
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+STOP_TIMEOUT_S = 20.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of a tree. RSS counts a page once per process that maps it, PSS shares it among them."""
+
+    rss_mb: float
+    pss_mb: float
+
+
+class ServerDied(RuntimeError):
+    """A server ended, or did not answer in time; the message ends with the last lines it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree:
+    """A started process and everything below it."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def members(self) -> list[psutil.Process]:
+        """The root and all its descendants that are alive."""
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_seconds(self) -> float:
+        """User and system time spent so far by the living members and by the children they have reaped."""
+        return sum(_cpu_seconds(member) for member in self.members)
+
+    def memory(self) -> Memory:
+        """Resident memory now, in MB of 10^6 bytes."""
+        members = self.members
+        rss = sum(_rss_bytes(member) for member in members)
+        pss = sum(_pss_bytes(member.pid) for member in members)
+        return Memory(rss_mb=rss / 1e6, pss_mb=pss / 1e6)
+
+    def check_alive(self) -> None:
+        """Raise ServerDied when the root has ended."""
+        if self.process.poll() is not None:
+            raise ServerDied(f"ended with exit code {self.process.returncode}:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """The last lines that the tree wrote."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[ProcessTree]:
+    """Run a command for the duration of the block; the whole tree is gone after it, whatever happened inside.
+
+    Should this process be killed outright, the kernel sends SIGTERM to the one it started.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=None if environment is None else dict(environment),
+            preexec_fn=_die_with_parent,
+            start_new_session=True,
+        )
+    tree = ProcessTree(process, log)
+    try:
+        yield tree
+    finally:
+        _stop(tree)
+
+
+def _stop(tree: ProcessTree) -> None:
+    members = tree.members
+    tree.process.terminate()
+    try:
+        tree.process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        tree.process.kill()
+        tree.process.wait()
+    # Whoever outlived the root (or started during the stop) was still ours to end.
+    for member in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _rss_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
