@@ -1,1 +1,1 @@
-"""The serving core: models, versions, batches, deadlines. Standard library and numpy only; no protocol, no transport."""
+"""The serving core: models, versions, batches, deadlines. The standard library and numpy; no protocol, no transport."""

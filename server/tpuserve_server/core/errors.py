@@ -110,3 +110,23 @@ class Unavailable(ServingError):
     """Not now: loading, draining or overloaded. The same request may succeed later."""
 
     code = Code.UNAVAILABLE
+
+
+_ERRORS: tuple[type[ServingError], ...] = (
+    Cancelled,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Unimplemented,
+    Internal,
+    Unavailable,
+)
+_ERROR_BY_CODE = {error.code: error for error in _ERRORS}
+
+
+def error_for_code(code: int, message: str) -> ServingError:
+    """The error a library's canonical code stands for; Internal where the tree has no own error for it."""
+    return _ERROR_BY_CODE.get(Code(code), Internal)(message)

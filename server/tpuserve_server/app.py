@@ -1,0 +1,102 @@
+"""The object graph of the server: what is built from what, and started and stopped in which order."""
+
+import asyncio
+
+from fastapi import FastAPI
+
+from tpuserve_server.banner import print_banner
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.manager import VersionManager
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.source import Source
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.rpc import RpcTable
+from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.hosts.application import Listening
+from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.settings import Settings
+from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+from tpuserve_server.versions.manifest import is_whole
+
+
+class Server:
+    """The application that a host carries. Everything runs in the process that calls `start`."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        manager: VersionManager,
+        source: Source,
+        rpc: RpcTable,
+        rest: FastAPI,
+        host_note: str,
+    ) -> None:
+        """Wire the parts; nothing runs yet."""
+        self.rpc = rpc
+        self.rest = rest
+        self._service = service
+        self._manager = manager
+        self._source = source
+        self._host_note = host_note
+
+    async def start(self) -> None:
+        """Begin to watch and load; returns at once. Readiness says when the models are up."""
+        self._source.start()
+
+    def announce(self, listening: Listening) -> None:
+        """Print the start-up block, now or as soon as every model is up."""
+        print_banner(self._service, listening, self._host_note)
+
+    def drain(self) -> None:
+        """Say not ready; requests that come are still served."""
+        self._service.drain()
+
+    async def stop(self) -> None:
+        """After the last request: stop watching, unload everything."""
+        await asyncio.to_thread(self._source.stop)
+        await asyncio.to_thread(self._manager.stop)
+
+
+def build(settings: Settings, host_note: str) -> Server:
+    """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why."""
+    clock = SystemClock()
+    metrics = PrometheusMetrics()
+    registry = ModelRegistry([settings.model_name], metrics)
+    loader = VersionLoader(
+        TensorFlowExecutor(_tensorflow_options(settings)), _loading_options(settings), clock, metrics
+    )
+    manager = VersionManager(registry, loader, load_threads=settings.num_load_threads)
+    source = Source(
+        {settings.model_name: settings.model_base_path},
+        manager.aspire,
+        poll_wait_s=settings.file_system_poll_wait_seconds,
+        is_whole=is_whole,
+    )
+    service = InferenceService(registry, clock)
+    rpc = rpc_table(service, metrics, clock)
+    rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
+    return Server(service, manager, source, rpc, rest, host_note)
+
+
+def _tensorflow_options(settings: Settings) -> TensorFlowOptions:
+    return TensorFlowOptions(
+        intra_op_parallelism=settings.tensorflow_intra_op_parallelism,
+        inter_op_parallelism=settings.tensorflow_inter_op_parallelism,
+        bfloat16_kernels=settings.bfloat16_kernels,
+    )
+
+
+def _loading_options(settings: Settings) -> LoadingOptions:
+    return LoadingOptions(
+        enable_batching=settings.enable_batching,
+        max_batch_size=settings.max_batch_size,
+        allowed_batch_sizes=settings.allowed_batch_sizes,
+        max_enqueued_batches=settings.max_enqueued_batches,
+        enable_warmup=settings.enable_model_warmup,
+    )
+
+
+def _rest_options(settings: Settings) -> RestOptions:
+    return RestOptions(max_body_bytes=settings.max_request_bytes, timeout_s=settings.rest_api_timeout_in_ms / 1000)

@@ -1,0 +1,51 @@
+"""The block that `tpuserve serve` prints once: models, versions, device, buckets, addresses."""
+
+import threading
+from collections.abc import Sequence
+
+import click
+
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import ModelSpec, State, VersionStatus
+from tpuserve_server.hosts.application import Listening
+
+
+def print_banner(service: InferenceService, listening: Listening, host_note: str) -> None:
+    """Print the block when the service is ready, once: now, or on the thread whose change made it ready."""
+    lock = threading.Lock()
+    printed = False
+
+    def on_change() -> None:
+        nonlocal printed
+        with lock:
+            if printed or not service.is_ready():
+                return
+            printed = True
+        click.echo(format_banner(_available(service), listening, host_note))
+
+    if not service.is_ready():
+        waiting = f"tpuserve is listening; {service.why_not_ready()} yet"
+        click.echo("\n".join([waiting, *_addresses(listening, host_note)]))
+    service.subscribe(on_change)
+    on_change()
+
+
+def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_note: str) -> str:
+    """The block as text: a line for each model version with its notes, then the addresses."""
+    lines = ["", "tpuserve is ready"]
+    for status in versions:
+        lines.append(f"  model    {status.servable.name} version {status.servable.version}")
+        lines.extend(f"           {note}" for note in status.notes)
+    return "\n".join([*lines, *_addresses(listening, host_note)])
+
+
+def _available(service: InferenceService) -> list[VersionStatus]:
+    statuses = [status for name in service.models() for status in service.status(ModelSpec(name))]
+    return [status for status in statuses if status.state is State.AVAILABLE]
+
+
+def _addresses(listening: Listening, host_note: str) -> list[str]:
+    lines = [f"  gRPC     {address}" for address in (listening.grpc, listening.grpc_socket) if address]
+    if listening.rest:
+        lines.append(f"  REST     http://{listening.rest}/v1/models")
+    return [*lines, f"  host     {host_note}"]

@@ -1,0 +1,129 @@
+"""VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
+
+from dataclasses import dataclass
+
+from tpuserve_server.core.batching import Batcher, BatchingOptions
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.types import AspiredVersion, Signature
+from tpuserve_server.versions.manifest import Manifest, SignatureEntry
+from tpuserve_server.versions.warmup import warm_up
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingOptions:
+    """What the operator said about batching.
+
+    `enable_batching` None means: batch what its exporter has checked (`rows_independent`), and nothing else, because
+    a free first dimension alone does not say that rows are strangers to each other. True batches every signature whose
+    inputs and outputs all have one, as TensorFlow Serving does; False none. Given sizes replace a manifest's.
+    """
+
+    enable_batching: bool | None = None
+    max_batch_size: int | None = None
+    allowed_batch_sizes: tuple[int, ...] = ()
+    max_enqueued_batches: int = 1
+    enable_warmup: bool = True
+
+
+# TensorFlow Serving's default (batching/batching_session.h by way of batching_parameters).
+DEFAULT_MAX_BATCH_SIZE = 1000
+
+
+class VersionLoader:
+    """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
+
+    def __init__(self, executor: Executor, options: LoadingOptions, clock: Clock, metrics: Metrics) -> None:
+        """Nothing is loaded yet."""
+        self._executor = executor
+        self._options = options
+        self._clock = clock
+        self._metrics = metrics
+
+    def load(self, aspired: AspiredVersion) -> LoadedVersion:
+        """Verify, load, warm; blocks as long as that takes.
+
+        Raises:
+            ServingError: with the reason; nothing stays behind.
+        """
+        manifest = Manifest.read(aspired.path)
+        if manifest is not None:
+            manifest.verify_files(aspired.path)
+        allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
+        servable = self._executor.load(aspired.servable, aspired.path, allow_bfloat16=allow_bfloat16)
+        try:
+            options = choose_batching(servable, manifest, self._options)
+            runs = warm_up(servable, aspired.path, options) if self._options.enable_warmup else 0
+            batcher = Batcher(
+                aspired.servable,
+                servable,
+                options,
+                max_enqueued_batches=self._options.max_enqueued_batches,
+                clock=self._clock,
+                metrics=self._metrics,
+            )
+        except BaseException:
+            servable.close()
+            raise
+        return LoadedVersion(servable, batcher, _notes(servable, manifest, options, runs))
+
+    def unload(self, loaded: LoadedVersion) -> None:
+        """Answer what is queued, then stop the device thread and close the servable; blocks until done."""
+        loaded.batcher.stop()
+        loaded.servable.close()
+
+
+def choose_batching(
+    servable: Servable, manifest: Manifest | None, options: LoadingOptions
+) -> dict[str, BatchingOptions]:
+    """Batching of each signature that is to be batched.
+
+    Raises:
+        InvalidArgument: the sizes do not fit together.
+    """
+    if options.enable_batching is False:
+        return {}
+    entries = manifest.signatures if manifest is not None else {}
+    chosen = {}
+    for name, signature in servable.signatures.items():
+        entry = entries.get(name, SignatureEntry())
+        if _may_batch(signature, entry, options):
+            chosen[name] = _sizes(entry, options)
+    return chosen
+
+
+def _may_batch(signature: Signature, entry: SignatureEntry, options: LoadingOptions) -> bool:
+    if not signature.is_batchable:
+        return False
+    if options.enable_batching:
+        return True
+    return entry.rows_independent and bool(entry.batch_sizes)
+
+
+def _sizes(entry: SignatureEntry, options: LoadingOptions) -> BatchingOptions:
+    if options.allowed_batch_sizes:
+        largest = options.max_batch_size or options.allowed_batch_sizes[-1]
+        return BatchingOptions(largest, options.allowed_batch_sizes)
+    if options.max_batch_size is not None:
+        smaller = [size for size in entry.batch_sizes if size < options.max_batch_size]
+        return BatchingOptions(options.max_batch_size, (*smaller, options.max_batch_size) if smaller else ())
+    if entry.batch_sizes:
+        return BatchingOptions(entry.batch_sizes[-1], entry.batch_sizes)
+    return BatchingOptions(DEFAULT_MAX_BATCH_SIZE)
+
+
+def _notes(
+    servable: Servable, manifest: Manifest | None, options: dict[str, BatchingOptions], warmup_runs: int
+) -> tuple[str, ...]:
+    notes = [f"device: {servable.device}", f"warm-up: {warmup_runs} runs"]
+    for name in servable.signatures:
+        batching = options.get(name)
+        if batching is None:
+            why = "" if manifest is not None else ", no manifest says that rows are independent; see --enable_batching"
+            notes.append(f"{name}: one request at a time{why}")
+        else:
+            sizes = ", ".join(str(size) for size in batching.allowed_batch_sizes)
+            notes.append(f"{name}: batches of {sizes or f'up to {batching.max_batch_size}'} rows")
+    return tuple(notes)

@@ -1,0 +1,109 @@
+"""The exporter's manifest as the server reads it (docs/manifest.md). The exporter has its own; the file is shared."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tpuserve_server.core.errors import FailedPrecondition
+
+MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
+FORMAT_VERSION = 1
+
+
+class _Part(BaseModel):
+    # Later exporters may say more; what this server does not know it does not need.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class FileEntry(_Part):
+    """One file of the version."""
+
+    sha256: str
+    size_bytes: int = Field(ge=0)
+
+
+class CpuEntry(_Part):
+    """What the CPU fallback may do."""
+
+    allow_bfloat16_kernels: bool = False
+
+
+class SignatureEntry(_Part):
+    """One signature's buckets, and whether its rows may share them with other requests' rows."""
+
+    batch_sizes: tuple[int, ...] = ()
+    rows_independent: bool = False
+
+
+class Manifest(_Part):
+    """What the exporter found out about a version."""
+
+    format_version: int
+    signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
+    cpu: CpuEntry = CpuEntry()
+    files: Mapping[str, FileEntry] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, version_path: Path) -> Self | None:
+        """The manifest of a version; None if it has none.
+
+        Raises:
+            FailedPrecondition: it cannot be read, or a later exporter wrote it in a format this server does not know.
+        """
+        try:
+            text = (version_path / MANIFEST_PATH).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            manifest = cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise FailedPrecondition(f"{MANIFEST_PATH} is not a valid manifest: {where}: {first['msg']}") from error
+        if manifest.format_version > FORMAT_VERSION:
+            raise FailedPrecondition(
+                f"{MANIFEST_PATH} has format_version {manifest.format_version}; this server knows {FORMAT_VERSION}. "
+                "Upgrade tpuserve-server, or export with an older tpuserve-exporter"
+            )
+        return manifest
+
+    def verify_files(self, version_path: Path) -> None:
+        """Read every file once and compare it with its hash; takes as long as the disk.
+
+        Raises:
+            FailedPrecondition: naming the first file that is missing, cut short or changed.
+        """
+        for name, entry in sorted(self.files.items()):
+            _verify_size(version_path, name, entry)
+            with (version_path / name).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != entry.sha256:
+                raise FailedPrecondition(f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}")
+
+
+def is_whole(version_path: Path) -> bool:
+    """Whether a version has a manifest and every file it lists, at full size. Cheap: contents are read when loading."""
+    try:
+        manifest = Manifest.read(version_path)
+        if manifest is None:
+            return False
+        for name, entry in manifest.files.items():
+            _verify_size(version_path, name, entry)
+    except FailedPrecondition:
+        return False
+    return True
+
+
+def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
+    path = version_path / name
+    # A manifest is outside data: it must not make the server read what lies elsewhere.
+    if not path.resolve().is_relative_to(version_path.resolve()):
+        raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
+    if not path.is_file():
+        raise FailedPrecondition(f"{name} is missing; the manifest lists it")
+    size = path.stat().st_size
+    if size != entry.size_bytes:
+        raise FailedPrecondition(f"{name} has {size} bytes; the manifest has {entry.size_bytes}")
