@@ -1,0 +1,111 @@
+"""REST predict responses: output arrays to JSON rows or columns, without Python lists of numbers."""
+
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.wire.dtypes import BY_DTYPE, type_name
+
+# String outputs with such a name are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
+_BYTES_SUFFIX = "_bytes"
+# What orjson writes as they are; every other float goes through float32, which holds all their values.
+_DIRECT_KINDS = "biu"
+_DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+# A numeric array that orjson takes, or nested lists of str and {"b64": str}.
+_Column = Any
+
+
+def encode_predictions(outputs: Tensors, *, is_row: bool) -> bytes:
+    """The body that answers rows (`predictions`) or columns (`outputs`); one output alone goes unnamed.
+
+    Floats read back to the same value and never look like integers; NaN and infinities are bare tokens, as upstream
+    writes them. Bytes that are not UTF-8 become `{"b64": …}` (upstream writes invalid JSON).
+    Raises InvalidArgument for dtypes that have no JSON form and, for rows, when their first
+    dimensions differ.
+    """
+    if not outputs:
+        raise InvalidArgument("Cannot convert empty tensor map to JSON")
+    if is_row:
+        rows = _row_count(outputs)
+        columns = {name: _column(name, array) for name, array in outputs.items()}
+        body = _rows(columns, rows) if len(columns) > 1 else _json(*columns.values())
+        return b'{"predictions":%b}' % body
+    columns = {name: _column(name, array) for name, array in outputs.items()}
+    body = _object(columns) if len(columns) > 1 else _json(*columns.values())
+    return b'{"outputs":%b}' % body
+
+
+def _row_count(outputs: Tensors) -> int:
+    rows = None
+    for name, array in outputs.items():
+        if array.ndim == 0:
+            raise InvalidArgument(f"Tensor name: {name} has no shape information ")
+        if rows is not None and array.shape[0] != rows:
+            raise InvalidArgument(
+                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {rows}"
+            )
+        rows = array.shape[0]
+    return rows or 0
+
+
+def _column(name: str, array: Array) -> _Column:
+    dtype = array.dtype
+    if dtype == np.object_:
+        return _strings(array, as_bytes=name.endswith(_BYTES_SUFFIX))
+    if dtype not in BY_DTYPE or dtype.kind == "c":
+        raise InvalidArgument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")
+    if dtype.kind not in _DIRECT_KINDS and dtype not in _DIRECT_FLOATS:
+        array = array.astype(np.float32)
+    # orjson takes contiguous arrays, and scalars where others have arrays without dimensions.
+    return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _strings(array: Array, *, as_bytes: bool) -> _Column:
+    texts = np.empty(array.size, np.object_)
+    texts[:] = [_string(value, as_bytes) for value in array.flat]
+    return texts.reshape(array.shape).tolist()
+
+
+def _string(value: bytes, as_bytes: bool) -> str | dict[str, str]:
+    if not as_bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return {"b64": binascii.b2a_base64(value, newline=False).decode()}
+
+
+def _rows(columns: Mapping[str, _Column], count: int) -> bytes:
+    body = orjson.dumps(
+        [{name: column[row] for name, column in columns.items()} for row in range(count)],
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )
+    if b"null" not in body:
+        return body
+    return b"[%b]" % b",".join(_object({name: column[row] for name, column in columns.items()}) for row in range(count))
+
+
+def _object(values: Mapping[str, _Column]) -> bytes:
+    return b"{%b}" % b",".join(b"%b:%b" % (orjson.dumps(name), _json(value)) for name, value in values.items())
+
+
+def _json(value: _Column) -> bytes:
+    text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" not in text or not isinstance(value, np.ndarray | np.floating):
+        return text
+    return _with_tokens(text, np.asarray(value).reshape(-1))
+
+
+def _with_tokens(text: bytes, values: Array) -> bytes:
+    """`text` with each null, which orjson writes for a number that is not finite, replaced by that number's token."""
+    special = values[~np.isfinite(values)]
+    tokens = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
+    between = text.split(b"null")
+    parts = [part for pair in zip(between, tokens, strict=False) for part in pair]
+    return b"".join((*parts, between[-1]))

@@ -1,0 +1,204 @@
+"""REST predict requests: JSON rows or columns to numpy.
+
+Whole levels of a nested list are looked at with C loops, never value by value in Python; only a request that cannot be
+converted is walked again, to say what is wrong with it (json_explain).
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
+from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
+from tpuserve_server.wire.json_explain import explain_columns, explain_rows
+from tpuserve_server.wire.json_text import value_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# numpy's limit on dimensions.
+_MAX_RANK = 64
+_FLOAT_TYPES = frozenset((int, float))
+_INT_TYPES = frozenset((int,))
+_BOOL_TYPES = frozenset((bool,))
+_STRING_TYPES = frozenset((str, dict))
+_FLOAT_FIELDS = frozenset(("float_val", "double_val", "half_val", "float8_val"))
+_COMPLEX_FIELDS = frozenset(("scomplex_val", "dcomplex_val"))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictBody:
+    """A parsed body. `signature_name` is empty when the request names none."""
+
+    document: JsonObject
+    signature_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonInputs:
+    """Input arrays by name, and whether they came as rows (`instances`), which decides the form of the answer."""
+
+    inputs: Tensors
+    is_row: bool
+
+
+def parse_predict_body(body: bytes) -> PredictBody:
+    """The body's document and signature name; raises InvalidArgument with upstream's messages."""
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} Is not object")
+    for key, value in document.items():
+        if key not in ("instances", "inputs") and type(value) in (list, dict):
+            check_depth(value, 1)
+    signature_name = document.get("signature_name", "")
+    if type(signature_name) is not str:
+        raise InvalidArgument(
+            f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return PredictBody(document, signature_name)
+
+
+def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
+    """The request's arrays with the signature's dtypes; their shapes are checked by the service, not here.
+
+    Raises InvalidArgument with upstream's messages, or Unimplemented for dtypes that have no JSON form.
+    """
+    document = body.document
+    if not signature.inputs:
+        raise InvalidArgument(f"Failed to get input map for signature: {body.signature_name or 'DEFAULT'}")
+    is_row = "instances" in document
+    if is_row and "inputs" in document:
+        raise InvalidArgument(
+            f"JSON Value: {value_text(document)} Not formatted correctly expecting only one of 'inputs' or 'instances'"
+            " keys to exist "
+        )
+    if is_row:
+        return JsonInputs(_decode_rows(document, signature), is_row=True)
+    if "inputs" in document:
+        return JsonInputs(_decode_columns(document["inputs"], signature), is_row=False)
+    raise InvalidArgument("Missing 'inputs' or 'instances' key")
+
+
+def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:
+    rows = document["instances"]
+    if type(rows) is not list:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
+    if not rows:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
+    tensors = _convert_rows(rows, signature)
+    if tensors is None:
+        check_depth(rows, 1)
+        explain_rows(rows, signature)
+    return tensors
+
+
+def _convert_rows(rows: list[JsonValue], signature: Signature) -> Tensors | None:
+    names = list(signature.inputs)
+    if type(rows[0]) is not dict or is_base64_object(rows[0]):
+        return _convert_each({names[0]: rows}, signature) if len(names) == 1 else None
+    keys = signature.inputs.keys()
+    if not all(type(row) is dict and row.keys() == keys for row in rows):
+        return None
+    return _convert_each({name: [row[name] for row in rows] for name in names}, signature)
+
+
+def _decode_columns(value: JsonValue, signature: Signature) -> Tensors:
+    if type(value) is not dict or is_base64_object(value):
+        named = {next(iter(signature.inputs)): value} if len(signature.inputs) == 1 else None
+    else:
+        for name in value.keys() - signature.inputs.keys():
+            check_depth(value[name], 2)
+        named = value if value.keys() >= signature.inputs.keys() else None
+    tensors = None if named is None else _convert_each(named, signature)
+    if tensors is None:
+        check_depth(value, 1)
+        explain_columns(value, signature)
+    return tensors
+
+
+def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature) -> Tensors | None:
+    arrays = {}
+    for name, spec in signature.inputs.items():
+        array = _convert(values[name], spec.dtype)
+        if array is None:
+            return None
+        arrays[name] = array
+    return arrays
+
+
+def _convert(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
+    """`value` as an array of `dtype`; None when it is ragged or holds anything that is not exactly of that type."""
+    wire_type = BY_DTYPE.get(dtype)
+    levels = _flatten(value)
+    if wire_type is None or levels is None:
+        return None
+    shape, leaves, kinds = levels
+    flat = _convert_leaves(leaves, kinds, wire_type)
+    return None if flat is None else flat.reshape(shape)
+
+
+def _flatten(value: JsonValue) -> tuple[list[int], list[JsonValue], set[type]] | None:
+    """A nested list's shape, its leaves in order, and their types; None when it is ragged or nested too deep."""
+    shape: list[int] = []
+    items = [value]
+    while True:
+        kinds = set(map(type, items))
+        if list not in kinds:
+            return shape, items, kinds
+        sizes = set(map(len, items)) if len(kinds) == 1 else ()
+        if len(sizes) != 1 or len(shape) == _MAX_RANK:
+            return None
+        shape += sizes
+        items = items[0] if len(items) == 1 else list(chain.from_iterable(items))
+
+
+def _convert_leaves(leaves: list[JsonValue], kinds: set[type], wire_type: WireType) -> Array | None:
+    field, dtype = wire_type.field, wire_type.dtype
+    if field in _FLOAT_FIELDS:
+        return _floats(leaves, dtype) if kinds <= _FLOAT_TYPES else None
+    if field == "string_val":
+        return _strings(leaves, kinds) if kinds <= _STRING_TYPES else None
+    if field == "bool_val":
+        return np.array(leaves, dtype) if kinds <= _BOOL_TYPES else None
+    if field in _COMPLEX_FIELDS or not kinds <= _INT_TYPES:
+        return None
+    try:
+        return np.array(leaves, dtype)
+    except OverflowError:
+        return None
+
+
+def _floats(leaves: list[JsonValue], dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):
+        try:
+            return np.array(leaves, dtype)
+        except OverflowError:
+            # An integer beyond a double's range, which only Python's parser keeps.
+            return np.array([_clamped(leaf) for leaf in leaves], dtype)
+
+
+def _clamped(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def _strings(leaves: list[JsonValue], kinds: set[type]) -> Array | None:
+    strings = np.empty(len(leaves), np.object_)
+    try:
+        if dict not in kinds:
+            strings[:] = [leaf.encode() for leaf in leaves]
+        elif all(type(leaf) is str or is_base64_object(leaf) for leaf in leaves):
+            strings[:] = [leaf.encode() if type(leaf) is str else decode_base64_object(leaf) for leaf in leaves]
+        else:
+            return None
+    except ValueError:
+        # No base64, or a lone surrogate, which has no UTF-8.
+        return None
+    return strings

@@ -1,0 +1,53 @@
+"""GetModelStatus: version states as messages and as JSON."""
+
+from collections.abc import Sequence
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+from tensorflow_serving.apis.get_model_status_pb2 import (
+    GetModelStatusRequest,
+    GetModelStatusResponse,
+    ModelVersionStatus,
+)
+from tensorflow_serving.apis.status_pb2 import StatusProto
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelSpec, VersionStatus
+from tpuserve_server.wire.model_spec import decode_model_spec
+
+
+def decode_status_request(body: bytes) -> ModelSpec:
+    """The spec asked for; an empty name is left to the service, which knows no such model. Raises InvalidArgument."""
+    try:
+        request = GetModelStatusRequest.FromString(body)
+    except DecodeError:
+        raise InvalidArgument("Malformed GetModelStatusRequest") from None
+    if not request.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec")
+    return decode_model_spec(request.model_spec)
+
+
+def encode_status_response(statuses: Sequence[VersionStatus]) -> bytes:
+    """A serialized GetModelStatusResponse in the order given."""
+    return bytes(_response(statuses).SerializeToString())
+
+
+def status_to_json(statuses: Sequence[VersionStatus]) -> dict[str, object]:
+    """What REST answers, as upstream's ToJsonString: proto names, defaults printed, the version a string."""
+    fields: dict[str, object] = MessageToDict(
+        _response(statuses), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return fields
+
+
+def _response(statuses: Sequence[VersionStatus]) -> GetModelStatusResponse:
+    return GetModelStatusResponse(
+        model_version_status=[
+            ModelVersionStatus(
+                version=status.servable.version,
+                state=int(status.state),
+                status=StatusProto(error_code=status.error_code, error_message=status.error),
+            )
+            for status in statuses
+        ]
+    )

@@ -1,0 +1,74 @@
+"""PredictRequest and PredictResponse: bytes to the core's types and back."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+from tensorflow_serving.apis import predict_pb2
+
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelSpec, PredictRequest, PredictResult, ServableId
+from tpuserve_server.wire.model_spec import decode_model_spec
+from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
+from tpuserve_server.wire.varint import varint
+
+if TYPE_CHECKING:
+    from tensorflow_serving.apis.predict_pb2 import PredictRequest as PredictRequestProto
+
+
+def parse_predict_request(body: bytes) -> "PredictRequestProto":
+    """The message in `body`; raises InvalidArgument when there is none."""
+    try:
+        return predict_pb2.PredictRequest.FromString(body)
+    except DecodeError:
+        raise InvalidArgument("Malformed PredictRequest") from None
+
+
+def decode_predict_spec(proto: "PredictRequestProto") -> ModelSpec:
+    """The request's model spec; raises InvalidArgument when it is missing or names no model."""
+    if not proto.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec")
+    spec = decode_model_spec(proto.model_spec)
+    if not spec.name:
+        raise InvalidArgument("ModelSpec has no name specified.")
+    return spec
+
+
+def decode_predict_inputs(proto: "PredictRequestProto", spec: ModelSpec, deadline: Deadline) -> PredictRequest:
+    """The request with its tensors as arrays, some of them views of the message; raises InvalidArgument."""
+    inputs = {name: decode_tensor(name, tensor) for name, tensor in proto.inputs.items()}
+    return PredictRequest(spec, inputs, tuple(proto.output_filter), deadline)
+
+
+def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:
+    """A serialized PredictResponse, written by hand: several times faster than filling messages, and no lists.
+
+    The spec in it carries the numeric version and the resolved signature, never a label.
+    """
+    parts: list[bytes] = []
+    for name, array in result.outputs.items():
+        tensor = encode_tensor(array, as_content=as_content)
+        key = _map_key(name)
+        tensor_length = varint(len(tensor))
+        entry_length = len(key) + 1 + len(tensor_length) + len(tensor)
+        # outputs = 1: {key = 1, value = 2}
+        parts += (b"\x0a", varint(entry_length), key, b"\x12", tensor_length, tensor)
+    parts.append(_response_spec(result.servable, result.signature_name))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _map_key(name: str) -> bytes:
+    encoded = name.encode()
+    return b"\x0a" + varint(len(encoded)) + encoded
+
+
+@lru_cache(maxsize=1024)
+def _response_spec(servable: ServableId, signature_name: str) -> bytes:
+    """model_spec = 2, tag and all. Made by protobuf: it is the same for every answer of a version and so cached."""
+    response = predict_pb2.PredictResponse()
+    response.model_spec.name = servable.name
+    response.model_spec.version.value = servable.version
+    response.model_spec.signature_name = signature_name
+    return bytes(response.SerializeToString())

@@ -1,0 +1,239 @@
+"""TensorProto to numpy and back, for every dtype that both have.
+
+Numbers never pass through a Python list: protobuf's containers hand numpy their memory, and responses are written as
+bytes. Little-endian machines only, as TensorFlow itself.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_server.core.errors import Internal, InvalidArgument
+from tpuserve_server.core.types import Array
+from tpuserve_server.wire.dtypes import BY_DTYPE, BY_NUMBER, WireType
+from tpuserve_server.wire.varint import packed_varints, read_varint, varint
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.tensor_pb2 import TensorProto
+    from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+
+# A typed field shorter than its shape says "the last value repeats": a few bytes on the wire may ask for any amount of
+# memory. This is the most that a request may ask for.
+MAX_REPEATED_BYTES = 256 * 1024 * 1024
+# numpy's limit on dimensions.
+_MAX_RANK = 64
+
+# Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).
+_TAGS = {
+    "tensor_content": varint(4 << 3 | 2),
+    "float_val": varint(5 << 3 | 2),
+    "double_val": varint(6 << 3 | 2),
+    "int_val": varint(7 << 3 | 2),
+    "string_val": varint(8 << 3 | 2),
+    "scomplex_val": varint(9 << 3 | 2),
+    "int64_val": varint(10 << 3 | 2),
+    "bool_val": varint(11 << 3 | 2),
+    "dcomplex_val": varint(12 << 3 | 2),
+    "half_val": varint(13 << 3 | 2),
+    "uint32_val": varint(16 << 3 | 2),
+    "uint64_val": varint(17 << 3 | 2),
+    "float8_val": varint(18 << 3 | 2),
+}
+
+
+def decode_tensor(alias: str, proto: "TensorProto") -> Array:
+    """The array in `proto`, possibly a read-only view of its bytes; strings become an object array of bytes.
+
+    Raises InvalidArgument naming `alias` (the input's name) when dtype, shape and data do not fit together; nothing is
+    allocated before they do.
+    """
+    wire_type = BY_NUMBER.get(proto.dtype)
+    if wire_type is None:
+        raise _error(alias, f"dtype {proto.dtype} is not supported")
+    shape = _decode_shape(alias, proto.tensor_shape, wire_type)
+    content = proto.tensor_content
+    if content:
+        return _decode_content(alias, content, wire_type, shape)
+    values = _decode_values(alias, proto, wire_type)
+    count = math.prod(shape)
+    if values.size != count:
+        values = _repeat_last(alias, values, count, shape)
+    return values.reshape(shape)
+
+
+def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
+    """A serialized TensorProto with `array` in its typed field, or in tensor_content.
+
+    Strings always go into string_val: few clients can read tensor_content's string list.
+    Raises Internal for a dtype that TensorProto does not have.
+    """
+    wire_type = BY_DTYPE.get(array.dtype)
+    if wire_type is None:
+        raise Internal(f"dtype {array.dtype} has no TensorProto form")
+    header = _header(wire_type.number, array.shape)
+    if array.size == 0:
+        return header
+    if wire_type.field == "string_val":
+        return header + _string_values(array)
+    field = "tensor_content" if as_content else wire_type.field
+    payload = array.tobytes() if as_content else _ENCODERS[field](array)
+    return b"".join((header, _TAGS[field], varint(len(payload)), payload))
+
+
+def _error(alias: str, reason: str) -> InvalidArgument:
+    # tensorflow_serving/servables/tensorflow/tfrt_predict_util.cc says as far as the name.
+    return InvalidArgument(f"tensor parsing error: {alias}: {reason}")
+
+
+def _decode_shape(alias: str, proto: "TensorShapeProto", wire_type: WireType) -> tuple[int, ...]:
+    if proto.unknown_rank:
+        raise _error(alias, "the shape has unknown rank")
+    shape = tuple([dim.size for dim in proto.dim])
+    if len(shape) > _MAX_RANK:
+        raise _error(alias, f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
+    if shape and min(shape) < 0:
+        raise _error(alias, f"shape {list(shape)} has a negative dimension")
+    # Zeros count as ones: numpy refuses such shapes too, though they hold nothing.
+    if math.prod([size or 1 for size in shape]) * wire_type.dtype.itemsize > sys.maxsize:
+        raise _error(alias, f"shape {list(shape)} is too large")
+    return shape
+
+
+def _decode_content(alias: str, content: bytes, wire_type: WireType, shape: tuple[int, ...]) -> Array:
+    if wire_type.field == "string_val":
+        return _decode_string_list(alias, content, shape)
+    expected = math.prod(shape) * wire_type.dtype.itemsize
+    if len(content) != expected:
+        raise _error(
+            alias,
+            f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} takes {expected}",
+        )
+    if wire_type.field == "bool_val":
+        # A byte other than 0 and 1 is no bool: numpy would carry it along unchanged.
+        truths: Array = np.frombuffer(content, np.uint8) != 0
+        return truths.reshape(shape)
+    return np.frombuffer(content, wire_type.dtype).reshape(shape)
+
+
+def _decode_string_list(alias: str, content: bytes, shape: tuple[int, ...]) -> Array:
+    """All lengths as varints, then all bytes (tensorflow/core/platform/tensor_coding.h, EncodeStringList)."""
+    count = math.prod(shape)
+    # Every string takes a byte at least, its length.
+    if count > len(content):
+        raise _error(alias, f"tensor_content has {len(content)} bytes for {count} strings")
+    position = 0
+    lengths = []
+    try:
+        for _ in range(count):
+            length, position = read_varint(content, position)
+            lengths.append(length)
+    except ValueError:
+        raise _error(alias, "tensor_content is no list of strings") from None
+    if position + sum(lengths) != len(content):
+        raise _error(alias, "tensor_content is no list of strings")
+    strings = np.empty(count, np.object_)
+    for index, length in enumerate(lengths):
+        strings[index] = content[position : position + length]
+        position += length
+    return strings.reshape(shape)
+
+
+def _decode_values(alias: str, proto: "TensorProto", wire_type: WireType) -> Array:
+    field = wire_type.field
+    if field == "float8_val":
+        float8s: Array = np.frombuffer(proto.float8_val, wire_type.dtype)
+        return float8s
+    if field == "string_val":
+        strings = np.empty(len(proto.string_val), np.object_)
+        strings[:] = proto.string_val
+        return strings
+    # The containers implement __array__: one copy of their memory.
+    container = getattr(proto, field)
+    if field in ("int_val", "half_val"):
+        return _narrow(alias, np.asarray(container, np.int32), wire_type)
+    if field in ("scomplex_val", "dcomplex_val"):
+        return _pair(alias, container, wire_type)
+    return np.asarray(container, wire_type.dtype)
+
+
+def _narrow(alias: str, values: Array, wire_type: WireType) -> Array:
+    """int32 field values as the narrower type they stand for: a number, or half_val's 16 bits."""
+    is_bits = wire_type.field == "half_val"
+    narrow = values.astype(np.uint16 if is_bits else wire_type.dtype, copy=False)
+    if narrow is not values and not np.array_equal(narrow, values):
+        raise _error(alias, f"{wire_type.field} holds a value out of {wire_type.name}'s range")
+    return narrow.view(wire_type.dtype) if is_bits else narrow
+
+
+def _pair(alias: str, container: Any, wire_type: WireType) -> Array:  # noqa: ANN401 (protobuf's container has no public type)
+    parts = np.asarray(container, np.float32 if wire_type.field == "scomplex_val" else np.float64)
+    if parts.size % 2:
+        raise _error(alias, f"{wire_type.field} has an odd number of values")
+    return parts.view(wire_type.dtype)
+
+
+def _repeat_last(alias: str, values: Array, count: int, shape: tuple[int, ...]) -> Array:
+    """`values` drawn out to `count` elements as Tensor::FromProto does: the last repeats; zeros if there is none."""
+    if values.size > count:
+        raise _error(alias, f"{values.size} values do not fit shape {list(shape)}")
+    if count * values.itemsize > MAX_REPEATED_BYTES:
+        raise _error(alias, f"shape {list(shape)} is too large for {values.size} values")
+    if values.dtype == np.object_:
+        last = values[-1] if values.size else b""
+    else:
+        last = values[-1] if values.size else values.dtype.type(0)
+    drawn_out = np.full(count, last, values.dtype)
+    drawn_out[: values.size] = values
+    return drawn_out
+
+
+@lru_cache(maxsize=4096)
+def _header(number: int, shape: tuple[int, ...]) -> bytes:
+    """dtype and tensor_shape; a zero is a default and left out, as protobuf does."""
+    dims = [b"\x08" + varint(size) if size else b"" for size in shape]
+    shape_bytes = b"".join(b"\x12" + varint(len(dim)) + dim for dim in dims)
+    return b"".join((b"\x08", varint(number), b"\x12", varint(len(shape_bytes)), shape_bytes))
+
+
+def _string_values(array: Array) -> bytes:
+    tag = _TAGS["string_val"]
+    parts: list[bytes] = []
+    for value in array.flat:
+        parts += (tag, varint(len(value)), value)
+    return b"".join(parts)
+
+
+def _raw(array: Array) -> bytes:
+    return array.tobytes()
+
+
+def _signed(array: Array) -> bytes:
+    # Negative numbers are sign-extended to 64 bits, in int32 fields too.
+    return packed_varints(array.reshape(-1).astype(np.int64).view(np.uint64))
+
+
+def _unsigned(array: Array) -> bytes:
+    return packed_varints(array.reshape(-1).astype(np.uint64))
+
+
+def _half_bits(array: Array) -> bytes:
+    return packed_varints(np.ascontiguousarray(array).reshape(-1).view(np.uint16).astype(np.uint64))
+
+
+_ENCODERS: dict[str, Callable[[Array], bytes]] = {
+    "float_val": _raw,
+    "double_val": _raw,
+    "scomplex_val": _raw,
+    "dcomplex_val": _raw,
+    "float8_val": _raw,
+    "bool_val": _raw,
+    "int_val": _signed,
+    "int64_val": _signed,
+    "uint32_val": _unsigned,
+    "uint64_val": _unsigned,
+    "half_val": _half_bits,
+}
