@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tpuserve_server.__main__ import serve
 
 from tests.deploy.dockerfile import ROOT
 
@@ -35,7 +36,10 @@ def server_container() -> Manifest:
     return container
 
 
-def flag_seconds(arguments: list[str], name: str) -> float:
-    """The value of ``--name=value`` among a command's arguments."""
-    (value,) = (argument.partition("=")[2] for argument in arguments if argument.startswith(f"--{name}="))
-    return float(value)
+def parse_flags(arguments: list[str]) -> dict[str, Any]:  # Any: each flag's own type
+    """What `tpuserve-serve` makes of the arguments, defaults included.
+
+    Raises:
+        click.UsageError: There is no such flag, or not with such a value.
+    """
+    return serve.make_context("tpuserve serve", list(arguments)).params

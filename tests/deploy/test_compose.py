@@ -3,7 +3,7 @@
 import re
 
 from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
-from tests.deploy.manifests import read
+from tests.deploy.manifests import parse_flags, read
 
 SERVER = read(ROOT / "deploy/compose.yaml")["services"]["server"]
 IMAGE = read_dockerfile().final
@@ -39,7 +39,8 @@ def test_ports_are_the_images_and_not_open_to_the_network() -> None:
 
 
 def test_docker_waits_longer_than_the_drain_takes() -> None:
-    assert seconds(SERVER["stop_grace_period"]) > 30
+    flags = parse_flags(SERVER.get("command", []))
+    assert seconds(SERVER["stop_grace_period"]) > flags["drain_delay_seconds"] + flags["drain_timeout_seconds"] + 5
 
 
 def test_health_is_the_images_own_check_with_time_to_load() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from tpuserve_server.__main__ import serve
 
 from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
-from tests.deploy.manifests import BASE, base_manifests, flag_seconds, read, server_container
+from tests.deploy.manifests import BASE, base_manifests, parse_flags, read, server_container
 
 MANIFESTS = base_manifests()
 POD = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
@@ -93,10 +94,16 @@ def test_start_up_may_take_minutes_and_a_restart_is_slower_than_a_withdrawal() -
 
 
 def test_grace_period_outlasts_the_drain() -> None:
-    arguments = server_container()["args"]
-    delay_s, timeout_s = (flag_seconds(arguments, name) for name in ("drain_delay_seconds", "drain_timeout_seconds"))
+    flags = parse_flags(server_container()["args"])
+    delay_s, timeout_s = flags["drain_delay_seconds"], flags["drain_timeout_seconds"]
     assert 5 <= delay_s <= 15, "endpoints are withdrawn in seconds; a longer delay only slows a roll-out"
     assert POD["terminationGracePeriodSeconds"] > delay_s + timeout_s + 5
+
+
+def test_service_cannot_set_the_servers_flags() -> None:
+    # Kubernetes would set TPUSERVE_PORT=tcp://10.0.0.1:8500 in every pod beside a Service of that name.
+    assert serve.context_settings["auto_envvar_prefix"] == "TPUSERVE"
+    assert POD["enableServiceLinks"] is False
 
 
 def test_one_pod_at_a_time_is_disrupted_and_none_during_a_roll_out() -> None:

@@ -1,0 +1,43 @@
+"""docs/serving.md lists every flag and every metric there is, and no other."""
+
+import re
+
+import click
+from prometheus_client import Metric
+from tpuserve_server.__main__ import serve
+from tpuserve_server.prometheus import PrometheusMetrics
+
+from tests.deploy.dockerfile import ROOT
+
+TEXT = (ROOT / "docs/serving.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
+
+
+def test_every_flag_is_listed_with_its_default() -> None:
+    listed = {row[0].split("`")[1]: row[1] for row in ROWS if row[0].startswith("`--")}
+    flags = {option.opts[0]: option for option in serve.params if isinstance(option, click.Option)}
+    del flags["--version"]
+    assert listed.keys() == flags.keys()
+    for name, option in flags.items():
+        if isinstance(option.default, bool):
+            assert listed[name] == str(option.default).lower()
+        elif isinstance(option.default, int | float):
+            assert listed[name] == f"{option.default:g}" or listed[name] == str(option.default)
+        elif isinstance(option.default, str):
+            assert listed[name] == option.default
+
+
+def exposed_name(metric: Metric) -> str:
+    return metric.name + ("_total" if metric.type == "counter" else "")
+
+
+def test_every_metric_is_listed_with_its_type() -> None:
+    listed = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith("`tpuserve_")}
+    metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
+    assert listed == metrics
+
+
+def test_operations_names_only_metrics_that_exist() -> None:
+    named = re.findall(r"`(tpuserve_\w+)", (ROOT / "docs/operations.md").read_text())
+    assert named
+    assert set(named) <= {exposed_name(metric) for metric in PrometheusMetrics().registry.collect()}
