@@ -1,0 +1,63 @@
+"""Light client of tpuserve and TensorFlow Serving: numpy in, numpy out, no tensorflow.
+
+from tpuserve_client import Client
+
+with Client("localhost:8500") as client:
+    probabilities = client.predict("digits", {"image": images})["probabilities"]
+"""
+
+from tpuserve_client.client import AsyncClient, Client
+from tpuserve_client.errors import (
+    Aborted,
+    AlreadyExists,
+    Cancelled,
+    Code,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    TpuserveError,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+    Unknown,
+)
+from tpuserve_client.model import Metadata, Prediction, Signature, State, TensorSpec, VersionStatus
+from tpuserve_client.retry import Retry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "AsyncClient",
+    "Retry",
+    "Prediction",
+    "Metadata",
+    "Signature",
+    "TensorSpec",
+    "VersionStatus",
+    "State",
+    "TpuserveError",
+    "Code",
+    "Aborted",
+    "AlreadyExists",
+    "Cancelled",
+    "DataLoss",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfRange",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Unknown",
+]

@@ -1,0 +1,140 @@
+"""Generated from serving.proto by tpuserve_client._proto.generate. DO NOT EDIT."""
+
+from google.protobuf import any_pb2 as _any_pb2  # noqa: F401  (its descriptor must be in the pool first)
+from google.protobuf import descriptor_pool as _descriptor_pool
+from google.protobuf import message_factory as _message_factory
+from google.protobuf import wrappers_pb2 as _wrappers_pb2  # noqa: F401  (likewise)
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
+    b'\n$tpuserve_client/_proto/serving.proto\x12\x12tpuserve.client.v1\x1a\x19goog'
+    b'le/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto"\xa0\x01\n\x10Tensor'
+    b'ShapeProto\x12:\n\x03dim\x18\x02 \x03(\x0b2(.tpuserve.client.v1.TensorShapeProto.Di'
+    b'mR\x03dim\x12!\n\x0cunknown_rank\x18\x03 \x01(\x08R\x0bunknownRank\x1a-\n\x03Dim\x12\x12\n\x04size\x18\x01 \x01(\x03R\x04'
+    b'size\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name"\xc2\x04\n\x0bTensorProto\x122\n\x05dtype\x18\x01 \x01(\x0e2\x1c.tpuser'
+    b've.client.v1.DataTypeR\x05dtype\x12G\n\x0ctensor_shape\x18\x02 \x01(\x0b2$.tpuserve.cl'
+    b'ient.v1.TensorShapeProtoR\x0btensorShape\x12%\n\x0eversion_number\x18\x03 \x01(\x05R\rv'
+    b'ersionNumber\x12%\n\x0etensor_content\x18\x04 \x01(\x0cR\rtensorContent\x12\x1b\n\tfloat_val'
+    b'\x18\x05 \x03(\x0cR\x08floatVal\x12\x1d\n\ndouble_val\x18\x06 \x03(\x0cR\tdoubleVal\x12\x17\n\x07int_val\x18\x07 \x03(\x0c'
+    b'R\x06intVal\x12\x1d\n\nstring_val\x18\x08 \x03(\x0cR\tstringVal\x12!\n\x0cscomplex_val\x18\t \x03(\x0cR\x0bs'
+    b'complexVal\x12\x1b\n\tint64_val\x18\n \x03(\x0cR\x08int64Val\x12\x19\n\x08bool_val\x18\x0b \x03(\x0cR\x07boolV'
+    b'al\x12!\n\x0cdcomplex_val\x18\x0c \x03(\x0cR\x0bdcomplexVal\x12\x19\n\x08half_val\x18\r \x03(\x0cR\x07halfVal'
+    b'\x12\x1d\n\nuint32_val\x18\x10 \x03(\x0cR\tuint32Val\x12\x1d\n\nuint64_val\x18\x11 \x03(\x0cR\tuint64Val\x12\x1d'
+    b'\n\nfloat8_val\x18\x12 \x01(\x0cR\tfloat8Val"\x9d\x01\n\nTensorInfo\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name'
+    b'\x122\n\x05dtype\x18\x02 \x01(\x0e2\x1c.tpuserve.client.v1.DataTypeR\x05dtype\x12G\n\x0ctensor_s'
+    b'hape\x18\x03 \x01(\x0b2$.tpuserve.client.v1.TensorShapeProtoR\x0btensorShape"\x9f\x04'
+    b'\n\x0cSignatureDef\x12D\n\x06inputs\x18\x01 \x03(\x0b2,.tpuserve.client.v1.SignatureDef'
+    b'.InputsEntryR\x06inputs\x12G\n\x07outputs\x18\x02 \x03(\x0b2-.tpuserve.client.v1.Signa'
+    b'tureDef.OutputsEntryR\x07outputs\x12\x1f\n\x0bmethod_name\x18\x03 \x01(\tR\nmethodName\x12J'
+    b'\n\x08defaults\x18\x04 \x03(\x0b2..tpuserve.client.v1.SignatureDef.DefaultsEntry'
+    b'R\x08defaults\x1aY\n\x0bInputsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x124\n\x05value\x18\x02 \x01(\x0b2\x1e.tpu'
+    b'serve.client.v1.TensorInfoR\x05value:\x028\x01\x1aZ\n\x0cOutputsEntry\x12\x10\n\x03key\x18\x01 \x01'
+    b'(\tR\x03key\x124\n\x05value\x18\x02 \x01(\x0b2\x1e.tpuserve.client.v1.TensorInfoR\x05value:\x028'
+    b'\x01\x1a\\\n\rDefaultsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x125\n\x05value\x18\x02 \x01(\x0b2\x1f.tpuserve.c'
+    b'lient.v1.TensorProtoR\x05value:\x028\x01"\xb8\x01\n\tModelSpec\x12\x12\n\x04name\x18\x01 \x01(\tR\x04nam'
+    b'e\x127\n\x07version\x18\x02 \x01(\x0b2\x1b.google.protobuf.Int64ValueH\x00R\x07version\x12%\n\rve'
+    b'rsion_label\x18\x04 \x01(\tH\x00R\x0cversionLabel\x12%\n\x0esignature_name\x18\x03 \x01(\tR\rsigna'
+    b'tureNameB\x10\n\x0eversion_choice"\x97\x02\n\x0ePredictRequest\x12<\n\nmodel_spec\x18\x01 \x01('
+    b'\x0b2\x1d.tpuserve.client.v1.ModelSpecR\tmodelSpec\x12F\n\x06inputs\x18\x02 \x03(\x0b2..tp'
+    b'userve.client.v1.PredictRequest.InputsEntryR\x06inputs\x12#\n\routput_fi'
+    b'lter\x18\x03 \x03(\tR\x0coutputFilter\x1aZ\n\x0bInputsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x125\n\x05val'
+    b'ue\x18\x02 \x01(\x0b2\x1f.tpuserve.client.v1.TensorProtoR\x05value:\x028\x01"\xf8\x01\n\x0fPredict'
+    b'Response\x12J\n\x07outputs\x18\x01 \x03(\x0b20.tpuserve.client.v1.PredictResponse.O'
+    b'utputsEntryR\x07outputs\x12<\n\nmodel_spec\x18\x02 \x01(\x0b2\x1d.tpuserve.client.v1.Mo'
+    b'delSpecR\tmodelSpec\x1a[\n\x0cOutputsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x125\n\x05value\x18\x02 '
+    b'\x01(\x0b2\x1f.tpuserve.client.v1.TensorProtoR\x05value:\x028\x01"\xd0\x01\n\x0fSignatureDef'
+    b'Map\x12Z\n\rsignature_def\x18\x01 \x03(\x0b25.tpuserve.client.v1.SignatureDefMap.'
+    b'SignatureDefEntryR\x0csignatureDef\x1aa\n\x11SignatureDefEntry\x12\x10\n\x03key\x18\x01 \x01('
+    b'\tR\x03key\x126\n\x05value\x18\x02 \x01(\x0b2 .tpuserve.client.v1.SignatureDefR\x05value:\x02'
+    b'8\x01"~\n\x17GetModelMetadataRequest\x12<\n\nmodel_spec\x18\x01 \x01(\x0b2\x1d.tpuserve.cli'
+    b'ent.v1.ModelSpecR\tmodelSpec\x12%\n\x0emetadata_field\x18\x02 \x03(\tR\rmetadataFie'
+    b'ld"\x83\x02\n\x18GetModelMetadataResponse\x12<\n\nmodel_spec\x18\x01 \x01(\x0b2\x1d.tpuserve.c'
+    b'lient.v1.ModelSpecR\tmodelSpec\x12V\n\x08metadata\x18\x02 \x03(\x0b2:.tpuserve.clien'
+    b't.v1.GetModelMetadataResponse.MetadataEntryR\x08metadata\x1aQ\n\rMetadat'
+    b'aEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12*\n\x05value\x18\x02 \x01(\x0b2\x14.google.protobuf.AnyR\x05v'
+    b'alue:\x028\x01"k\n\x0bStatusProto\x127\n\nerror_code\x18\x01 \x01(\x0e2\x18.tpuserve.client.v1'
+    b'.CodeR\terrorCode\x12#\n\rerror_message\x18\x02 \x01(\tR\x0cerrorMessage"U\n\x15GetMode'
+    b'lStatusRequest\x12<\n\nmodel_spec\x18\x01 \x01(\x0b2\x1d.tpuserve.client.v1.ModelSpe'
+    b'cR\tmodelSpec"\x86\x02\n\x12ModelVersionStatus\x12\x18\n\x07version\x18\x01 \x01(\x03R\x07version\x12B\n'
+    b'\x05state\x18\x02 \x01(\x0e2,.tpuserve.client.v1.ModelVersionStatus.StateR\x05stat'
+    b'e\x127\n\x06status\x18\x03 \x01(\x0b2\x1f.tpuserve.client.v1.StatusProtoR\x06status"Y\n\x05St'
+    b'ate\x12\x11\n\rSTATE_UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\tAVAILABLE\x10\x1e\x12\r\n'
+    b'\tUNLOADING\x10(\x12\x07\n\x03END\x102"r\n\x16GetModelStatusResponse\x12X\n\x14model_version'
+    b'_status\x18\x01 \x03(\x0b2&.tpuserve.client.v1.ModelVersionStatusR\x12modelVers'
+    b'ionStatus".\n\x12HealthCheckRequest\x12\x18\n\x07service\x18\x01 \x01(\tR\x07service"\xbc\x01\n\x13He'
+    b'althCheckResponse\x12M\n\x06status\x18\x01 \x01(\x0e25.tpuserve.client.v1.HealthChe'
+    b'ckResponse.ServingStatusR\x06status"V\n\rServingStatus\x12\x12\n\x0eSTATUS_UNKN'
+    b'OWN\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0f\n\x0bNOT_SERVING\x10\x02\x12\x13\n\x0fSERVICE_UNKNOWN\x10\x03*\x9e\x03\n\x08Dat'
+    b'aType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08DT_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02\x12\x0c\n\x08DT_INT32\x10\x03'
+    b'\x12\x0c\n\x08DT_UINT8\x10\x04\x12\x0c\n\x08DT_INT16\x10\x05\x12\x0b\n\x07DT_INT8\x10\x06\x12\r\n\tDT_STRING\x10\x07\x12\x10\n\x0cDT_C'
+    b'OMPLEX64\x10\x08\x12\x0c\n\x08DT_INT64\x10\t\x12\x0b\n\x07DT_BOOL\x10\n\x12\x0c\n\x08DT_QINT8\x10\x0b\x12\r\n\tDT_QUINT8'
+    b'\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0bDT_BFLOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12\x0e\n\nDT_QUINT16\x10'
+    b'\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COMPLEX128\x10\x12\x12\x0b\n\x07DT_HALF\x10\x13\x12\x0f\n\x0bDT_RESOURCE\x10'
+    b'\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UINT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n\x0eDT_FLOAT8_E5M'
+    b'2\x10\x18\x12\x14\n\x10DT_FLOAT8_E4M3FN\x10\x19*\xb7\x02\n\x04Code\x12\x06\n\x02OK\x10\x00\x12\r\n\tCANCELLED\x10\x01\x12\x0b\n\x07UNK'
+    b'NOWN\x10\x02\x12\x14\n\x10INVALID_ARGUMENT\x10\x03\x12\x15\n\x11DEADLINE_EXCEEDED\x10\x04\x12\r\n\tNOT_FOUND'
+    b'\x10\x05\x12\x12\n\x0eALREADY_EXISTS\x10\x06\x12\x15\n\x11PERMISSION_DENIED\x10\x07\x12\x16\n\x12RESOURCE_EXHAUS'
+    b'TED\x10\x08\x12\x17\n\x13FAILED_PRECONDITION\x10\t\x12\x0b\n\x07ABORTED\x10\n\x12\x10\n\x0cOUT_OF_RANGE\x10\x0b\x12\x11\n'
+    b'\rUNIMPLEMENTED\x10\x0c\x12\x0c\n\x08INTERNAL\x10\r\x12\x0f\n\x0bUNAVAILABLE\x10\x0e\x12\r\n\tDATA_LOSS\x10\x0f\x12\x13'
+    b'\n\x0fUNAUTHENTICATED\x10\x10b\x06proto3'
+)
+
+TensorShapeProto = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["TensorShapeProto"])
+TensorProto = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["TensorProto"])
+TensorInfo = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["TensorInfo"])
+SignatureDef = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["SignatureDef"])
+ModelSpec = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelSpec"])
+PredictRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["PredictRequest"])
+PredictResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["PredictResponse"])
+SignatureDefMap = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["SignatureDefMap"])
+GetModelMetadataRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelMetadataRequest"])
+GetModelMetadataResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelMetadataResponse"])
+StatusProto = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["StatusProto"])
+GetModelStatusRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelStatusRequest"])
+ModelVersionStatus = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelVersionStatus"])
+GetModelStatusResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelStatusResponse"])
+HealthCheckRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["HealthCheckRequest"])
+HealthCheckResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["HealthCheckResponse"])
+
+DT_INVALID = 0
+DT_FLOAT = 1
+DT_DOUBLE = 2
+DT_INT32 = 3
+DT_UINT8 = 4
+DT_INT16 = 5
+DT_INT8 = 6
+DT_STRING = 7
+DT_COMPLEX64 = 8
+DT_INT64 = 9
+DT_BOOL = 10
+DT_QINT8 = 11
+DT_QUINT8 = 12
+DT_QINT32 = 13
+DT_BFLOAT16 = 14
+DT_QINT16 = 15
+DT_QUINT16 = 16
+DT_UINT16 = 17
+DT_COMPLEX128 = 18
+DT_HALF = 19
+DT_RESOURCE = 20
+DT_VARIANT = 21
+DT_UINT32 = 22
+DT_UINT64 = 23
+DT_FLOAT8_E5M2 = 24
+DT_FLOAT8_E4M3FN = 25
+OK = 0
+CANCELLED = 1
+UNKNOWN = 2
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+NOT_FOUND = 5
+ALREADY_EXISTS = 6
+PERMISSION_DENIED = 7
+RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
+ABORTED = 10
+OUT_OF_RANGE = 11
+UNIMPLEMENTED = 12
+INTERNAL = 13
+UNAVAILABLE = 14
+DATA_LOSS = 15
+UNAUTHENTICATED = 16

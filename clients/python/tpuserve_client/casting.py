@@ -1,0 +1,59 @@
+"""Inputs as callers write them, to arrays as the model wants them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tpuserve_client.dtypes import Array, describe
+from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.tensor import as_array
+
+# Kinds of numpy dtypes that a kind of input takes from a list: nothing that would lose a fraction or a meaning.
+# V is where ml_dtypes' bfloat16 and float8 are.
+_ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf", "c": "iufc"}
+
+
+def needs_signature(inputs: object) -> bool:
+    """Whether only the signature tells what is meant: a bare array's name, a list's dtype."""
+    if not isinstance(inputs, Mapping):
+        return True
+    return not all(isinstance(value, np.ndarray | np.generic) for value in inputs.values())
+
+
+def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -> dict[str, Array]:
+    """Inputs as arrays by name. `signature` is needed where `needs_signature` says so.
+
+    An array keeps its dtype: a wrong one is for the server to refuse. Lists and numbers take the model's dtype.
+    InvalidArgument for a bare value if the model does not have exactly one input, and for values that do not fit.
+    """
+    if not isinstance(inputs, Mapping):
+        inputs = {_only_input(spec, signature): inputs}
+    specs = signature.inputs if signature is not None else {}
+    return {name: _array(value, specs.get(name)) for name, value in inputs.items()}
+
+
+def _only_input(spec: ModelSpec, signature: Signature | None) -> str:
+    if signature is None or len(signature.inputs) != 1:
+        names = sorted(signature.inputs) if signature else []
+        raise InvalidArgument(f"Model {spec} has {len(names)} inputs {names}: pass a mapping from name to array.")
+    return next(iter(signature.inputs))
+
+
+def _array(value: object, spec: TensorSpec | None) -> Array:
+    array = as_array(value)
+    if isinstance(value, np.ndarray | np.generic) or spec is None or spec.dtype is None or array.dtype == spec.dtype:
+        return array
+    return _cast(array, spec)
+
+
+def _cast(array: Array, spec: TensorSpec) -> Array:
+    assert spec.dtype is not None  # the caller looked
+    if not array.size:  # an empty list has no dtype of its own
+        return np.empty(array.shape, spec.dtype)
+    if array.dtype.kind in _ACCEPTED_KINDS.get(spec.dtype.kind, ""):
+        with np.errstate(over="ignore"):  # a float out of range becomes infinite, as in the server
+            converted: Array = array.astype(spec.dtype)
+        if spec.dtype.kind not in "iu" or np.array_equal(converted, array):
+            return converted
+    raise InvalidArgument(f"Input {spec} was given {describe(array.dtype)} values that it cannot hold.")

@@ -1,0 +1,131 @@
+"""TensorFlow Serving's gRPC messages. Bytes in, bytes out; no channel here."""
+
+from typing import ClassVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tpuserve_client import dtypes, tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.errors import Code, Internal
+from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.model import (
+    DEFAULT_SIGNATURE_NAME,
+    Metadata,
+    ModelSpec,
+    Prediction,
+    Signature,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
+
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
+_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+_HEALTH = "/grpc.health.v1.Health/Check"
+_SIGNATURE_DEF = "signature_def"
+
+# By number: a newer server may send one that is not here.
+_STATES: dict[int, State] = {state.value: state for state in State}
+_CODES: dict[int, Code] = {code.value: code for code in Code}
+
+
+class GrpcWire:
+    """Wire over protobuf. A reply says which version and signature made it, and carries its own dtypes."""
+
+    needs_signature: ClassVar[bool] = False
+
+    def predict(self, call: PredictCall) -> Exchange:
+        request = serving_pb2.PredictRequest(model_spec=_spec_proto(call.spec), output_filter=call.output_filter)
+        request.model_spec.signature_name = call.signature_name or ""
+        for name, array in call.inputs.items():
+            request.inputs[name].CopyFrom(tensor.to_proto(array))
+        return Exchange(_PREDICT, request.SerializeToString())
+
+    def version(self, reply: Reply) -> int | None:
+        return None
+
+    def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
+        response = serving_pb2.PredictResponse()
+        _parse(response, reply.body)
+        return Prediction(
+            {name: tensor.from_proto(proto) for name, proto in response.outputs.items()},
+            model=response.model_spec.name or call.spec.name,
+            version=_version(response.model_spec),
+            signature_name=response.model_spec.signature_name or call.signature_name or DEFAULT_SIGNATURE_NAME,
+        )
+
+    def metadata(self, spec: ModelSpec) -> Exchange:
+        request = serving_pb2.GetModelMetadataRequest(model_spec=_spec_proto(spec), metadata_field=[_SIGNATURE_DEF])
+        return Exchange(_METADATA, request.SerializeToString())
+
+    def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
+        response = serving_pb2.GetModelMetadataResponse()
+        _parse(response, reply.body)
+        # The Any names tensorflow's message; ours has another name and the same bytes.
+        signatures = serving_pb2.SignatureDefMap()
+        _parse(signatures, response.metadata[_SIGNATURE_DEF].value)
+        return Metadata(
+            model=response.model_spec.name or spec.name,
+            version=_version(response.model_spec),
+            signatures={name: _signature(name, proto) for name, proto in signatures.signature_def.items()},
+        )
+
+    def status(self, spec: ModelSpec) -> Exchange:
+        return Exchange(_STATUS, serving_pb2.GetModelStatusRequest(model_spec=_spec_proto(spec)).SerializeToString())
+
+    def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
+        response = serving_pb2.GetModelStatusResponse()
+        _parse(response, reply.body)
+        return tuple(_version_status(proto) for proto in response.model_version_status)
+
+    def ready(self) -> Exchange:
+        return Exchange(_HEALTH, serving_pb2.HealthCheckRequest().SerializeToString())
+
+    def read_ready(self, reply: Reply) -> bool:
+        response = serving_pb2.HealthCheckResponse()
+        _parse(response, reply.body)
+        return response.status == serving_pb2.HealthCheckResponse.SERVING
+
+
+def _parse(message: Message, body: bytes) -> None:
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise Internal(f"The server's answer is not a {message.DESCRIPTOR.name}: {error}") from None
+
+
+def _spec_proto(spec: ModelSpec) -> serving_pb2.ModelSpec:
+    proto = serving_pb2.ModelSpec(name=spec.name)
+    if spec.version is not None:
+        proto.version.value = spec.version
+    elif spec.label is not None:
+        proto.version_label = spec.label
+    return proto
+
+
+def _version(spec: serving_pb2.ModelSpec) -> int | None:
+    return spec.version.value if spec.HasField("version") else None
+
+
+def _signature(name: str, proto: serving_pb2.SignatureDef) -> Signature:
+    return Signature(
+        name=name,
+        inputs={key: _tensor_spec(key, info) for key, info in proto.inputs.items()},
+        outputs={key: _tensor_spec(key, info) for key, info in proto.outputs.items()},
+        method_name=proto.method_name,
+    )
+
+
+def _tensor_spec(name: str, info: serving_pb2.TensorInfo) -> TensorSpec:
+    shape = tuple(dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim)
+    return TensorSpec(name, dtypes.from_wire(info.dtype), None if info.tensor_shape.unknown_rank else shape)
+
+
+def _version_status(proto: serving_pb2.ModelVersionStatus) -> VersionStatus:
+    return VersionStatus(
+        version=proto.version,
+        state=_STATES.get(proto.state, State.UNKNOWN),
+        error_code=_CODES.get(proto.status.error_code, Code.UNKNOWN),
+        error=proto.status.error_message,
+    )

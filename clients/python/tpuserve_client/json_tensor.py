@@ -1,0 +1,82 @@
+"""JSON values to numpy and back, as TensorFlow Serving writes them.
+
+Numbers go through Python objects here: gRPC is the fast way. The json module writes NaN, Infinity and -Infinity as bare
+tokens and reads them, which is what the server does.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tpuserve_client import dtypes
+from tpuserve_client.dtypes import STRING, Array, DType
+from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.model import TensorSpec
+
+# Sent as JSON numbers of float32, which holds all their values.
+_NARROW_FLOATS = frozenset(
+    np.dtype(narrow) for narrow in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn)
+)
+
+
+def to_json(array: Array) -> Any:  # noqa: ANN401  JSON of any depth
+    """An array from `tensor.as_array` as nested lists (a scalar as a bare value); strings as {"b64": …}.
+
+    InvalidArgument for complex numbers, which JSON has no way to write.
+    """
+    if array.dtype.kind == "c":
+        raise InvalidArgument(f"A {dtypes.describe(array.dtype)} tensor cannot go over REST; gRPC carries it.")
+    if array.dtype == STRING:
+        return _map_leaves(array.tolist(), lambda item: {"b64": base64.b64encode(item).decode()})
+    return (array.astype(np.float32) if array.dtype in _NARROW_FLOATS else array).tolist()
+
+
+def from_json(value: object, spec: TensorSpec) -> Array:
+    """A JSON value as an array of the spec's dtype. ValueError if it does not fit.
+
+    An empty list has lost its inner dimensions: they come back from the spec's shape, an unknown one as 0.
+    """
+    if spec.dtype is None:
+        raise ValueError(f"output {spec.name} has a type that numpy does not know")
+    array = _strings(value) if spec.dtype == STRING else _numbers(value, spec.dtype)
+    if array.size == 0 and spec.shape is not None and len(spec.shape) != array.ndim:
+        return np.empty([size or 0 for size in spec.shape], spec.dtype)
+    return array
+
+
+def _numbers(value: object, dtype: DType) -> Array:
+    try:
+        if dtype in _NARROW_FLOATS:
+            return np.array(value, np.float32).astype(dtype)
+        return np.array(value, dtype)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"not {dtypes.describe(dtype)} numbers: {error}") from None
+
+
+def _strings(value: object) -> Array:
+    # Base64 objects are leaves, so numpy must not look for depth in anything but lists.
+    array = np.array(_map_leaves(value, _string), STRING)
+    if any(isinstance(item, list) for item in array.reshape(-1)):
+        raise ValueError("lists of different lengths")
+    return array
+
+
+def _string(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")  # undoes rest_wire's reading of what was not UTF-8
+    if isinstance(value, dict) and isinstance(value.get("b64"), str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"not base64: {error}") from None
+    raise ValueError(f"not a string: {value!r:.80}")
+
+
+def _map_leaves(value: object, convert: Callable[[Any], object]) -> object:
+    if isinstance(value, list):
+        return [_map_leaves(item, convert) for item in value]
+    return convert(value)

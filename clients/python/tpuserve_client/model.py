@@ -1,0 +1,119 @@
+"""What the client speaks about: model specs, signatures, predictions and version states."""
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tpuserve_client.dtypes import Array, DType, describe
+from tpuserve_client.errors import Code, InvalidArgument
+
+# Signature taken when a call names none (tensorflow/saved_model/signature_constants).
+DEFAULT_SIGNATURE_NAME = "serving_default"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which model, and which version of it: a number, a label, or neither for the latest. InvalidArgument for both."""
+
+    name: str
+    version: int | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.version is not None and self.label is not None:
+            raise InvalidArgument(f"Model {self.name}: a version and a label were given; at most one can be.")
+
+    def __str__(self) -> str:
+        which = f" version {self.version}" if self.version is not None else f" label {self.label}" if self.label else ""
+        return f"{self.name}{which}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a signature.
+
+    `dtype` is None where numpy has none; strings have dtype object and hold `bytes`. `shape` is None for an unknown
+    rank; a None in it is an unknown dimension.
+    """
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.name}: {describe(self.dtype)}[…]"
+        return f"{self.name}: {describe(self.dtype)}[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A callable part of a model: named inputs to named outputs."""
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    method_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The signatures of one version of a model. `version` is None only if the server did not say."""
+
+    model: str
+    version: int | None
+    signatures: Mapping[str, Signature]
+
+    def signature(self, name: str | None = None) -> Signature:
+        """The signature of that name, or the default one. InvalidArgument if there is none."""
+        wanted = name or DEFAULT_SIGNATURE_NAME
+        try:
+            return self.signatures[wanted]
+        except KeyError:
+            raise InvalidArgument(
+                f'Model {self.model} has no signature "{wanted}"; it has {sorted(self.signatures)}.'
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
+class Prediction(Mapping[str, Array]):
+    """Named output arrays, and what made them.
+
+    `version` is None only over REST, where a server need not say which version answered. Arrays may be read-only
+    views of the response; copy one to write to it.
+    """
+
+    outputs: Mapping[str, Array]
+    model: str
+    version: int | None
+    signature_name: str
+
+    def __getitem__(self, name: str) -> Array:
+        return self.outputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+
+class State(enum.IntEnum):
+    """A version's state; it only moves forward. Names and numbers are ModelVersionStatus.State's."""
+
+    UNKNOWN = 0
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """A version's state and, once it has failed, why (`error_code` is OK and `error` empty otherwise)."""
+
+    version: int
+    state: State
+    error_code: Code = Code.OK
+    error: str = ""

@@ -1,0 +1,180 @@
+"""What a client does, step by step, without doing any input or output: shared by the blocking and the asyncio client.
+
+Each operation is a generator. It yields a `Send` and gets the reply (or the error) back, or yields a `Pause` and goes
+on after it; `client.py` holds the two small drivers that carry the steps out. Retries, deadlines and the signature
+cache live here, once.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from tpuserve_client.casting import named_arrays, needs_signature
+from tpuserve_client.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    TpuserveError,
+    Unavailable,
+)
+from tpuserve_client.exchange import Exchange, PredictCall, Reply, Wire
+from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
+from tpuserve_client.retry import Retry
+
+# While waiting for a server, one probe may take this long, and the next comes at most this much later.
+_PROBE_TIMEOUT_S = 5.0
+_LONGEST_PROBE_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Carry this exchange, in at most `timeout_s` seconds (None: without limit), and send its reply back."""
+
+    exchange: Exchange
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Come back after this many seconds."""
+
+    seconds: float
+
+
+T = TypeVar("T")
+Step: TypeAlias = Send | Pause
+Steps: TypeAlias = Generator[Step, Reply | None, T]
+
+
+class Operations:
+    """The steps of each operation over one wire.
+
+    Safe to share between threads: the cache is one dict whose entries are replaced whole, so the worst that two threads
+    can do is to fetch the same metadata twice. `clock` is monotonic seconds; `jitter` draws evenly from [0, 1).
+    """
+
+    def __init__(self, wire: Wire, retry: Retry, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
+        self._wire = wire
+        self._retry = retry
+        self._clock = clock
+        self._jitter = jitter
+        self._metadata: dict[ModelSpec, Metadata] = {}
+
+    def predict(
+        self,
+        spec: ModelSpec,
+        inputs: object,
+        signature_name: str | None,
+        output_filter: tuple[str, ...],
+        timeout_s: float | None,
+    ) -> Steps[Prediction]:
+        expires = self._expires(timeout_s)
+        try:
+            signature = None
+            if needs_signature(inputs):
+                signature = yield from self._signature(spec, signature_name, expires)
+            call = PredictCall(spec, named_arrays(inputs, spec, signature), signature_name, output_filter)
+            reply = yield from self._send(self._wire.predict(call), expires)
+        except (NotFound, InvalidArgument, FailedPrecondition):
+            self._metadata.pop(spec, None)  # what was remembered may be of a version that is gone
+            raise
+        return (yield from self._read_prediction(reply, call, expires))
+
+    def metadata(self, spec: ModelSpec, timeout_s: float | None) -> Steps[Metadata]:
+        return (yield from self._fetch_metadata(spec, self._expires(timeout_s)))
+
+    def status(self, spec: ModelSpec, timeout_s: float | None) -> Steps[tuple[VersionStatus, ...]]:
+        reply = yield from self._send(self._wire.status(spec), self._expires(timeout_s))
+        return self._wire.read_status(reply)
+
+    def is_ready(self, spec: ModelSpec | None, timeout_s: float | None) -> Steps[bool]:
+        reason = yield from self._obstacle(spec, timeout_s)
+        return reason is None
+
+    def wait_until_ready(self, spec: ModelSpec | None, timeout_s: float) -> Steps[None]:
+        expires = self._clock() + timeout_s
+        reason = "it was not asked"
+        attempt = 0
+        while (remaining := expires - self._clock()) > 0:
+            attempt += 1
+            obstacle = yield from self._obstacle(spec, min(remaining, _PROBE_TIMEOUT_S))
+            if obstacle is None:
+                return
+            reason = obstacle
+            pause = min(self._retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
+            yield Pause(min(pause, max(expires - self._clock(), 0.0)))
+        what = f"Model {spec}" if spec else "The server"
+        raise DeadlineExceeded(f"{what} was not ready within {timeout_s:g} s: {reason}")
+
+    def _obstacle(self, spec: ModelSpec | None, timeout_s: float | None) -> Steps[str | None]:
+        """Why the server, or the model, cannot answer predictions yet; None if it can. One attempt."""
+        try:
+            reply = yield from self._once(self._wire.ready() if spec is None else self._wire.status(spec), timeout_s)
+        except Unavailable as error:
+            return error.message
+        except DeadlineExceeded:
+            return "no answer"
+        except NotFound as error:
+            if spec is None:  # there is no such model yet; but a server without a health check is no reason to wait
+                raise
+            return error.message
+        if spec is None:
+            return None if self._wire.read_ready(reply) else "it says that it is not serving"
+        states = self._wire.read_status(reply)
+        if any(status.state == State.AVAILABLE for status in states):
+            return None
+        return "; ".join(f"version {status.version} is {status.state.name}" for status in states) or "no version"
+
+    def _read_prediction(self, reply: Reply, call: PredictCall, expires: float | None) -> Steps[Prediction]:
+        if not self._wire.needs_signature:
+            return self._wire.read_prediction(reply, call, None)
+        version = self._wire.version(reply)
+        spec = call.spec if version is None else ModelSpec(call.spec.name, version)
+        signature = yield from self._signature(spec, call.signature_name, expires)
+        try:
+            return self._wire.read_prediction(reply, call, signature)
+        except Internal:
+            if version is not None:
+                raise
+        # Without a word from the server on who answered, the latest version may be newer than what is remembered.
+        self._metadata.pop(spec, None)
+        signature = yield from self._signature(spec, call.signature_name, expires)
+        return self._wire.read_prediction(reply, call, signature)
+
+    def _signature(self, spec: ModelSpec, name: str | None, expires: float | None) -> Steps[Signature]:
+        metadata = self._metadata.get(spec)
+        if metadata is None:
+            metadata = yield from self._fetch_metadata(spec, expires)
+            self._metadata[spec] = metadata
+        return metadata.signature(name)
+
+    def _fetch_metadata(self, spec: ModelSpec, expires: float | None) -> Steps[Metadata]:
+        reply = yield from self._send(self._wire.metadata(spec), expires)
+        return self._wire.read_metadata(reply, spec)
+
+    def _expires(self, timeout_s: float | None) -> float | None:
+        return None if timeout_s is None else self._clock() + timeout_s
+
+    def _remaining(self, expires: float | None) -> float | None:
+        return None if expires is None else expires - self._clock()
+
+    def _send(self, exchange: Exchange, expires: float | None) -> Steps[Reply]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return (yield from self._once(exchange, self._remaining(expires)))
+            except TpuserveError as error:
+                wait = self._retry.wait_s(error, attempt, self._jitter(), self._remaining(expires))
+                if wait is None:
+                    raise
+            yield Pause(wait)
+
+    def _once(self, exchange: Exchange, timeout_s: float | None) -> Steps[Reply]:
+        if timeout_s is not None and timeout_s <= 0:
+            raise DeadlineExceeded("The deadline passed before the request was sent.")
+        reply = yield Send(exchange, timeout_s)
+        assert reply is not None  # the drivers' side of the bargain
+        return reply

@@ -1,0 +1,158 @@
+"""TensorFlow Serving's REST bodies. Bytes in, bytes out; no HTTP client here.
+
+Predictions go in the columnar form ("inputs", "outputs"): it round-trips every shape, scalars and tensors without a
+common first dimension among them. JSON says nothing about dtypes, so a reply is read with the model's signature.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias
+from urllib.parse import quote
+
+from tpuserve_client import dtypes
+from tpuserve_client.errors import Code, Internal, InvalidArgument
+from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.json_tensor import from_json, to_json
+from tpuserve_client.model import (
+    DEFAULT_SIGNATURE_NAME,
+    Metadata,
+    ModelSpec,
+    Prediction,
+    Signature,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
+
+# tpuserve says which version answered; TensorFlow Serving does not.
+VERSION_HEADER = "x-tpuserve-model-version"
+
+_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+
+
+class RestWire:
+    """Wire over JSON. The whole output set comes back always; `output_filter` picks from it here."""
+
+    needs_signature: ClassVar[bool] = True
+
+    def predict(self, call: PredictCall) -> Exchange:
+        body: dict[str, _Json] = {"inputs": {name: to_json(array) for name, array in call.inputs.items()}}
+        if call.signature_name:
+            body["signature_name"] = call.signature_name
+        return Exchange(f"{_model_path(call.spec)}:predict", json.dumps(body, separators=(",", ":")).encode())
+
+    def version(self, reply: Reply) -> int | None:
+        text = reply.headers.get(VERSION_HEADER, "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
+        if signature is None:
+            raise ValueError("a REST prediction cannot be read without its signature")
+        document = _object(reply)
+        try:
+            outputs = _outputs(document["outputs"], signature)
+        except (KeyError, ValueError) as error:
+            raise Internal(
+                f"Model {call.spec} answered with outputs that its signature does not have: {error}"
+            ) from None
+        version = self.version(reply)
+        return Prediction(
+            _chosen(outputs, call.output_filter),
+            model=call.spec.name,
+            version=call.spec.version if version is None else version,
+            signature_name=call.signature_name or DEFAULT_SIGNATURE_NAME,
+        )
+
+    def metadata(self, spec: ModelSpec) -> Exchange:
+        return Exchange(f"{_model_path(spec)}/metadata", method="GET")
+
+    def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
+        document = _object(reply)
+        try:
+            version = document["model_spec"].get("version")
+            signatures = document["metadata"]["signature_def"]["signature_def"]
+            return Metadata(
+                model=spec.name,
+                version=None if version is None else int(version),
+                signatures={name: _signature(name, value) for name, value in signatures.items()},
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise Internal(f"The server's metadata of model {spec} is not understood: {error!r}") from None
+
+    def status(self, spec: ModelSpec) -> Exchange:
+        return Exchange(_model_path(spec), method="GET")
+
+    def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
+        try:
+            return tuple(_version_status(item) for item in _object(reply)["model_version_status"])
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise Internal(f"The server's status is not understood: {error!r}") from None
+
+    def ready(self) -> Exchange:
+        return Exchange("/readyz", method="GET")
+
+    def read_ready(self, reply: Reply) -> bool:
+        return True  # anything but 2xx was an error already
+
+
+def _model_path(spec: ModelSpec) -> str:
+    path = f"/v1/models/{quote(spec.name, safe='')}"
+    if spec.version is not None:
+        return f"{path}/versions/{spec.version}"
+    return f"{path}/labels/{quote(spec.label, safe='')}" if spec.label is not None else path
+
+
+def _object(reply: Reply) -> dict[str, _Json]:
+    try:
+        # A string output that is not UTF-8 makes TensorFlow Serving's body not UTF-8; its bytes survive this.
+        document = json.loads(reply.body.decode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        raise Internal(f"The server's answer is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise Internal(f"The server's answer is not a JSON object: {document!r:.80}")
+    return document
+
+
+def _outputs(value: _Json, signature: Signature) -> dict[str, Any]:
+    if len(signature.outputs) == 1:  # a lone output goes without its name
+        ((name, spec),) = signature.outputs.items()
+        return {name: from_json(value, spec)}
+    if not isinstance(value, dict) or value.keys() != signature.outputs.keys():
+        raise ValueError(f"{sorted(signature.outputs)} expected")
+    return {name: from_json(value[name], spec) for name, spec in signature.outputs.items()}
+
+
+def _chosen(outputs: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any]:
+    if missing := [name for name in names if name not in outputs]:
+        raise InvalidArgument(
+            f"output tensor alias not found in signature: {missing[0]} "
+            f"Outputs expected to be in the set {{{','.join(sorted(outputs))}}}."
+        )
+    return {name: outputs[name] for name in names} if names else outputs
+
+
+def _signature(name: str, value: _Json) -> Signature:
+    return Signature(
+        name=name,
+        inputs={key: _tensor_spec(key, info) for key, info in value.get("inputs", {}).items()},
+        outputs={key: _tensor_spec(key, info) for key, info in value.get("outputs", {}).items()},
+        method_name=value.get("method_name", ""),
+    )
+
+
+def _tensor_spec(name: str, info: _Json) -> TensorSpec:
+    shape = info.get("tensor_shape") or {}
+    sizes = [int(dim.get("size", 0)) for dim in shape.get("dim", [])]
+    known = tuple(size if size >= 0 else None for size in sizes)
+    return TensorSpec(name, dtypes.from_name(info["dtype"]), None if shape.get("unknown_rank") else known)
+
+
+def _version_status(item: _Json) -> VersionStatus:
+    status = item.get("status") or {}
+    code = status.get("error_code", "OK")
+    return VersionStatus(
+        version=int(item["version"]),
+        state=State.__members__.get(item["state"], State.UNKNOWN),
+        error_code=Code.__members__.get(code, Code.UNKNOWN),
+        error=status.get("error_message", ""),
+    )
