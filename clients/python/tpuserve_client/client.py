@@ -29,14 +29,14 @@ class _Own(enum.Enum):
     TIMEOUT = enum.auto()
 
 
-Timeout: TypeAlias = float | None | _Own
+Timeout: TypeAlias = float | _Own | None
 
 
 class Client:
     """A blocking client of one server. Safe to share between threads; close it, or use it in a `with` statement.
 
-    `address` is `host:port` or `grpc://host:port` or `unix:/path` for gRPC, `http://host:port` for REST. Nothing is
-    sent before the first call. `timeout_s` is the deadline of calls that bring none of their own (None: no deadline). It
+    `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, `http://host:port` for REST. Nothing is sent
+    before the first call. `timeout_s` is the deadline of calls that bring none of their own (None: no deadline). It
     spans all attempts and the pauses between them. `sleep`, `clock` (monotonic seconds) and `jitter` (evenly from
     [0, 1)) are what time is made of, for tests to replace. InvalidArgument for an address that is none.
     """

@@ -15,7 +15,7 @@ DType: TypeAlias = np.dtype[Any]
 # How strings are held: an array of dtype object whose elements are `bytes`.
 STRING: Final = np.dtype(object)
 
-_NUMPY_TO_WIRE: dict[DType, serving_pb2.DataType] = {
+_NUMPY_TO_WIRE: dict[DType, "serving_pb2.DataType"] = {
     np.dtype(np.float32): serving_pb2.DT_FLOAT,
     np.dtype(np.float64): serving_pb2.DT_DOUBLE,
     np.dtype(np.int32): serving_pb2.DT_INT32,
@@ -51,7 +51,7 @@ _NAME_TO_WIRE: dict[str, int] = {
 }
 
 
-def to_wire(dtype: DType) -> serving_pb2.DataType:
+def to_wire(dtype: DType) -> "serving_pb2.DataType":
     """The DataType number of a numpy dtype, of either byte order. InvalidArgument if TensorFlow has none for it."""
     try:
         return _NUMPY_TO_WIRE[dtype.newbyteorder("=")]
