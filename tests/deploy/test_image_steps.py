@@ -1,18 +1,23 @@
-"""No container engine is needed to know that the image builds: its build stage's COPY and RUN are carried out here, in
-a folder of their own, with this machine's Python in the base image's place."""
+"""No container engine is needed to know that the image builds and serves. Its build stage is carried out in a folder of
+its own, with this machine's Python in the place of the base image, and its entry point is started there.
+"""
 
+import contextlib
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from tests.deploy.dockerfile import ROOT, Instruction, read_dockerfile
+from tests.deploy.dockerfile import ROOT, Instruction, environment, instruction, read_dockerfile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
 
@@ -61,23 +66,117 @@ def bin_folder() -> Iterator[Path]:
         yield image / "opt/tpuserve/bin"
 
 
-def run(command: str, *arguments: str, bin_folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = plain_environment()
-    environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
+def image_environment(bin_folder: Path, scratch: Path) -> dict[str, str]:
+    """The image's ENV, with ``scratch`` in the place of / for what it mounts: /models and /tmp."""
+    variables = environment(read_dockerfile().final)
+    moved = {
+        "PATH": f"{bin_folder}:/usr/bin:/bin",
+        "HOME": f"{scratch}{variables['HOME']}",
+        "MODEL_BASE_PATH": f"{scratch}{variables['MODEL_BASE_PATH']}",
+        "TMPDIR": f"{scratch}/tmp",
+    }
+    return variables | moved
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A short path: sockets lie below it, and theirs may have 107 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("models", "tmp"):
+            Path(folder, name).mkdir()
+        yield Path(folder)
+
+
+def run(command: str, *arguments: str, bin_folder: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [bin_folder / command, *arguments], env=environment, capture_output=True, text=True, check=False
+        [bin_folder / command, *arguments],
+        env=image_environment(bin_folder, scratch),
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.parametrize("command", ["tpuserve-serve", "tpuserve"])
-def test_command_runs_from_what_the_image_installs(command: str, bin_folder: Path) -> None:
-    helped = run(command, "--help", bin_folder=bin_folder)
+def test_command_runs_from_what_the_image_installs(command: str, bin_folder: Path, scratch: Path) -> None:
+    helped = run(command, "--help", bin_folder=bin_folder, scratch=scratch)
     assert helped.returncode == 0, helped.stderr
     assert helped.stdout.startswith("Usage: ")
 
 
-def test_image_holds_no_installer_and_nothing_of_the_source_tree(bin_folder: Path) -> None:
+def test_image_holds_no_installer_and_nothing_of_the_source_tree(bin_folder: Path, scratch: Path) -> None:
     held = {path.name for path in bin_folder.iterdir()}
     assert not held & {"pip", "uv"}
-    listed = run("python", "-c", "import tpuserve_server; print(tpuserve_server.__file__)", bin_folder=bin_folder)
+    where = "import tpuserve_server; print(tpuserve_server.__file__)"
+    listed = run("python", "-c", where, bin_folder=bin_folder, scratch=scratch)
     assert listed.stdout.startswith(str(bin_folder.parent)), listed
+
+
+HALF_PLUS_TWO = """
+import sys, tensorflow as tf
+module = tf.Module()
+module.serve = tf.function(lambda x: {"y": x / 2 + 2}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.serve})
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def read_until(stream: IO[str], line: str) -> str:
+    """What comes up to ``line``, or to the end of the stream."""
+    read = []
+    for each in stream:
+        read.append(each)
+        if each.strip() == line:
+            break
+    return "".join(read)
+
+
+def files_below(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def test_entry_point_serves_a_model_drains_and_writes_to_tmp_alone(bin_folder: Path, scratch: Path) -> None:
+    saved = run("python", "-c", HALF_PLUS_TWO, f"{scratch}/models/model/1", bin_folder=bin_folder, scratch=scratch)
+    assert saved.returncode == 0, saved.stderr
+    kept = (bin_folder.parent, scratch / "models")
+    before = [files_below(folder) for folder in kept]
+    grpc_port, rest_port = free_ports(2)
+    (entry_point,) = instruction(read_dockerfile().final, "ENTRYPOINT").exec_form
+    server = subprocess.Popen(
+        [bin_folder / entry_point, f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1"],
+        env=image_environment(bin_folder, scratch),
+        cwd=scratch / "tmp",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        started = read_until(server.stdout, "tpuserve is ready")
+        assert server.poll() is None, started
+        for address in (f"localhost:{grpc_port}", f"http://localhost:{rest_port}"):
+            asked = predict([2.0, 4.0], address, bin_folder=bin_folder, scratch=scratch)
+            assert asked == {"y": [3.0, 4.0]}
+        server.terminate()
+        rest, _ = server.communicate()
+        assert server.returncode == 0, started + rest
+    finally:
+        server.kill()
+        server.wait()
+    assert [files_below(folder) for folder in kept] == before
+
+
+def predict(values: list[float], address: str, *, bin_folder: Path, scratch: Path) -> object:
+    """Ask with the image's own client; the outputs as JSON reads them."""
+    (scratch / "tmp/request.json").write_text(json.dumps({"inputs": {"x": values}}))
+    arguments = ("predict", "model", "--input", f"{scratch}/tmp/request.json", "--address", address, "--json")
+    asked = run("tpuserve", *arguments, bin_folder=bin_folder, scratch=scratch)
+    assert asked.returncode == 0, asked.stderr
+    return json.loads(asked.stdout)["outputs"]
