@@ -1,0 +1,42 @@
+"""The overlay that deploy/README.md shows changes what it says it changes."""
+
+import re
+from functools import reduce
+from typing import Any
+
+import yaml
+
+from tests.deploy.dockerfile import ROOT
+from tests.deploy.manifests import BASE, base_manifests, read
+
+
+def follow(at: Any, key: str) -> Any:  # Any: a mapping or a list, as YAML has them
+    """One step of a JSON pointer."""
+    return at[int(key)] if isinstance(at, list) else at[key]
+
+
+def overlay() -> dict[str, list[dict[str, object]]]:
+    """The kustomization shown in the README."""
+    (shown,) = re.findall(
+        r"```yaml\n(# kustomization.yaml\n.*?)```", (ROOT / "deploy/README.md").read_text(), re.DOTALL
+    )
+    document = yaml.safe_load(shown)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_overlay_replaces_the_image_the_base_names() -> None:
+    (ours,) = overlay()["images"]
+    (base,) = read(BASE / "kustomization.yaml")["images"]
+    assert ours["name"] == base["name"]
+
+
+def test_overlay_replaces_the_models_name() -> None:
+    (patch,) = overlay()["patches"]
+    deployment = base_manifests()["Deployment"]
+    assert patch["target"] == {"kind": "Deployment", "name": deployment["metadata"]["name"]}
+    (operation,) = yaml.safe_load(str(patch["patch"]))
+    *way, last = operation["path"].strip("/").split("/")
+    variable = reduce(follow, way, deployment)
+    assert operation["op"] == "replace"
+    assert (variable["name"], last) == ("MODEL_NAME", "value")
