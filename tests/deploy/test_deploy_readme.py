@@ -10,7 +10,7 @@ from tests.deploy.dockerfile import ROOT
 from tests.deploy.manifests import BASE, base_manifests, read
 
 
-def follow(at: Any, key: str) -> Any:  # Any: a mapping or a list, as YAML has them
+def follow(at: Any, key: str) -> Any:  # noqa: ANN401 - a mapping or a list, as YAML has them
     """One step of a JSON pointer."""
     return at[int(key)] if isinstance(at, list) else at[key]
 
