@@ -1,0 +1,120 @@
+"""A device for tests: deterministic arithmetic, a gate that holds a batch, scripted faults. Never shipped."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tpuserve_server.core.errors import Code, InvalidArgument, ServingError
+from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
+
+FLOAT = np.dtype(np.float32)
+
+DOUBLE = Signature(
+    name="serving_default",
+    inputs={"x": TensorSpec("x", FLOAT, (None, 2), "x:0")},
+    outputs={"y": TensorSpec("y", FLOAT, (None, 2), "y:0"), "x": TensorSpec("x", FLOAT, (None, 2), "x:0")},
+    method_name="tensorflow/serving/predict",
+)
+
+
+@dataclass
+class FakeServable:
+    """y = 2 x, and x handed through. A negative number upsets it, as data can upset a model."""
+
+    signatures: Mapping[str, Signature] = field(default_factory=lambda: {"serving_default": DOUBLE})
+    device: str = "fake"
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[dict[str, Array]] = field(default_factory=list)
+    fault: Exception | None = None
+    closed: bool = False
+    outputs: Tensors | None = None
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "FakeRun":
+        self.batches.append({name: array.copy() for name, array in inputs.items()})
+        return FakeRun(self, inputs, output_names)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeRun:
+    """A run that waits at the gate before it has a result."""
+
+    servable: FakeServable
+    inputs: Tensors
+    output_names: Sequence[str]
+
+    def result(self) -> Tensors:
+        self.servable.entered.release()
+        assert self.servable.gate.wait(10), "the test never opened the gate"
+        if self.servable.fault is not None:
+            raise self.servable.fault
+        if self.servable.outputs is not None:
+            return self.servable.outputs
+        x = self.inputs["x"]
+        if x.dtype != object and (x < 0).any():
+            raise InvalidArgument("x must not be negative")
+        every = {"y": x + x, "x": x}
+        return {name: every[name] for name in self.output_names}
+
+
+class FakeExecutor:
+    """Loads anything, or fails as scripted by version."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[ServableId, FakeServable] = {}
+        self.faults: dict[int, ServingError] = {}
+
+    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> FakeServable:
+        if servable_id.version in self.faults:
+            raise self.faults[servable_id.version]
+        servable = self.loaded[servable_id] = FakeServable()
+        return servable
+
+
+class FakeClock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+class RecordingMetrics:
+    """Remembers what was measured, in order."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+        self.dropped: list[str] = []
+        self.states: list[tuple[int, State]] = []
+        self.requests: list[tuple[str, str, Code]] = []
+
+    def request_finished(self, *, model: str, method: str, protocol: str, code: Code, latency_s: float) -> None:
+        self.requests.append((model, method, code))
+
+    def batch_finished(
+        self,
+        *,
+        servable: ServableId,
+        signature: str,
+        rows: int,
+        bucket: int,
+        queue_waits_s: Sequence[float],
+        run_s: float,
+    ) -> None:
+        self.batches.append((rows, bucket))
+
+    def task_dropped(self, *, servable: ServableId, reason: str) -> None:
+        self.dropped.append(reason)
+
+    def version_changed(self, *, servable: ServableId, state: State) -> None:
+        self.states.append((servable.version, state))

@@ -1,0 +1,312 @@
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+
+import numpy as np
+import pytest
+from tpuserve_server.core.batching import Batcher, BatchingOptions, Task
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+)
+from tpuserve_server.core.types import ServableId
+
+from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
+
+ID = ServableId("m", 1)
+SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}
+
+
+class Bench:
+    """A batcher on a fake device."""
+
+    def __init__(self, options: Mapping[str, BatchingOptions] = SIZES, max_enqueued_batches: int = 4) -> None:
+        self.servable = FakeServable()
+        self.clock = FakeClock()
+        self.metrics = RecordingMetrics()
+        self.batcher = Batcher(
+            ID,
+            self.servable,
+            options,
+            max_enqueued_batches=max_enqueued_batches,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+
+    def submit(
+        self,
+        x: object,
+        *,
+        outputs: tuple[str, ...] = ("y",),
+        shareable: bool | None = None,
+        deadline: Deadline | None = None,
+    ) -> Task:
+        array = x if isinstance(x, np.ndarray) else np.array(x, np.float32)
+        task = Task(
+            signature_name=DOUBLE.name,
+            output_names=outputs,
+            inputs={"x": array},
+            rows=len(array),
+            deadline=deadline or Deadline.never(),
+            future=asyncio.get_running_loop().create_future(),
+            shareable=self.batcher.batches(DOUBLE.name) if shareable is None else shareable,
+        )
+        self.batcher.submit(task)
+        self.clock.now_s += 0.001
+        return task
+
+    async def hold(self) -> Task:
+        """Put a batch on the device and keep it there until the gate opens."""
+        self.servable.gate.clear()
+        task = self.submit([[0, 0]])
+        await asyncio.to_thread(self.servable.entered.acquire)
+        return task
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.servable.gate.set()
+    bench.batcher.stop()
+
+
+async def y_of(task: Task) -> list[list[float]]:
+    outputs = await task.future
+    values: list[list[float]] = outputs["y"].tolist()
+    return values
+
+
+async def test_a_lone_request_runs_at_once_as_it_came(bench: Bench) -> None:
+    assert await y_of(bench.submit([[1, 2]])) == [[2, 4]]
+    assert bench.metrics.batches == [(1, 1)]
+
+
+async def test_requests_that_wait_share_a_batch_padded_with_a_real_row(bench: Bench) -> None:
+    held = await bench.hold()
+    tasks = [bench.submit([[1, 1]]), bench.submit([[2, 2], [3, 3]])]
+    bench.servable.gate.set()
+    await held.future
+    assert [await y_of(task) for task in tasks] == [[[2, 2]], [[4, 4], [6, 6]]]
+    assert bench.metrics.batches == [(1, 1), (3, 4)]
+    np.testing.assert_array_equal(bench.servable.batches[1]["x"], [[1, 1], [2, 2], [3, 3], [3, 3]])
+
+
+async def test_a_batch_counts_rows_not_requests(bench: Bench) -> None:
+    await bench.hold()
+    tasks = [bench.submit(np.full((3, 2), value, np.float32)) for value in range(4)]
+    bench.servable.gate.set()
+    for value, task in enumerate(tasks):
+        assert await y_of(task) == [[2 * value] * 2] * 3
+    assert bench.metrics.batches[1:] == [(6, 8), (6, 8)]
+
+
+async def test_without_allowed_sizes_nothing_is_padded() -> None:
+    bench = Bench({"serving_default": BatchingOptions(8)})
+    await bench.hold()
+    tasks = [bench.submit([[value, value]]) for value in range(3)]
+    bench.servable.gate.set()
+    for task in tasks:
+        await task.future
+    bench.batcher.stop()
+    assert bench.metrics.batches[1:] == [(3, 3)]
+
+
+async def test_a_signature_that_is_not_batched_runs_one_by_one() -> None:
+    bench = Bench({})
+    await bench.hold()
+    tasks = [bench.submit([[value, value]]) for value in range(3)]
+    bench.servable.gate.set()
+    assert [await y_of(task) for task in tasks] == [[[0, 0]], [[2, 2]], [[4, 4]]]
+    bench.batcher.stop()
+    assert len(bench.servable.batches) == 4
+
+
+async def test_unusual_shapes_run_alone_and_unpadded(bench: Bench) -> None:
+    await bench.hold()
+    alone = bench.submit(np.ones(5, np.float32), shareable=False)
+    beside = bench.submit([[1, 1]])
+    bench.servable.gate.set()
+    assert (await alone.future)["y"].tolist() == [2] * 5
+    assert await y_of(beside) == [[2, 2]]
+    assert bench.servable.batches[1]["x"].shape == (5,)
+
+
+@pytest.mark.parametrize("other", [{"outputs": ("y", "x")}, {"x": np.ones((1, 3), np.float32)}])
+async def test_other_outputs_or_row_shapes_never_share_a_batch(bench: Bench, other: dict[str, object]) -> None:
+    await bench.hold()
+    arguments = {"x": [[1, 1]], **other}
+    tasks = [bench.submit([[1, 1]]), bench.submit(**arguments)]  # type: ignore[arg-type]  # a table of arguments
+    bench.servable.gate.set()
+    for task in tasks:
+        await task.future
+    assert bench.metrics.batches[1:] == [(1, 1), (1, 1)]
+
+
+async def test_strings_are_batched(bench: Bench) -> None:
+    await bench.hold()
+    tasks = [bench.submit(np.array([[b"a", b"b"]], object)), bench.submit(np.array([[b"c", b""]], object))]
+    bench.servable.gate.set()
+    assert [(await task.future)["y"].tolist() for task in tasks] == [[[b"aa", b"bb"]], [[b"cc", b""]]]
+
+
+async def test_an_input_handed_through_is_not_overwritten_by_the_next_batch(bench: Bench) -> None:
+    results = []
+    for start in (1, 10):
+        await bench.hold()
+        tasks = [bench.submit([[start + i, 0]], outputs=("x",)) for i in range(3)]
+        bench.servable.gate.set()
+        results.append([task.future for task in tasks])
+        await asyncio.gather(*results[-1])
+    assert [future.result()["x"][0, 0] for future in results[0]] == [1, 2, 3]
+
+
+async def test_buffers_of_free_inner_dimensions_do_not_pile_up(bench: Bench) -> None:
+    for width in range(1, 70):
+        await bench.hold()
+        tasks = [bench.submit(np.full((1, width), row, np.float32)) for row in (1, 2)]
+        bench.servable.gate.set()
+        for row, task in zip((1, 2), tasks, strict=True):
+            assert (await task.future)["y"].tolist() == [[2 * row] * width]
+
+
+async def test_more_rows_than_a_batch_holds_are_refused(bench: Bench) -> None:
+    with pytest.raises(InvalidArgument, match="Task size 9 is larger than maximum input batch size 8"):
+        bench.submit(np.zeros((9, 2), np.float32))
+
+
+async def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
+    await bench.hold()
+    for _ in range(4):
+        bench.submit(np.zeros((8, 2), np.float32))
+    with pytest.raises(Unavailable, match="is full; currently 4 batches enqueued and max_enqueued_batches is 4"):
+        bench.submit([[1, 1]])
+    assert bench.metrics.dropped == ["queue_full"]
+
+
+async def test_a_cancelled_request_frees_its_place_and_never_reaches_the_device(bench: Bench) -> None:
+    held = await bench.hold()
+    tasks = [bench.submit(np.full((8, 2), value, np.float32)) for value in range(4)]
+    tasks[0].future.cancel()
+    assert bench.batcher.discard(tasks[0], "cancelled")
+    bench.submit(np.full((8, 2), 9, np.float32))
+    assert not bench.batcher.discard(tasks[0], "cancelled")
+    assert not bench.batcher.discard(held, "cancelled")
+    bench.servable.gate.set()
+    await tasks[3].future
+    assert [batch["x"][0, 0] for batch in bench.servable.batches[1:4]] == [1, 2, 3]
+    assert bench.metrics.dropped == ["cancelled"]
+
+
+async def test_the_last_request_of_a_group_can_leave(bench: Bench) -> None:
+    await bench.hold()
+    task = bench.submit([[5, 5]])
+    assert bench.batcher.discard(task, "expired")
+    bench.servable.gate.set()
+    await y_of(bench.submit([[1, 1]]))
+    assert len(bench.servable.batches) == 2
+
+
+async def test_cancelled_and_expired_work_is_dropped_before_execution(bench: Bench) -> None:
+    await bench.hold()
+    cancelled = bench.submit([[1, 1]])
+    expired = bench.submit([[2, 2]], deadline=Deadline.after(5, bench.clock))
+    alive = bench.submit([[3, 3]], deadline=Deadline.after(50, bench.clock))
+    cancelled.future.cancel()
+    bench.clock.now_s += 10
+    bench.servable.gate.set()
+    assert await y_of(alive) == [[6, 6]]
+    with pytest.raises(DeadlineExceeded):
+        await expired.future
+    assert bench.metrics.batches == [(1, 1), (1, 1)]
+    assert bench.metrics.dropped == ["cancelled", "expired"]
+
+
+async def test_a_batch_of_dead_requests_costs_no_device_time(bench: Bench) -> None:
+    await bench.hold()
+    task = bench.submit([[1, 1]])
+    task.future.cancel()
+    bench.servable.gate.set()
+    await y_of(bench.submit(np.ones((8, 2), np.float32)))
+    assert len(bench.servable.batches) == 2
+
+
+async def test_one_bad_row_fails_its_owner_alone(bench: Bench) -> None:
+    await bench.hold()
+    good, bad, also_good = (bench.submit([[value, value]]) for value in (1, -1, 2))
+    bench.servable.gate.set()
+    assert await y_of(good) == [[2, 2]]
+    assert await y_of(also_good) == [[4, 4]]
+    with pytest.raises(InvalidArgument, match="must not be negative"):
+        await bad.future
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(RuntimeError("/secret/path"), Internal), (Unavailable("device lost"), Unavailable)]
+)
+async def test_a_device_fault_reaches_every_member_once_and_the_next_batch_runs(
+    bench: Bench, fault: Exception, kind: type[ServingError]
+) -> None:
+    held = await bench.hold()
+    tasks = [bench.submit([[1, 1]]), bench.submit([[2, 2]])]
+    bench.servable.fault = fault
+    bench.servable.gate.set()
+    for task in (held, *tasks):
+        with pytest.raises(kind) as caught:
+            await task.future
+        assert "secret" not in caught.value.message
+    bench.servable.fault = None
+    assert await y_of(bench.submit([[3, 3]])) == [[6, 6]]
+    assert len(bench.servable.batches) == 3
+
+
+async def test_an_output_without_rows_is_an_error_not_somebody_elses_answer(bench: Bench) -> None:
+    bench.servable.outputs = {"y": np.zeros((), np.float32)}
+    with pytest.raises(FailedPrecondition, match="output 'y' has shape"):
+        await bench.submit([[1, 1]]).future
+
+
+async def test_stop_answers_what_is_queued_and_refuses_what_comes(bench: Bench) -> None:
+    await bench.hold()
+    queued = bench.submit([[1, 1]])
+    stopping = asyncio.create_task(asyncio.to_thread(bench.batcher.stop))
+    bench.servable.gate.set()
+    assert await y_of(queued) == [[2, 2]]
+    await stopping
+    with pytest.raises(Unavailable, match="unloading"):
+        bench.submit([[1, 1]])
+
+
+async def test_results_for_a_closed_event_loop_are_dropped_quietly(bench: Bench) -> None:
+    def elsewhere() -> None:
+        async def submit() -> None:
+            bench.submit([[1, 1]])
+
+        asyncio.run(submit())
+
+    held = await bench.hold()
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    bench.servable.gate.set()
+    await held.future
+    assert await y_of(bench.submit([[3, 3]])) == [[6, 6]]
+
+
+@pytest.mark.parametrize(
+    ("largest", "allowed", "message"),
+    [
+        (0, (), "max_batch_size must be positive"),
+        (4, (1, 2), "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 2; expected 4"),
+        (4, (2, 1, 4), "ascending"),
+        (4, (0, 4), "positive"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused(largest: int, allowed: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        BatchingOptions(largest, allowed)

@@ -1,0 +1,157 @@
+import threading
+from pathlib import Path
+
+import pytest
+from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+
+from tests.fake_device import RecordingMetrics
+
+
+def aspired(version: int, fingerprint: str = "") -> AspiredVersion:
+    return AspiredVersion(ServableId("m", version), Path(f"/models/m/{version}"), fingerprint)
+
+
+def loaded() -> LoadedVersion:
+    # The registry passes it on and looks at its notes; nothing else.
+    return LoadedVersion(None, None, notes=("device: fake",))  # type: ignore[arg-type]  # opaque to the registry
+
+
+@pytest.fixture
+def registry() -> ModelRegistry:
+    return ModelRegistry(["m"], RecordingMetrics())
+
+
+def bring_up(registry: ModelRegistry, *versions: int) -> None:
+    registry.aspire("m", {version: aspired(version) for version in versions})
+    for version in versions:
+        registry.loading(ServableId("m", version))
+        registry.available(ServableId("m", version), loaded())
+
+
+def test_no_version_asked_for_means_the_latest_available(registry: ModelRegistry) -> None:
+    bring_up(registry, 1, 3)
+    with registry.acquire(ModelSpec("m")) as handle:
+        assert handle.servable_id == ServableId("m", 3)
+    with registry.acquire(ModelSpec("m", version=1)) as handle:
+        assert handle.servable_id == ServableId("m", 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (ModelSpec("other"), NotFound, r"Servable not found for request: Latest\(other\)"),
+        (ModelSpec("m", version=9), NotFound, r"Servable not found for request: Specific\(m, 9\)"),
+        (ModelSpec("m", version_label="x"), InvalidArgument, "Unrecognized servable version label: x"),
+    ],
+)
+def test_what_cannot_be_found_is_said_as_tensorflow_serving_says_it(
+    registry: ModelRegistry, spec: ModelSpec, error: type[Exception], message: str
+) -> None:
+    bring_up(registry, 1)
+    with pytest.raises(error, match=message):
+        registry.acquire(spec)
+
+
+def test_a_model_on_its_way_is_unavailable_not_unknown(registry: ModelRegistry) -> None:
+    with pytest.raises(Unavailable, match="no version directory found"):
+        registry.acquire(ModelSpec("m"))
+    registry.aspire("m", {2: aspired(2)})
+    registry.loading(ServableId("m", 2))
+    with pytest.raises(Unavailable, match="version 2 is LOADING"):
+        registry.acquire(ModelSpec("m"))
+    registry.failed(ServableId("m", 2), Internal("broken"))
+    with pytest.raises(NotFound):
+        registry.acquire(ModelSpec("m"))
+
+
+def test_a_failure_shows_in_status_newest_first(registry: ModelRegistry) -> None:
+    bring_up(registry, 1)
+    registry.aspire("m", {2: aspired(2)})
+    registry.loading(ServableId("m", 2))
+    registry.failed(ServableId("m", 2), Internal("broken"))
+    assert [(s.servable.version, s.state, s.error) for s in registry.statuses("m")] == [
+        (2, State.END, "broken"),
+        (1, State.AVAILABLE, ""),
+    ]
+    assert registry.statuses("m")[1].notes == ("device: fake",)
+    assert registry.statuses("other") == []
+
+
+def test_states_never_move_back(registry: ModelRegistry) -> None:
+    bring_up(registry, 1)
+    with pytest.raises(AssertionError, match="AVAILABLE to LOADING is not forward"):
+        registry.loading(ServableId("m", 1))
+
+
+def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: ModelRegistry) -> None:
+    bring_up(registry, 1)
+    first = registry.acquire(ModelSpec("m"))
+    second = registry.acquire(ModelSpec("m"))
+    done = threading.Event()
+
+    def unload() -> None:
+        registry.unloading(ServableId("m", 1))
+        done.set()
+
+    thread = threading.Thread(target=unload)
+    unloading = threading.Event()
+    registry.subscribe(unloading.set)
+    thread.start()
+    assert unloading.wait(10)
+    with pytest.raises(Unavailable, match="version 1 is UNLOADING"):
+        registry.acquire(ModelSpec("m"))
+    with first:
+        pass
+    assert not done.is_set()
+    with second:
+        pass
+    thread.join(10)
+    assert done.is_set()
+    registry.ended(ServableId("m", 1))
+    assert registry.statuses("m")[0].state is State.END
+
+
+def test_a_failed_version_is_tried_again_only_when_its_contents_change(registry: ModelRegistry) -> None:
+    registry.aspire("m", {1: aspired(1, "a")})
+    registry.loading(ServableId("m", 1))
+    registry.failed(ServableId("m", 1), Internal("broken"))
+    registry.aspire("m", {1: aspired(1, "a")})
+    assert registry.statuses("m")[0].state is State.END
+    registry.aspire("m", {1: aspired(1, "b")})
+    assert registry.statuses("m")[0].state is State.START
+
+
+def test_a_version_that_never_started_is_forgotten_when_no_longer_wanted(registry: ModelRegistry) -> None:
+    registry.aspire("m", {1: aspired(1)})
+    registry.aspire("m", {2: aspired(2)})
+    assert [status.servable.version for status in registry.statuses("m")] == [2]
+
+
+def test_status_does_not_grow_for_ever(registry: ModelRegistry) -> None:
+    for version in range(1, 101):
+        bring_up(registry, version)
+        registry.unloading(ServableId("m", version))
+        registry.ended(ServableId("m", version))
+    registry.aspire("m", {})
+    versions = [status.servable.version for status in registry.statuses("m")]
+    assert versions == list(range(100, 68, -1))
+
+
+def test_listeners_hear_every_change_until_they_leave(registry: ModelRegistry) -> None:
+    heard: list[str] = []
+    leave = registry.subscribe(lambda: heard.append("change"))
+    bring_up(registry, 1)
+    assert heard == ["change", "change"]
+    leave()
+    registry.unloading(ServableId("m", 1))
+    assert len(heard) == 2
+
+
+def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:
+    assert registry.missing() == ["m"]
+    bring_up(registry, 1)
+    assert registry.missing() == []
+    assert registry.model_names() == ["m"]

@@ -1,0 +1,231 @@
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tpuserve_server.core.batching import Batcher, BatchingOptions
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+)
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import AspiredVersion, ModelSpec, PredictRequest, ServableId, State, Tensors
+
+from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
+
+ID = ServableId("m", 3)
+X = np.ones((1, 2), np.float32)
+
+
+@dataclass
+class House:
+    """A service over one loaded version on a fake device."""
+
+    batching: dict[str, BatchingOptions] = field(
+        default_factory=lambda: {"serving_default": BatchingOptions(4, (1, 2, 4))}
+    )
+
+    def __post_init__(self) -> None:
+        self.servable = FakeServable()
+        self.metrics = RecordingMetrics()
+        self.clock = SystemClock()
+        self.registry = ModelRegistry(["m"], self.metrics)
+        self.service = InferenceService(self.registry, self.clock)
+        self.batcher = Batcher(
+            ID, self.servable, self.batching, max_enqueued_batches=4, clock=self.clock, metrics=self.metrics
+        )
+
+    def bring_up(self) -> None:
+        self.registry.aspire("m", {3: AspiredVersion(ID, Path("/models/m/3"))})
+        self.registry.loading(ID)
+        self.registry.available(ID, LoadedVersion(self.servable, self.batcher))
+
+    async def predict(self, inputs: Tensors, **fields: object) -> Tensors:
+        spec = fields.pop("spec", ModelSpec("m"))
+        result = await self.service.predict(PredictRequest(spec, inputs, **fields))  # type: ignore[arg-type]  # a table
+        assert result.servable == ID
+        return result.outputs
+
+    async def hold(self) -> "asyncio.Task[Tensors]":
+        self.servable.gate.clear()
+        task = asyncio.create_task(self.predict({"x": X}))
+        await asyncio.to_thread(self.servable.entered.acquire)
+        return task
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    house = House()
+    house.bring_up()
+    yield house
+    house.servable.gate.set()
+    house.batcher.stop()
+
+
+async def test_predict_answers_every_output(house: House) -> None:
+    outputs = await house.predict({"x": X})
+    assert set(outputs) == {"y", "x"}
+    np.testing.assert_array_equal(outputs["y"], 2 * X)
+
+
+async def test_output_filter_chooses(house: House) -> None:
+    assert set(await house.predict({"x": X}, output_filter=("y",))) == {"y"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "fields", "error", "message"),
+    [
+        (
+            {},
+            {},
+            InvalidArgument,
+            "input size does not match signature: 0!=1 len({}) != len({x}). Sent extra: {}. Missing but required: {x}.",
+        ),
+        (
+            {"x": X, "z": X},
+            {},
+            InvalidArgument,
+            "input size does not match signature: 2!=1 len({x,z}) != len({x}). "
+            "Sent extra: {z}. Missing but required: {}.",
+        ),
+        (
+            {"x": X.astype(np.int32)},
+            {},
+            InvalidArgument,
+            "Input 'x' of signature 'serving_default' of model m version 3 has dtype int32, expected float32",
+        ),
+        (
+            {"x": np.array([[b"a", b"b"]], object)},
+            {},
+            InvalidArgument,
+            "Input 'x' of signature 'serving_default' of model m version 3 has dtype string, expected float32",
+        ),
+        (
+            {"x": X},
+            {"output_filter": ("z",)},
+            InvalidArgument,
+            "output tensor alias not found in signature: z Outputs expected to be in the set {x,y}.",
+        ),
+        ({"x": X}, {"output_filter": ("y", "y")}, InvalidArgument, "duplicate output tensor alias: y"),
+        (
+            {"x": X},
+            {"spec": ModelSpec("m", signature_name="s")},
+            FailedPrecondition,
+            'Serving signature key "s" not found.',
+        ),
+        (
+            {"x": np.zeros((5, 2), np.float32)},
+            {},
+            InvalidArgument,
+            "Task size 5 is larger than maximum input batch size 4",
+        ),
+        ({"x": X}, {"spec": ModelSpec("n")}, NotFound, "Servable not found for request: Latest(n)"),
+        (
+            {"x": X},
+            {"deadline": Deadline(0)},
+            DeadlineExceeded,
+            "Deadline exceeded before request for {name: m version: 3} was queued",
+        ),
+    ],
+)
+async def test_bad_requests_get_tensorflow_servings_code_and_words(
+    house: House, inputs: Tensors, fields: dict[str, object], error: type[ServingError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        await house.predict(inputs, **fields)
+    assert caught.value.message == message
+    np.testing.assert_array_equal((await house.predict({"x": X}))["y"], 2 * X)
+    assert len(house.servable.batches) == 1
+
+
+async def test_a_laxer_shape_is_the_models_to_judge(house: House) -> None:
+    assert (await house.predict({"x": np.ones(3, np.float32)}))["y"].tolist() == [2, 2, 2]
+    with pytest.raises(InvalidArgument) as caught:
+        await house.predict({"x": -np.ones(3, np.float32)})
+    assert caught.value.message == (
+        "signature 'serving_default' of model m version 3: input 'x' has shape [3], expected [-1, 2] "
+        "(x must not be negative)"
+    )
+
+
+async def test_an_empty_batch_runs_alone(house: House) -> None:
+    assert (await house.predict({"x": np.zeros((0, 2), np.float32)}))["y"].shape == (0, 2)
+
+
+async def test_the_models_own_refusal_is_passed_on(house: House) -> None:
+    with pytest.raises(InvalidArgument, match=r"^x must not be negative$"):
+        await house.predict({"x": -X})
+
+
+async def test_a_deadline_that_passes_in_the_queue_answers_at_once_and_never_executes(house: House) -> None:
+    held = await house.hold()
+    with pytest.raises(DeadlineExceeded, match="while waiting"):
+        await house.predict({"x": X}, deadline=Deadline.after(0.01, house.clock))
+    house.servable.gate.set()
+    await held
+    assert len(house.servable.batches) == 1
+    assert house.metrics.dropped == ["expired"]
+
+
+async def test_a_deadline_far_away_changes_nothing(house: House) -> None:
+    assert "y" in await house.predict({"x": X}, deadline=Deadline.after(60, house.clock))
+
+
+async def test_cancelling_frees_the_place_and_the_handle(house: House) -> None:
+    held = await house.hold()
+    waiting = [asyncio.create_task(house.predict({"x": np.ones((4, 2), np.float32)})) for _ in range(4)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    replacement = asyncio.create_task(house.predict({"x": np.ones((4, 2), np.float32)}))
+    await asyncio.sleep(0)
+    house.servable.gate.set()
+    await asyncio.gather(held, replacement)
+    house.registry.unloading(ID)
+    assert house.metrics.dropped == ["cancelled"] * 4
+    assert len(house.servable.batches) == 2
+
+
+async def test_different_row_counts_are_refused_where_rows_share_batches(house: House) -> None:
+    two = {"x": DOUBLE.inputs["x"], "z": DOUBLE.inputs["x"]}
+    house.servable.signatures = {"serving_default": type(DOUBLE)("serving_default", two, DOUBLE.outputs)}
+    with pytest.raises(InvalidArgument, match="equal 0th-dimension size"):
+        await house.predict({"x": X, "z": np.ones((2, 2), np.float32)})
+
+
+async def test_status_and_metadata(house: House) -> None:
+    assert house.service.models() == ["m"]
+    assert [status.state for status in house.service.status(ModelSpec("m"))] == [State.AVAILABLE]
+    assert house.service.status(ModelSpec("m", version=3))[0].servable == ID
+    assert house.service.metadata(ModelSpec("m")).signatures == {"serving_default": DOUBLE}
+    assert house.service.signature(ModelSpec("m")) is DOUBLE
+    with pytest.raises(NotFound, match="Could not find version 9 of model m"):
+        house.service.status(ModelSpec("m", version=9))
+    with pytest.raises(NotFound, match="Could not find any versions of model n"):
+        house.service.status(ModelSpec("n"))
+
+
+async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:
+    house = House()
+    heard: list[bool] = []
+    leave = house.service.subscribe(lambda: heard.append(house.service.is_ready()))
+    assert house.service.why_not_ready() == "no version available of: m"
+    house.bring_up()
+    assert house.service.is_ready()
+    house.service.drain()
+    assert "draining" in house.service.why_not_ready()
+    assert "y" in await house.predict({"x": X})
+    assert heard == [False, True, False]
+    leave()
+    house.service.drain()
+    assert len(heard) == 3
+    house.batcher.stop()
