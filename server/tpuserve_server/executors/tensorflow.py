@@ -114,9 +114,6 @@ class TensorFlowServable:
             fetched = self._callable(signature, tuple(output_names))(*feeds)
         except tf.errors.OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
-        except (TypeError, ValueError) as error:
-            # How the Python binding refuses what it cannot turn into a tensor.
-            raise InvalidArgument(_first_line(str(error))) from error
         return _Done(dict(zip(output_names, fetched, strict=True)))
 
     def close(self) -> None:

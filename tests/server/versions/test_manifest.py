@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import pytest
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, is_whole
+
+from tests.saved_models import write_manifest
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    path = tmp_path / "1"
+    (path / "variables").mkdir(parents=True)
+    (path / "saved_model.pb").write_bytes(b"graph")
+    (path / "variables" / "data").write_bytes(b"weights")
+    write_manifest(path, later_field={"ignored": True})
+    return path
+
+
+def read(path: Path) -> Manifest:
+    manifest = Manifest.read(path)
+    assert manifest is not None
+    return manifest
+
+
+def test_a_whole_version_is_whole(version: Path) -> None:
+    assert is_whole(version)
+    manifest = read(version)
+    manifest.verify_files(version)
+    assert manifest.signatures["serving_default"].batch_sizes == (1, 2, 4)
+    assert not manifest.cpu.allow_bfloat16_kernels
+
+
+def test_a_version_without_a_manifest_has_none(tmp_path: Path) -> None:
+    assert Manifest.read(tmp_path) is None
+    assert not is_whole(tmp_path)
+
+
+def test_a_missing_or_short_file_is_seen_at_once(version: Path) -> None:
+    (version / "variables" / "data").write_bytes(b"wei")
+    assert not is_whole(version)
+    with pytest.raises(FailedPrecondition, match="variables/data has 3 bytes; the manifest has 7"):
+        read(version).verify_files(version)
+    (version / "variables" / "data").unlink()
+    with pytest.raises(FailedPrecondition, match="variables/data is missing"):
+        read(version).verify_files(version)
+
+
+def test_a_changed_file_of_the_same_size_is_seen_when_loading(version: Path) -> None:
+    (version / "variables" / "data").write_bytes(b"weighty")
+    assert is_whole(version)
+    with pytest.raises(FailedPrecondition, match="variables/data is corrupt: its sha256 is"):
+        read(version).verify_files(version)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format_version": "x"}', '{"format_version": 1, "files": {"a": {}}}'])
+def test_what_is_no_manifest_is_refused(version: Path, text: str) -> None:
+    (version / MANIFEST_PATH).write_text(text)
+    assert not is_whole(version)
+    with pytest.raises(FailedPrecondition, match="is not a valid manifest"):
+        Manifest.read(version)
+
+
+def test_a_later_format_says_what_to_do(version: Path) -> None:
+    (version / MANIFEST_PATH).write_text(json.dumps({"format_version": 2}))
+    with pytest.raises(FailedPrecondition, match="format_version 2; this server knows 1"):
+        Manifest.read(version)
+
+
+def test_a_manifest_cannot_point_outside_its_version(version: Path) -> None:
+    (version.parent / "secret").write_bytes(b"secret")
+    document = json.loads((version / MANIFEST_PATH).read_text())
+    document["files"]["../secret"] = {"sha256": "", "size_bytes": 6}
+    (version / MANIFEST_PATH).write_text(json.dumps(document))
+    with pytest.raises(FailedPrecondition, match="leaves the version directory"):
+        read(version).verify_files(version)
