@@ -1,4 +1,4 @@
-"""gRPC's methods, written once as bytes in, bytes out, in a table by method path. Hosts carry the table over a transport."""
+"""gRPC's methods as hosts see them: bytes in, bytes out, in a table by method path. A host adds the transport."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass

@@ -1,0 +1,68 @@
+"""The front-ends' edge: every request is counted and timed here, whatever the protocol."""
+
+import asyncio
+from types import TracebackType
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.service import InferenceService
+
+
+class Edge:
+    """Measures the requests of one protocol (`grpc` or `rest`)."""
+
+    def __init__(self, service: InferenceService, metrics: Metrics, clock: Clock, protocol: str) -> None:
+        """`service` tells which models exist, so that names made up by clients never become metric labels."""
+        self._service = service
+        self._metrics = metrics
+        self._clock = clock
+        self._protocol = protocol
+
+    def request(self, method: str) -> "MeasuredRequest":
+        """A context manager around one request; what leaves it as an exception is its code. Starts the clock now."""
+        return MeasuredRequest(self, method, self._clock.monotonic_s())
+
+    def finished(self, request: "MeasuredRequest", error: BaseException | None) -> None:
+        """Report one request. A model's name is reported when the request succeeded or the model exists."""
+        model = request.model
+        if error is not None and model and model not in self._service.models():
+            model = ""
+        self._metrics.request_finished(
+            model=model,
+            method=request.method,
+            protocol=self._protocol,
+            code=_code(error),
+            latency_s=self._clock.monotonic_s() - request.started_s,
+        )
+
+
+class MeasuredRequest:
+    """One request under way. Whoever learns its method and model sets them."""
+
+    __slots__ = ("_edge", "method", "model", "started_s")
+
+    def __init__(self, edge: Edge, method: str, started_s: float) -> None:
+        """See `Edge.request`."""
+        self._edge = edge
+        self.method = method
+        self.model = ""
+        self.started_s = started_s
+
+    def __enter__(self) -> "MeasuredRequest":
+        """The request itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """The request is over; its exception, if any, goes on."""
+        self._edge.finished(self, error)
+
+
+def _code(error: BaseException | None) -> Code:
+    if error is None:
+        return Code.OK
+    if isinstance(error, ServingError):
+        return error.code
+    return Code.CANCELLED if isinstance(error, asyncio.CancelledError) else Code.INTERNAL

@@ -1,0 +1,76 @@
+"""grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): says whether this server would answer predictions now."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection
+
+from google.protobuf.message import DecodeError
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.rpc import CallContext
+
+_SERVING: bytes = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
+_NOT_SERVING: bytes = HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString()
+_SERVICE_UNKNOWN: bytes = HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN).SerializeToString()
+
+
+class HealthMethods:
+    """Check and Watch. All known names share one health: models stand behind each of them."""
+
+    def __init__(self, service: InferenceService, names: Collection[str]) -> None:
+        """`names` are the services that may be asked about; the empty one, for the whole server, is always known."""
+        self._service = service
+        self._names = frozenset((*names, ""))
+
+    async def check(self, body: bytes, context: CallContext) -> bytes:
+        """Check; raises NotFound for a name that is not known."""
+        name = _decode_name(body)
+        if name not in self._names:
+            raise NotFound(f"unknown service {name}")
+        return self._status()
+
+    async def watch(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
+        """Watch: the status now, and again whenever it changes, until the caller leaves.
+
+        An unknown name is told SERVICE_UNKNOWN and kept waiting, as the protocol wants.
+        """
+        name = _decode_name(await anext(requests, b""))
+        changed = asyncio.Event()
+        leave = self._service.subscribe(_Setter(changed))
+        try:
+            told = None
+            while True:
+                # Cleared before the status is read: a change between the two is seen in the next round.
+                changed.clear()
+                status = self._status() if name in self._names else _SERVICE_UNKNOWN
+                if status != told:
+                    told = status
+                    yield status
+                await changed.wait()
+        finally:
+            leave()
+
+    def _status(self) -> bytes:
+        return _SERVING if self._service.is_ready() else _NOT_SERVING
+
+
+class _Setter:
+    """Sets an event of the event loop it was made on, from any thread."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self) -> None:
+        # The loop may be gone when a last state changes during shut-down; then nobody watches any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+
+def _decode_name(body: bytes) -> str:
+    try:
+        return str(HealthCheckRequest.FromString(body).service)
+    except DecodeError:
+        raise InvalidArgument("Malformed HealthCheckRequest") from None

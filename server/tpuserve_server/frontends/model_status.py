@@ -1,0 +1,22 @@
+"""tensorflow.serving.ModelService: GetModelStatus."""
+
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.model_status import decode_status_request, encode_status_response
+
+
+class ModelMethods:
+    """The service's methods as bytes in, bytes out. They raise ServingErrors."""
+
+    def __init__(self, service: InferenceService, edge: Edge) -> None:
+        """Answer from `service`."""
+        self._service = service
+        self._edge = edge
+
+    async def get_model_status(self, body: bytes, context: CallContext) -> bytes:
+        """GetModelStatus: newest version first; a label is ignored, as upstream."""
+        with self._edge.request("GetModelStatus") as measured:
+            spec = decode_status_request(body)
+            measured.model = spec.name
+            return encode_status_response(self._service.status(spec))

@@ -1,0 +1,186 @@
+"""OpenAPI for the paths under /v1/, written by hand: FastAPI has no routes for them to read it from."""
+
+from typing import Any
+
+_JSON = "application/json"
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+_ERRORS = {
+    "400": "The path or the request is malformed, or does not fit the model's signature",
+    "404": "No such model or version",
+    "413": "The body is over the limit",
+    "429": "A quota is spent",
+    "503": "Not now: loading, draining or overloaded",
+    "504": "The deadline passed",
+}
+_LOOK_UP_ERRORS = ("400", "404")
+
+_MODEL = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "The model's name",
+}
+_VERSION = {
+    "name": "version",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "integer", "format": "int64", "minimum": 0},
+    "description": "The model's version",
+}
+_LABEL = {
+    "name": "label",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "A label that stands for a version",
+}
+# Where a model is meant, its latest version, one version, or a labelled one.
+_TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
+    ("/v1/models/{model}", "", [_MODEL]),
+    ("/v1/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),
+    ("/v1/models/{model}/labels/{label}", "Label", [_MODEL, _LABEL]),
+)
+
+
+def _responses(schema: str, errors: tuple[str, ...]) -> dict[str, Any]:
+    answered: dict[str, Any] = {"200": {"description": "OK", "content": _schema(schema)}}
+    return answered | {status: {"description": _ERRORS[status], "content": _schema("Error")} for status in errors}
+
+
+def _predict(suffix: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    responses = _responses("Predictions", tuple(_ERRORS))
+    responses["200"]["headers"] = {
+        "x-tpuserve-model-version": {"description": "The version that answered", "schema": {"type": "integer"}}
+    }
+    return {
+        "post": {
+            "tags": ["Prediction"],
+            "summary": "Run a model",
+            "operationId": f"predict{suffix}",
+            "parameters": parameters,
+            "requestBody": {"required": True, "content": _schema("PredictRequest")},
+            "responses": responses,
+        }
+    }
+
+
+def _look_up(name: str, summary: str, schema: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "get": {
+            "tags": ["Models"],
+            "summary": summary,
+            "operationId": name,
+            "parameters": parameters,
+            "responses": _responses(schema, _LOOK_UP_ERRORS if parameters else ()),
+        }
+    }
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for path, suffix, parameters in _TARGETS:
+        paths[f"{path}:predict"] = _predict(suffix, parameters)
+        paths[path] = _look_up(f"getModelStatus{suffix}", "States of versions", "ModelStatus", parameters)
+        paths[f"{path}/metadata"] = _look_up(
+            f"getModelMetadata{suffix}", "Signatures of a version", "ModelMetadata", parameters
+        )
+    return paths | {"/v1/models": _look_up("listModels", "All models and their versions", "Models", [])}
+
+
+def _object(properties: dict[str, Any], required: list[str], description: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "description": description}
+
+
+_ANYTHING: dict[str, Any] = {}
+_STRING = {"type": "string"}
+
+V1_PATHS = _paths()
+V1_COMPONENTS: dict[str, Any] = {
+    "Error": _object({"error": _STRING}, ["error"], "What went wrong"),
+    "PredictRequest": {
+        "type": "object",
+        "properties": {
+            "signature_name": {**_STRING, "default": "serving_default"},
+            "instances": {
+                "type": "array",
+                "items": _ANYTHING,
+                "minItems": 1,
+                "description": "Rows: values of the one input, or objects with a value for each input",
+            },
+            "inputs": {"description": "Columns: the value of the one input, or an object with one for each input"},
+        },
+        "oneOf": [{"required": ["instances"]}, {"required": ["inputs"]}],
+        "description": 'Numbers, booleans, strings, {"b64": text} for bytes, and nested lists of these',
+    },
+    "Predictions": {
+        "type": "object",
+        "properties": {
+            "predictions": {"type": "array", "items": _ANYTHING, "description": "One item for each of `instances`"},
+            "outputs": {"description": "The one output, or an object with each output, for `inputs`"},
+        },
+        "description": "Not finite numbers are the bare tokens NaN, Infinity and -Infinity",
+    },
+    "ModelStatus": _object(
+        {
+            "model_version_status": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "version": _STRING,
+                        "state": {
+                            "type": "string",
+                            "enum": ["UNKNOWN", "START", "LOADING", "AVAILABLE", "UNLOADING", "END"],
+                        },
+                        "status": _object(
+                            {"error_code": _STRING, "error_message": _STRING}, ["error_code", "error_message"], "Why"
+                        ),
+                    },
+                    ["version", "state", "status"],
+                    "One version, newest first",
+                ),
+            }
+        },
+        ["model_version_status"],
+        "tensorflow.serving.GetModelStatusResponse",
+    ),
+    "ModelMetadata": _object(
+        {"model_spec": {"type": "object"}, "metadata": {"type": "object"}},
+        ["model_spec", "metadata"],
+        "tensorflow.serving.GetModelMetadataResponse",
+    ),
+    "Models": _object(
+        {
+            "models": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "name": _STRING,
+                        "versions": {
+                            "type": "array",
+                            "items": _object(
+                                {
+                                    "version": _STRING,
+                                    "state": _STRING,
+                                    "error": _STRING,
+                                    "notes": {"type": "array", "items": _STRING},
+                                },
+                                ["version", "state", "error", "notes"],
+                                "One version, newest first",
+                            ),
+                        },
+                    },
+                    ["name", "versions"],
+                    "One model",
+                ),
+            }
+        },
+        ["models"],
+        "Every configured model, with versions or without",
+    ),
+}

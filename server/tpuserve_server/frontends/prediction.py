@@ -1,0 +1,38 @@
+"""tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
+
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
+from tpuserve_server.wire.predict_proto import (
+    decode_predict_inputs,
+    decode_predict_spec,
+    encode_predict_response,
+    parse_predict_request,
+)
+
+
+class PredictionMethods:
+    """The service's methods as bytes in, bytes out. They raise ServingErrors."""
+
+    def __init__(self, service: InferenceService, edge: Edge, *, as_content: bool) -> None:
+        """With `as_content` outputs go into tensor_content instead of the typed fields."""
+        self._service = service
+        self._edge = edge
+        self._as_content = as_content
+
+    async def predict(self, body: bytes, context: CallContext) -> bytes:
+        """Predict."""
+        with self._edge.request("Predict") as measured:
+            proto = parse_predict_request(body)
+            spec = decode_predict_spec(proto)
+            measured.model = spec.name
+            result = await self._service.predict(decode_predict_inputs(proto, spec, context.deadline))
+            return encode_predict_response(result, as_content=self._as_content)
+
+    async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """GetModelMetadata."""
+        with self._edge.request("GetModelMetadata") as measured:
+            spec = decode_metadata_request(body)
+            measured.model = spec.name
+            return encode_metadata_response(self._service.metadata(spec))

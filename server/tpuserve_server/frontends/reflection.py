@@ -1,0 +1,124 @@
+"""gRPC server reflection, v1 and v1alpha: the two have the same messages under different package names."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from google.protobuf import descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2 import (
+    ErrorResponse,
+    ExtensionNumberResponse,
+    FileDescriptorResponse,
+    ListServiceResponse,
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+    ServiceResponse,
+)
+
+from tpuserve_server.core.errors import Code, InvalidArgument
+from tpuserve_server.frontends.rpc import CallContext
+
+V1ALPHA_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
+V1_SERVICE = "grpc.reflection.v1.ServerReflection"
+
+
+class ReflectionMethods:
+    """ServerReflectionInfo over the descriptors that this process has loaded."""
+
+    def __init__(self, service_names: Sequence[str]) -> None:
+        """`service_names` are listed as they are: the services that the server answers."""
+        self._service_names = sorted(service_names)
+        self._pools = (descriptor_pool.Default(), _v1_pool())
+        self._answers: dict[str, Callable[[ServerReflectionRequest], ServerReflectionResponse]] = {
+            "file_by_filename": self._file_by_filename,
+            "file_containing_symbol": self._file_containing_symbol,
+            "file_containing_extension": self._file_containing_extension,
+            "all_extension_numbers_of_type": self._all_extension_numbers_of_type,
+            "list_services": self._list_services,
+        }
+
+    async def server_reflection_info(
+        self, requests: AsyncIterator[bytes], context: CallContext
+    ) -> AsyncIterator[bytes]:
+        """ServerReflectionInfo: one response for each request; what is not found is a response, too, not an error."""
+        async for body in requests:
+            yield self._answer(body).SerializeToString()
+
+    def _answer(self, body: bytes) -> ServerReflectionResponse:
+        try:
+            request = ServerReflectionRequest.FromString(body)
+        except DecodeError:
+            raise InvalidArgument("Malformed ServerReflectionRequest") from None
+        answer = self._answers.get(request.WhichOneof("message_request"))
+        try:
+            response = answer(request) if answer else _error(Code.INVALID_ARGUMENT, "no request is set")
+        except KeyError:
+            response = _error(Code.NOT_FOUND, "not found")
+        response.valid_host = request.host
+        response.original_request.CopyFrom(request)
+        return response
+
+    def _file_by_filename(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        return _files(self._find(lambda pool: pool.FindFileByName(request.file_by_filename)))
+
+    def _file_containing_symbol(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        return _files(self._find(lambda pool: pool.FindFileContainingSymbol(request.file_containing_symbol)))
+
+    def _file_containing_extension(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        wanted = request.file_containing_extension
+        pool = descriptor_pool.Default()
+        message = pool.FindMessageTypeByName(wanted.containing_type)
+        extension = pool.FindExtensionByNumber(message, wanted.extension_number)
+        return _files(pool.FindFileContainingSymbol(extension.full_name))
+
+    def _all_extension_numbers_of_type(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        pool = descriptor_pool.Default()
+        message = pool.FindMessageTypeByName(request.all_extension_numbers_of_type)
+        numbers = sorted(extension.number for extension in pool.FindAllExtensions(message))
+        return ServerReflectionResponse(
+            all_extension_numbers_response=ExtensionNumberResponse(
+                base_type_name=message.full_name, extension_number=numbers
+            )
+        )
+
+    def _list_services(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        services = [ServiceResponse(name=name) for name in self._service_names]
+        return ServerReflectionResponse(list_services_response=ListServiceResponse(service=services))
+
+    def _find(self, find: Callable[[descriptor_pool.DescriptorPool], FileDescriptor]) -> FileDescriptor:
+        """What the first pool that knows it says; raises KeyError when none does."""
+        first, second = self._pools
+        try:
+            return find(first)
+        except KeyError:
+            return find(second)
+
+
+def _v1_pool() -> descriptor_pool.DescriptorPool:
+    """v1's file, which grpcio-reflection does not ship: v1alpha's, renamed. In a pool of its own, in nobody's way."""
+    proto = FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(proto)
+    text = text_format.MessageToString(proto).replace("v1alpha", "v1")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(text_format.Parse(text, FileDescriptorProto()).SerializeToString())
+    return pool
+
+
+def _files(file: FileDescriptor) -> ServerReflectionResponse:
+    """The file and everything it imports, each once."""
+    found: dict[str, bytes] = {}
+    waiting = [file]
+    while waiting:
+        current = waiting.pop()
+        if current.name not in found:
+            found[current.name] = current.serialized_pb
+            waiting += current.dependencies
+    return ServerReflectionResponse(
+        file_descriptor_response=FileDescriptorResponse(file_descriptor_proto=list(found.values()))
+    )
+
+
+def _error(code: Code, message: str) -> ServerReflectionResponse:
+    return ServerReflectionResponse(error_response=ErrorResponse(error_code=int(code), error_message=message))

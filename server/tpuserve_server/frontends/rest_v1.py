@@ -1,0 +1,127 @@
+"""Everything under /v1/: TensorFlow Serving's REST API as a plain ASGI application, without routing or middleware.
+
+A FastAPI endpoint costs several times what a whole prediction does here.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import orjson
+
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unimplemented
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, PredictRequest, Signature, VersionStatus
+from tpuserve_server.frontends.edge import Edge, MeasuredRequest
+from tpuserve_server.frontends.rest_request import ClientGone, ClientWatch, read_body
+from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
+from tpuserve_server.frontends.rest_route import Action, Route, parse_route
+from tpuserve_server.wire.json_response import encode_predictions
+from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.metadata import metadata_to_json
+from tpuserve_server.wire.model_status import status_to_json
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_log = logging.getLogger(__name__)
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestOptions:
+    """Bounds of one request."""
+
+    # After decompression too, once there is any.
+    max_body_bytes: int = 64 * _MEBIBYTE
+    # rest_api_timeout_in_ms; counts from when the body is complete.
+    timeout_s: float = 30.0
+    # How long an answer may take before the server begins to notice that the client has gone.
+    disconnect_watch_delay_s: float = 0.05
+
+
+class V1:
+    """The ASGI application. Errors become `{"error": …}` with upstream's texts; nothing is raised."""
+
+    def __init__(self, service: InferenceService, edge: Edge, clock: Clock, options: RestOptions) -> None:
+        """Answer from `service`."""
+        self._service = service
+        self._edge = edge
+        self._clock = clock
+        self._options = options
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """One HTTP request, from path to response."""
+        try:
+            with self._edge.request("Unknown") as measured:
+                response = await self._answer(scope, receive, measured)
+        except ClientGone:
+            return
+        except ServingError as error:
+            response = error_response(error)
+        except Exception:
+            # The edge: whatever it is, the client gets an answer and the log the traceback.
+            _log.exception("Unexpected error in %s %s", scope["method"], scope["path"])
+            response = error_body(500, "Internal error")
+        await send_response(send, response)
+
+    async def _answer(self, scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> JsonResponse:
+        route = parse_route(scope["method"], _raw_path(scope))
+        measured.method = route.action.value
+        measured.model = route.spec.name
+        if route.action is Action.PREDICT:
+            body = await read_body(scope, receive, self._options.max_body_bytes)
+            return await self._predict(route.spec, body, receive)
+        return JsonResponse(200, orjson.dumps(self._describe(route)))
+
+    async def _predict(self, target: ModelSpec, body: bytes, receive: "Receive") -> JsonResponse:
+        deadline = Deadline.after(self._options.timeout_s, self._clock)
+        parsed = parse_predict_body(body)
+        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
+        decoded = decode_predict_inputs(parsed, self._signature(spec))
+        with ClientWatch(receive, self._options.disconnect_watch_delay_s):
+            result = await self._service.predict(PredictRequest(spec, decoded.inputs, deadline=deadline))
+        encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
+        return JsonResponse(200, encoded, result.servable.version)
+
+    def _signature(self, spec: ModelSpec) -> Signature:
+        try:
+            return self._service.signature(spec)
+        except FailedPrecondition:
+            # The one precondition that is looked up here. REST has another code and text for it than gRPC
+            # (http_rest_api_handler.cc, GetInfoMap).
+            name = spec.signature_name or DEFAULT_SIGNATURE_NAME
+            raise InvalidArgument(f'Serving signature name: "{name}" not found in signature def') from None
+
+    def _describe(self, route: Route) -> object:
+        if route.action is Action.STATUS:
+            return status_to_json(self._service.status(route.spec))
+        if route.action is Action.METADATA:
+            return metadata_to_json(self._service.metadata(route.spec))
+        if route.action is Action.LIST:
+            return {"models": [self._describe_model(name) for name in self._service.models()]}
+        raise Unimplemented(f"The {route.action.value.lower()} method is not supported; use predict")
+
+    def _describe_model(self, name: str) -> dict[str, object]:
+        try:
+            statuses = self._service.status(ModelSpec(name))
+        except NotFound:
+            statuses = []
+        return {"name": name, "versions": [_describe_version(status) for status in statuses]}
+
+
+def _describe_version(status: VersionStatus) -> dict[str, object]:
+    return {
+        "version": str(status.servable.version),
+        "state": status.state.name,
+        "error": status.error,
+        "notes": list(status.notes),
+    }
+
+
+def _raw_path(scope: "Scope") -> bytes:
+    """The path as it was sent. Not every ASGI server tells; a name with a slash in it then reads as two."""
+    raw: bytes | None = scope.get("raw_path")
+    return quote(scope["path"]).encode() if raw is None else raw.partition(b"?")[0]

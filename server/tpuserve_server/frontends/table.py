@@ -1,0 +1,41 @@
+"""Every gRPC method this server answers, in one table."""
+
+from grpc_health.v1 import health_pb2
+from tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.health import HealthMethods
+from tpuserve_server.frontends.model_status import ModelMethods
+from tpuserve_server.frontends.prediction import PredictionMethods
+from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
+from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+
+# Taken from the descriptors, which reflection needs loaded anyhow.
+_PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"]
+_MODEL = model_service_pb2.DESCRIPTOR.services_by_name["ModelService"]
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+_SERVICES = (_PREDICTION.full_name, _MODEL.full_name, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
+
+
+def rpc_table(
+    service: InferenceService, metrics: Metrics, clock: Clock, *, serialize_as_content: bool = False
+) -> RpcTable:
+    """The methods by full path. `serialize_as_content` puts outputs into tensor_content, not the typed fields."""
+    edge = Edge(service, metrics, clock, "grpc")
+    prediction = PredictionMethods(service, edge, as_content=serialize_as_content)
+    model = ModelMethods(service, edge)
+    # TensorFlow Serving's short names are asked for by existing probes.
+    health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
+    reflection = StreamMethod(ReflectionMethods(_SERVICES).server_reflection_info)
+    return {
+        f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict),
+        f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
+        f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
+        f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
+        f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
+        f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
+        f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
+    }
