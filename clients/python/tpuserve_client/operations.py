@@ -148,6 +148,7 @@ class Operations:
         if metadata is None:
             metadata = yield from self._fetch_metadata(spec, expires)
             self._metadata[spec] = metadata
+            self._metadata[ModelSpec(spec.name, metadata.version)] = metadata  # what the latest, or a label, is now
         return metadata.signature(name)
 
     def _fetch_metadata(self, spec: ModelSpec, expires: float | None) -> Steps[Metadata]:

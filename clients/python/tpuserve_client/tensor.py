@@ -27,15 +27,22 @@ def as_array(value: object) -> Array:
     Numbers keep numpy's own choice of dtype and are not copied. InvalidArgument for a ragged list, or for anything but
     numbers, booleans and text.
     """
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind in _TEXT_KINDS and not isinstance(value, np.ndarray):
-            array = np.array(value, dtype=object)  # numpy's fixed-width text would cut trailing NULs
-    except ValueError as error:
-        raise InvalidArgument(f"Not an array: {error}") from None
+    array = _natural_array(value)
     if array.dtype.kind in _TEXT_KINDS or array.dtype == STRING:
         return _as_bytes(array)
     dtypes.to_wire(array.dtype)  # refuses what no tensor can hold
+    return array
+
+
+def _natural_array(value: object) -> Array:
+    try:
+        array = np.asarray(value)
+    except UnicodeError:  # str and bytes in one list
+        return np.array(value, dtype=object)
+    except ValueError as error:
+        raise InvalidArgument(f"Not an array: {error}") from None
+    if array.dtype.kind in _TEXT_KINDS and not isinstance(value, np.ndarray):
+        return np.array(value, dtype=object)  # numpy's fixed-width text would cut trailing NULs
     return array
 
 

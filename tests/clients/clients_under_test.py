@@ -1,0 +1,73 @@
+"""Both clients behind one blocking face, so that each behaviour is tested once for both."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Self, cast
+
+from tpuserve_client import AsyncClient, Client
+
+
+class Clock:
+    """Time that passes only in pauses, for either client."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.pauses_s: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
+        self.now_s += seconds
+
+    async def async_sleep(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+class AwaitedClient:
+    """An AsyncClient on a loop of its own, called like a Client."""
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        async def on_the_loop() -> AsyncClient:
+            return make()
+
+        self._runner = asyncio.Runner()
+        self._client = self._runner.run(on_the_loop())
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return partial(self._call, getattr(self._client, name))
+
+    def _call(self, method: Callable[..., Awaitable[object]], *args: object, **kwargs: object) -> object:
+        async def awaited() -> object:
+            return await method(*args, **kwargs)
+
+        return self._runner.run(awaited())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._call(self._client.close)
+        self._runner.close()
+
+
+def make_client(
+    kind: str,
+    address: str,
+    clock: Clock | None = None,
+    *,
+    timeout_s: float | None = 30.0,
+    jitter: Callable[[], float] = random.random,
+) -> Client:
+    """A "sync" or "async" client; with `clock`, on that time."""
+    now = clock or time.monotonic
+    if kind == "sync":
+        sleep = clock.sleep if clock else time.sleep
+        return Client(address, timeout_s=timeout_s, sleep=sleep, clock=now, jitter=jitter)
+    rest = clock.async_sleep if clock else asyncio.sleep
+    awaited = AwaitedClient(lambda: AsyncClient(address, timeout_s=timeout_s, sleep=rest, clock=now, jitter=jitter))
+    return cast("Client", awaited)  # its calls have the same names and the same arguments

@@ -1,0 +1,48 @@
+"""The four ways to speak to a server (two clients, two protocols), and the server they speak to."""
+
+from collections.abc import Iterator
+
+import pytest
+from tpuserve_client import Client
+
+from tests.clients.clients_under_test import Clock, make_client
+from tests.clients.model_server import ModelServer, serving
+
+
+@pytest.fixture(params=["grpc", "rest"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> ModelServer:
+    return ModelServer()
+
+
+@pytest.fixture
+def address(server: ModelServer, protocol: str) -> Iterator[str]:
+    with serving(server, protocol) as place:
+        yield place
+
+
+@pytest.fixture
+def client(address: str, kind: str) -> Iterator[Client]:
+    with make_client(kind, address) as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed_client(address: str, kind: str, clock: Clock) -> Iterator[Client]:
+    """A client whose time is `clock`, and whose jitter is always one half."""
+    with make_client(kind, address, clock, jitter=lambda: 0.5) as made:
+        yield made

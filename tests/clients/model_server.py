@@ -1,0 +1,320 @@
+"""A small model server for the client's tests: real gRPC and real HTTP on free ports; tests script its failures."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import uvicorn
+from google.protobuf.message import Message
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.errors import Code
+from tpuserve_client.json_tensor import from_json, to_json
+from tpuserve_client.model import TensorSpec
+
+AnyRequest: TypeAlias = Any  # one of the four request messages; what is asked of it is checked first
+HTTP_STATUS = {Code.INVALID_ARGUMENT: 400, Code.NOT_FOUND: 404, Code.RESOURCE_EXHAUSTED: 429, Code.UNAVAILABLE: 503}
+FLOAT = serving_pb2.DT_FLOAT
+INT64 = serving_pb2.DT_INT64
+
+# By model: inputs and outputs as (DataType, shape with -1 for unknown).
+Specs = dict[str, tuple[Any, list[int]]]
+Arrays = dict[str, np.ndarray[Any, Any]]
+SIGNATURES: dict[str, tuple[Specs, Specs]] = {
+    "affine": ({"x": (FLOAT, [-1, 4])}, {"y": (FLOAT, [-1, 4]), "best": (INT64, [-1])}),
+    "single": ({"image": (FLOAT, [-1, 2, 2])}, {"sum": (FLOAT, [-1])}),
+    "pair": ({"a": (INT64, []), "b": (serving_pb2.DT_STRING, [-1])}, {"b": (serving_pb2.DT_STRING, [-1])}),
+    "empty": ({"x": (FLOAT, [-1, 4])}, {"y": (FLOAT, [-1, 3, 4])}),
+}
+
+
+def run_model(name: str, inputs: Arrays) -> Arrays:
+    """What the models of SIGNATURES compute; `mirror`, which has every signature, gives back what it gets."""
+    if name == "affine":
+        return {"y": inputs["x"] * np.float32(2) + np.float32(1), "best": inputs["x"].argmax(axis=1)}
+    if name == "single":
+        return {"sum": inputs["image"].sum(axis=(1, 2))}
+    if name == "empty":
+        return {"y": np.zeros((0, 3, 4), np.float32)}
+    return {"b": inputs["b"]} if name == "pair" else inputs
+
+
+@dataclass
+class Failure:
+    """An answer to give instead of the real one."""
+
+    code: Code
+    message: str = "scripted"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Served:
+    """One request that reached the server."""
+
+    method: str
+    model: str = ""
+    version: int | None = None
+    label: str | None = None
+    signature: str = ""
+    output_filter: tuple[str, ...] = ()
+    time_left_s: float | None = None
+
+
+class ModelServer:
+    """Models, failures to come and requests seen. `version` is what "latest" means; `version_header` as tpuserve's."""
+
+    def __init__(self) -> None:
+        self.served: list[Served] = []
+        self.failures: deque[Failure] = deque()
+        self.ready = True
+        self.version = 7
+        self.version_header = True
+        self.signatures = dict(SIGNATURES)
+        self.run: Callable[[str, Arrays], Arrays] = run_model
+        self.gate = threading.Event()  # cleared: predict requests wait for it
+        self.gate.set()
+
+    def methods(self) -> list[str]:
+        return [served.method for served in self.served]
+
+    def begin(self, served: Served) -> Failure | None:
+        self.served.append(served)
+        return self.failures.popleft() if self.failures else None
+
+    def metadata(self, model: str) -> serving_pb2.SignatureDefMap:
+        signatures = serving_pb2.SignatureDefMap()
+        inputs, outputs = self.signatures[model]
+        definition = signatures.signature_def["serving_default"]
+        for specs, infos in ((inputs, definition.inputs), (outputs, definition.outputs)):
+            for name, (dtype, shape) in specs.items():
+                infos[name].dtype = dtype
+                infos[name].tensor_shape.SetInParent()
+                for size in shape:
+                    infos[name].tensor_shape.dim.add().size = size
+        return signatures
+
+    def specs(self, model: str) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]]:
+        from tpuserve_client.grpc_wire import _tensor_spec
+
+        definition = self.metadata(model).signature_def["serving_default"]
+        inputs = {name: _tensor_spec(name, info) for name, info in definition.inputs.items()}
+        return inputs, {name: _tensor_spec(name, info) for name, info in definition.outputs.items()}
+
+
+class GrpcFace(grpc.GenericRpcHandler):
+    """The server's gRPC methods, on the client's own messages (tests/contract has the official ones)."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        self._methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
+            "Predict": (serving_pb2.PredictRequest, self._predict),
+            "GetModelMetadata": (serving_pb2.GetModelMetadataRequest, self._metadata),
+            "GetModelStatus": (serving_pb2.GetModelStatusRequest, self._status),
+            "Check": (serving_pb2.HealthCheckRequest, self._check),
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+        method = handler_call_details.method.rpartition("/")[2]
+        request_type, answer = self._methods[method]
+
+        def handle(request: AnyRequest, context: grpc.ServicerContext) -> Message:
+            failure = self._server.begin(self._seen(method, request, context))
+            if failure is not None:
+                context.abort(next(c for c in grpc.StatusCode if c.value[0] == failure.code), failure.message)
+            if method == "Predict":
+                self._server.gate.wait(10)
+            return answer(request)
+
+        return grpc.unary_unary_rpc_method_handler(
+            handle,
+            request_deserializer=request_type.FromString,
+            response_serializer=lambda reply: reply.SerializeToString(),
+        )
+
+    def _seen(self, method: str, request: AnyRequest, context: grpc.ServicerContext) -> Served:
+        served = Served(method, time_left_s=context.time_remaining())
+        if hasattr(request, "model_spec"):
+            spec = request.model_spec
+            served.model, served.signature = spec.name, spec.signature_name
+            served.version = spec.version.value if spec.HasField("version") else None
+            served.label = spec.version_label if spec.HasField("version_label") else None
+        served.output_filter = tuple(getattr(request, "output_filter", ()))
+        return served
+
+    def _spec(self, request: AnyRequest) -> serving_pb2.ModelSpec:
+        spec = serving_pb2.ModelSpec(name=request.model_spec.name)
+        spec.version.value = request.model_spec.version.value or self._server.version
+        return spec
+
+    def _predict(self, request: serving_pb2.PredictRequest) -> Message:
+        inputs = {name: tensor.from_proto(proto) for name, proto in request.inputs.items()}
+        response = serving_pb2.PredictResponse(model_spec=self._spec(request))
+        response.model_spec.signature_name = request.model_spec.signature_name or "serving_default"
+        for name, array in self._server.run(request.model_spec.name, inputs).items():
+            if not request.output_filter or name in request.output_filter:
+                response.outputs[name].CopyFrom(tensor.to_proto(array))
+        return response
+
+    def _metadata(self, request: serving_pb2.GetModelMetadataRequest) -> Message:
+        response = serving_pb2.GetModelMetadataResponse(model_spec=self._spec(request))
+        response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+        response.metadata["signature_def"].value = self._server.metadata(request.model_spec.name).SerializeToString()
+        return response
+
+    def _status(self, request: serving_pb2.GetModelStatusRequest) -> Message:
+        response = serving_pb2.GetModelStatusResponse()
+        for status in statuses(self._server):
+            added = response.model_version_status.add(version=status["version"], state=status["state"])
+            added.status.MergeFrom(serving_pb2.StatusProto(error_code=status["code"], error_message=status["error"]))
+        return response
+
+    def _check(self, request: serving_pb2.HealthCheckRequest) -> Message:
+        serving = serving_pb2.HealthCheckResponse
+        return serving(status=serving.SERVING if self._server.ready else serving.NOT_SERVING)
+
+
+def statuses(server: ModelServer) -> list[dict[str, Any]]:
+    """A newest version in the state the server is in, and an old one that failed."""
+    state = "AVAILABLE" if server.ready else "LOADING"
+    return [
+        {"version": server.version, "state": state, "code": "OK", "error": ""},
+        {"version": 3, "state": "END", "code": "INTERNAL", "error": "weights are corrupt"},
+    ]
+
+
+class RestFace:
+    """The server's REST routes."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        model = "/v1/models/{model:path}"
+        self.app = Starlette(
+            routes=[
+                Route("/readyz", self._readyz),
+                Route(model + ":predict", self._predict, methods=["POST"]),
+                Route(model + "/metadata", self._metadata),
+                Route(model, self._status),
+            ]
+        )
+
+    def _seen(self, method: str, request: Request) -> Served:
+        parts = request.path_params["model"].split("/")
+        served = Served(method, model=parts[0])
+        if parts[1:2] == ["versions"]:
+            served.version = int(parts[2])
+        if parts[1:2] == ["labels"]:
+            served.label = parts[2]
+        return served
+
+    def _refused(self, served: Served) -> Response | None:
+        failure = self._server.begin(served)
+        if failure is None:
+            return None
+        status = HTTP_STATUS[failure.code]
+        return JSONResponse({"error": failure.message}, status, headers=dict(failure.headers))
+
+    async def _readyz(self, request: Request) -> Response:
+        refused = self._refused(Served("Check"))
+        return refused or Response(status_code=200 if self._server.ready else 503)
+
+    async def _predict(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        served = self._seen("Predict", request)
+        served.signature = body.get("signature_name", "")
+        if refused := self._refused(served):
+            return refused
+        await asyncio.to_thread(self._server.gate.wait, 10)
+        inputs, outputs = self._server.specs(served.model)
+        arrays = {name: from_json(value, inputs[name]) for name, value in body["inputs"].items()}
+        result = {name: to_json(array) for name, array in self._server.run(served.model, arrays).items()}
+        answer = next(iter(result.values())) if len(outputs) == 1 else result
+        headers = {"x-tpuserve-model-version": str(self._server.version)} if self._server.version_header else {}
+        return Response(json.dumps({"outputs": answer}), media_type="application/json", headers=headers)
+
+    async def _metadata(self, request: Request) -> Response:
+        served = self._seen("GetModelMetadata", request)
+        if refused := self._refused(served):
+            return refused
+        inputs, outputs = self._server.signatures[served.model]
+        definition = {"inputs": _infos(inputs), "outputs": _infos(outputs), "method_name": "", "defaults": {}}
+        return JSONResponse(
+            {
+                "model_spec": {"name": served.model, "signature_name": "", "version": str(self._server.version)},
+                "metadata": {"signature_def": {"signature_def": {"serving_default": definition}}},
+            }
+        )
+
+    async def _status(self, request: Request) -> Response:
+        if refused := self._refused(self._seen("GetModelStatus", request)):
+            return refused
+        items = [
+            {
+                "version": str(status["version"]),
+                "state": status["state"],
+                "status": {"error_code": status["code"], "error_message": status["error"]},
+            }
+            for status in statuses(self._server)
+        ]
+        return JSONResponse({"model_version_status": items})
+
+
+def _infos(specs: Specs) -> dict[str, Any]:
+    return {
+        name: {
+            "dtype": serving_pb2.DESCRIPTOR.enum_types_by_name["DataType"].values_by_number[dtype].name,
+            "tensor_shape": {"dim": [{"size": str(size), "name": ""} for size in shape], "unknown_rank": False},
+            "name": f"{name}:0",
+        }
+        for name, (dtype, shape) in specs.items()
+    }
+
+
+@contextmanager
+def grpc_address(handler: grpc.GenericRpcHandler, place: str = "127.0.0.1:0") -> Iterator[str]:
+    """A running gRPC server's address; stopped at exit."""
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool, handlers=[handler], options=[("grpc.max_receive_message_length", -1)])
+        port = server.add_insecure_port(place)
+        server.start()
+        try:
+            yield place if place.startswith("unix:") else f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+@contextmanager
+def http_address(app: Starlette) -> Iterator[str]:
+    """A running HTTP server's address; stopped at exit. The socket listens from the start: nothing to wait for."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-http")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def serving(server: ModelServer, protocol: str) -> Iterator[str]:
+    """The address of `server` over "grpc" or "rest"."""
+    with ExitStack() as stack:
+        if protocol == "grpc":
+            yield stack.enter_context(grpc_address(GrpcFace(server)))
+        else:
+            yield stack.enter_context(http_address(RestFace(server).app))

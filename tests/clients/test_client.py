@@ -1,0 +1,276 @@
+"""Behaviour that both clients have over both protocols, against a real server."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tpuserve_client import (
+    Client,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    State,
+    TpuserveError,
+    Unavailable,
+    VersionStatus,
+)
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import to_wire
+from tpuserve_client.errors import Code
+
+from tests.clients.clients_under_test import Clock, make_client
+from tests.clients.model_server import Failure, ModelServer, run_model, serving
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def test_prediction_has_outputs_with_their_dtypes_and_says_what_made_them(client: Client) -> None:
+    prediction = client.predict("affine", {"x": X})
+    np.testing.assert_array_equal(prediction["y"], X * 2 + 1)
+    assert prediction["y"].dtype == np.float32
+    np.testing.assert_array_equal(prediction["best"], [3, 3])
+    assert prediction["best"].dtype == np.int64
+    assert set(prediction) == {"y", "best"}
+    assert (prediction.model, prediction.version, prediction.signature_name) == ("affine", 7, "serving_default")
+
+
+def test_bare_array_goes_to_the_only_input_whose_name_is_fetched_once(client: Client, server: ModelServer) -> None:
+    for _ in range(2):
+        assert client.predict("single", np.ones((1, 2, 2), np.float32))["sum"].tolist() == [4.0]
+    assert server.methods().count("GetModelMetadata") == 1
+    assert server.methods().count("Predict") == 2
+
+
+def test_lists_take_the_dtype_of_the_input(client: Client) -> None:
+    assert client.predict("affine", {"x": [[1, 2, 3, 4]]})["y"].tolist() == [[3.0, 5.0, 7.0, 9.0]]
+    assert client.predict("single", [[[1, 2], [3, 4]]])["sum"].tolist() == [10.0]
+
+
+def test_bare_array_is_refused_where_there_are_two_inputs(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match=r"2 inputs \['a', 'b'\]"):
+        client.predict("pair", [1])
+
+
+def test_ragged_list_is_refused_before_anything_is_predicted(client: Client, server: ModelServer) -> None:
+    with pytest.raises(InvalidArgument, match="Not an array"):
+        client.predict("affine", {"x": [[1, 2], [3]]})
+    assert "Predict" not in server.methods()
+
+
+def test_version_label_and_signature_reach_the_server(client: Client, server: ModelServer) -> None:
+    client.predict("affine", {"x": X}, version=5, signature_name="serving_default")
+    client.predict("affine", {"x": X}, label="stable")
+    predicts = [served for served in server.served if served.method == "Predict"]
+    assert [(served.version, served.label) for served in predicts] == [(5, None), (None, "stable")]
+    assert predicts[0].signature == "serving_default"
+
+
+def test_version_and_label_together_are_refused(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="at most one"):
+        client.predict("affine", {"x": X}, version=5, label="stable")
+
+
+def test_model_name_is_quoted_in_the_path(client: Client, server: ModelServer) -> None:
+    server.signatures["odd name%"] = server.signatures["single"]
+    client.predict("odd name%", {"image": np.ones((1, 2, 2), np.float32)}, output_filter=[])
+    assert server.served[0].model == "odd name%"
+
+
+def test_output_filter_leaves_the_outputs_asked_for(client: Client) -> None:
+    assert set(client.predict("affine", {"x": X}, output_filter=["best"])) == {"best"}
+
+
+def test_strings_and_scalars_make_the_round_trip(client: Client) -> None:
+    words: list[bytes | str] = [b"plain", "größe", b"\x00\xff\x00"]
+    outputs = client.predict("pair", {"a": np.int64(3), "b": words})
+    assert outputs["b"].tolist() == [b"plain", "größe".encode(), b"\x00\xff\x00"]
+
+
+@pytest.mark.parametrize("values", [[1.5, -0.0, np.inf, -np.inf, np.nan], [3.4028235e38, 1e-45, 0.1, 1 / 3, 2e-7]])
+def test_every_float32_reads_back_to_the_same_bits(client: Client, server: ModelServer, values: list[float]) -> None:
+    server.signatures["mirror"] = ({"x": (serving_pb2.DT_FLOAT, [-1])}, {"x": (serving_pb2.DT_FLOAT, [-1])})
+    sent = np.array(values, np.float32)
+    received = client.predict("mirror", {"x": sent})["x"]
+    assert received.tobytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([-1.5, 2], np.float16),
+        np.array([-1.5, 2], ml_dtypes.bfloat16),
+        np.array([1e300, 2], np.float64),
+        np.array([-128, 127], np.int8),
+        np.array([0, 255], np.uint8),
+        np.array([-32768, 32767], np.int16),
+        np.array([0, 65535], np.uint16),
+        np.array([-(2**31), 2**31 - 1], np.int32),
+        np.array([0, 2**32 - 1], np.uint32),
+        np.array([-(2**63), 2**63 - 1], np.int64),
+        np.array([0, 2**64 - 1], np.uint64),
+        np.array([True, False]),
+        np.array([[[1, 2], [3, 4]]], np.int32),
+        np.array(5, np.int32),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_every_dtype_makes_the_round_trip(client: Client, server: ModelServer, array: np.ndarray[Any, Any]) -> None:
+    spec = {"x": (to_wire(array.dtype), [-1] * array.ndim)}
+    server.signatures["mirror"] = (spec, spec)
+    received = client.predict("mirror", {"x": array})["x"]
+    assert received.dtype == array.dtype
+    assert received.shape == array.shape
+    assert received.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_complex_numbers_go_over_grpc(client: Client) -> None:
+    array = np.array([1 + 2j, -3j], np.complex64)
+    assert client.predict("mirror", {"x": array})["x"].tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("protocol", ["rest"], indirect=True)
+def test_complex_numbers_are_refused_for_rest(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="gRPC carries it"):
+        client.predict("mirror", {"x": np.array([1j])})
+
+
+def test_empty_batch_keeps_its_inner_dimensions(client: Client) -> None:
+    assert client.predict("empty", {"x": np.zeros((0, 4), np.float32)})["y"].shape == (0, 3, 4)
+
+
+def test_metadata_names_dtypes_and_shapes(client: Client) -> None:
+    metadata = client.metadata("pair")
+    assert (metadata.model, metadata.version) == ("pair", 7)
+    signature = metadata.signature()
+    assert str(signature.inputs["a"]) == "a: int64[]"
+    assert str(signature.inputs["b"]) == "b: string[?]"
+    with pytest.raises(InvalidArgument, match=r'no signature "other"; it has \[\'serving_default\'\]'):
+        metadata.signature("other")
+
+
+def test_status_lists_versions_with_their_errors(client: Client) -> None:
+    assert client.status("affine") == (
+        VersionStatus(7, State.AVAILABLE),
+        VersionStatus(3, State.END, Code.INTERNAL, "weights are corrupt"),
+    )
+
+
+def test_readiness_is_the_servers_and_the_models(client: Client, server: ModelServer) -> None:
+    assert client.is_ready()
+    assert client.is_ready("affine")
+    server.ready = False
+    assert not client.is_ready()
+    assert not client.is_ready("affine")
+
+
+def test_server_that_is_not_there_is_not_ready(kind: str, protocol: str) -> None:
+    with serving(ModelServer(), protocol) as address:
+        pass  # and gone again
+    with make_client(kind, address) as client:
+        assert not client.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.INVALID_ARGUMENT, InvalidArgument),
+        (Code.NOT_FOUND, NotFound),
+        (Code.RESOURCE_EXHAUSTED, ResourceExhausted),
+    ],
+)
+def test_failure_is_a_typed_error_with_the_servers_message_and_is_not_retried(
+    client: Client, server: ModelServer, code: Code, error: type[TpuserveError]
+) -> None:
+    server.failures.append(Failure(code, "what the server said"))
+    with pytest.raises(error, match="what the server said") as caught:
+        client.metadata("affine")
+    assert caught.value.code == code
+    assert len(server.served) == 1
+
+
+def test_unavailable_is_retried_with_growing_pauses(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.extend([Failure(Code.UNAVAILABLE)] * 3)
+    assert timed_client.metadata("affine").version == 7
+    assert clock.pauses_s == pytest.approx([0.05, 0.1, 0.2])
+
+
+def test_last_attempts_error_is_raised(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.extend([Failure(Code.UNAVAILABLE, f"attempt {n}") for n in (1, 2, 3, 4)])
+    with pytest.raises(Unavailable, match="attempt 4"):
+        timed_client.metadata("affine")
+    assert len(clock.pauses_s) == 3
+
+
+def test_no_pause_outlasts_the_deadline(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.extend([Failure(Code.UNAVAILABLE, f"attempt {n}") for n in (1, 2, 3, 4)])
+    with pytest.raises(Unavailable, match="attempt 2"):
+        timed_client.metadata("affine", timeout_s=0.12)
+    assert clock.pauses_s == pytest.approx([0.05])
+
+
+@pytest.mark.parametrize("protocol", ["rest"], indirect=True)
+def test_retry_after_is_honoured(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.append(Failure(Code.UNAVAILABLE, headers={"retry-after": "2"}))
+    timed_client.metadata("affine")
+    assert clock.pauses_s == [2.0]
+
+
+def test_no_connection_is_unavailable_and_retried(kind: str, protocol: str, clock: Clock) -> None:
+    with serving(ModelServer(), protocol) as address:
+        pass
+    with make_client(kind, address, clock) as client, pytest.raises(Unavailable):
+        client.status("affine")
+    assert len(clock.pauses_s) == 3
+
+
+def test_slow_answer_is_deadline_exceeded(client: Client, server: ModelServer) -> None:
+    client.predict("affine", {"x": X})
+    server.gate.clear()
+    try:
+        with pytest.raises(DeadlineExceeded):
+            client.predict("affine", {"x": X}, timeout_s=0.2)
+    finally:
+        server.gate.set()
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_deadline_reaches_the_server(address: str, kind: str, server: ModelServer) -> None:
+    with make_client(kind, address, timeout_s=8.0) as client:
+        client.status("affine")
+        client.status("affine", timeout_s=4.0)
+    first, second = (served.time_left_s for served in server.served)
+    assert first is not None
+    assert second is not None
+    assert 0.0 < second < 4.5 < first < 8.5  # the two clocks agree to within milliseconds
+
+
+def test_waiting_ends_when_the_server_is_ready(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.extend([Failure(Code.UNAVAILABLE)] * 6)  # more than a call's attempts
+    timed_client.wait_until_ready(60.0)
+    assert len(clock.pauses_s) == 6
+    assert max(clock.pauses_s) <= 1.0
+
+
+def test_waiting_in_vain_ends_with_the_last_reason(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.ready = False
+    with pytest.raises(DeadlineExceeded, match=r"Model affine was not ready within 3 s: version 7 is LOADING"):
+        timed_client.wait_until_ready(3.0, "affine")
+    assert sum(clock.pauses_s) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("version_header", [True, False])
+def test_new_version_with_other_outputs_is_read_right(
+    client: Client, server: ModelServer, version_header: bool
+) -> None:
+    server.version_header = version_header
+    client.predict("affine", {"x": X})
+    server.version = 8
+    inputs, outputs = server.signatures["affine"]
+    server.signatures["affine"] = (inputs, outputs | inputs)
+    server.run = lambda model, arrays: run_model(model, arrays) | arrays
+    prediction = client.predict("affine", {"x": X})
+    assert set(prediction) == {"x", "y", "best"}
+    np.testing.assert_array_equal(prediction["x"], X)
