@@ -1,0 +1,15 @@
+"""Hands this process to gevent. Kept apart from everything else because it must happen before everything else."""
+
+
+def give_process_to_gevent() -> None:
+    """Make sockets, threads and gRPC cooperative. Call it before anything opens a socket or a channel; never undone.
+
+    A process that went through this must not run a gRPC server: its threads are greenlets now.
+    """
+    from gevent import monkey
+
+    monkey.patch_all()
+    # Only now: gRPC makes locks while it is being imported.
+    from grpc.experimental import gevent as grpc_gevent
+
+    grpc_gevent.init_gevent()

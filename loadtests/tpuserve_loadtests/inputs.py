@@ -1,0 +1,122 @@
+"""The arrays that a load test sends: read from a file, or random ones that fit the model's signature."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from tpuserve_client.dtypes import STRING, Array, describe
+from tpuserve_client.json_tensor import from_json
+from tpuserve_client.model import Signature, TensorSpec
+from tpuserve_client.tensor import as_array
+
+# Random integers stay below this: most often they are indices into some table, and every table has ten rows.
+MAX_RANDOM_INTEGER = 10
+_SUFFIXES = (".npz", ".npy", ".json")
+
+_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+
+
+class BadInput(ValueError):
+    """Inputs that cannot be sent: an unreadable file, names or shapes that are not the model's."""
+
+
+def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
+    """Arrays by input name from `.npz` (names are inputs), `.npy` (a single input's) or `.json`, in the model's dtypes.
+
+    JSON is a TensorFlow Serving body (`{"instances": …}` or `{"inputs": …}`), an object of arrays by input name, or a
+    bare array for a single input. Raises BadInput.
+    """
+    if path.suffix not in _SUFFIXES:
+        raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")
+    try:
+        values = _from_json(path, signature) if path.suffix == ".json" else _from_numpy(path, signature)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    _check_names(values, signature)
+    return {name: fit(array, signature.inputs[name]) for name, array in values.items()}
+
+
+def random_inputs(signature: Signature, rows: int, random: np.random.Generator) -> dict[str, Array]:
+    """One random array for each input: `rows` along a free first dimension, 1 along every other free one.
+
+    Floats are in [0, 1), integers in [0, 10), strings a short text. BadInput for a dtype that numpy does not know.
+    """
+    return {name: _random_array(spec, rows, random) for name, spec in signature.inputs.items()}
+
+
+def has_rows(signature: Signature) -> bool:
+    """Whether every input has a free first dimension, so that a request may carry any number of rows."""
+    return all(spec.shape is None or spec.shape[:1] == (None,) for spec in signature.inputs.values())
+
+
+def fit(array: Array, spec: TensorSpec) -> Array:
+    """The array in the spec's dtype. BadInput for a wrong rank, a wrong fixed dimension or a dtype of another kind."""
+    if spec.shape is not None:
+        known = [want in (None, got) for want, got in zip(spec.shape, array.shape, strict=False)]
+        if len(spec.shape) != array.ndim or not all(known):
+            raise BadInput(f"the model's input is {spec}; the array's shape is {list(array.shape)}")
+    if spec.dtype is None or array.dtype == spec.dtype:
+        return array
+    if STRING in (array.dtype, spec.dtype) or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise BadInput(f"the model's input is {spec}; the array holds {describe(array.dtype)}")
+    converted: Array = array.astype(spec.dtype)
+    return converted
+
+
+def _from_numpy(path: Path, signature: Signature) -> dict[str, Array]:
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return {_only_input(signature): as_array(loaded)}
+    with loaded:
+        return {name: as_array(loaded[name]) for name in loaded.files}
+
+
+def _from_json(path: Path, signature: Signature) -> dict[str, Array]:
+    columns = _columns(json.loads(path.read_text()), signature)
+    _check_names(columns, signature)
+    return {name: from_json(value, signature.inputs[name]) for name, value in columns.items()}
+
+
+def _columns(document: _Json, signature: Signature) -> Mapping[str, _Json]:
+    if not isinstance(document, dict):
+        return {_only_input(signature): document}
+    if "instances" in document and "instances" not in signature.inputs:
+        return _columns_of_rows(document["instances"], signature)
+    if "inputs" in document and "inputs" not in signature.inputs:
+        return _columns(document["inputs"], signature)
+    return document
+
+
+def _columns_of_rows(rows: _Json, signature: Signature) -> Mapping[str, _Json]:
+    if not isinstance(rows, list) or not rows:
+        raise BadInput('"instances" must be a list of rows')
+    if all(isinstance(row, dict) and row.keys() == signature.inputs.keys() for row in rows):
+        return {name: [row[name] for row in rows] for name in signature.inputs}
+    return {_only_input(signature): rows}
+
+
+def _only_input(signature: Signature) -> str:
+    if len(signature.inputs) != 1:
+        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}: name each of them")
+    return next(iter(signature.inputs))
+
+
+def _check_names(values: Mapping[str, object], signature: Signature) -> None:
+    if values.keys() != signature.inputs.keys():
+        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; the file has {sorted(values)}")
+
+
+def _random_array(spec: TensorSpec, rows: int, random: np.random.Generator) -> Array:
+    if spec.dtype is None:
+        raise BadInput(f"input {spec.name} has a type that numpy does not know: give --input")
+    shape = (None,) if spec.shape is None else spec.shape
+    sizes = [size if size is not None else (rows if axis == 0 else 1) for axis, size in enumerate(shape)]
+    if spec.dtype == STRING:
+        return np.full(sizes, b"tpuserve", STRING)
+    if spec.dtype.kind in "iu":
+        return random.integers(0, MAX_RANDOM_INTEGER, sizes).astype(spec.dtype)
+    if spec.dtype.kind == "b":
+        return random.integers(0, 2, sizes).astype(spec.dtype)
+    return random.random(sizes).astype(spec.dtype)

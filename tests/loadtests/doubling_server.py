@@ -1,0 +1,136 @@
+"""A model server that doubles its input, for load tests to load: real gRPC and HTTP on free loopback ports.
+
+It lives in the tests' own process, as threads; the load generator, which belongs to gevent, always runs in another one.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+
+MODEL = "doubling"
+PREDICTION = "/tensorflow.serving.PredictionService"
+QUEUE_FULL = "The batch scheduling queue is full"
+
+
+@dataclass
+class Doubling:
+    """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none."""
+
+    fail_every: int = 0
+    garbled: bool = False
+    grpc_address: str = ""
+    rest_url: str = ""
+    rows: list[int] = field(default_factory=list)
+    reached: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, x: np.ndarray) -> np.ndarray | None:
+        """The answer, or None for a refusal."""
+        assert x.dtype == np.float32
+        assert x.shape[1:] == (4,)
+        with self._lock:
+            self.rows.append(len(x))
+            refused = self.fail_every and len(self.rows) % self.fail_every == 0
+        self.reached.set()
+        return None if refused else x * 2
+
+
+class GrpcFace(grpc.GenericRpcHandler):
+    """Predict and GetModelMetadata."""
+
+    def __init__(self, model: Doubling) -> None:
+        self._model = model
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        handlers = {f"{PREDICTION}/Predict": self._predict, f"{PREDICTION}/GetModelMetadata": self._metadata}
+        handler = handlers.get(handler_call_details.method)
+        return None if handler is None else grpc.unary_unary_rpc_method_handler(handler)
+
+    def _predict(self, body: bytes, context: grpc.ServicerContext) -> bytes:
+        request = serving_pb2.PredictRequest.FromString(body)
+        y = self._model.run(tensor.from_proto(request.inputs["x"]))
+        if y is None:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, QUEUE_FULL)
+        if self._model.garbled:
+            return b"\xff not a message"
+        response = serving_pb2.PredictResponse(model_spec=request.model_spec)
+        response.outputs["y"].CopyFrom(tensor.to_proto(y))
+        return response.SerializeToString()
+
+    def _metadata(self, body: bytes, context: grpc.ServicerContext) -> bytes:
+        request = serving_pb2.GetModelMetadataRequest.FromString(body)
+        if request.model_spec.name != MODEL:
+            context.abort(
+                grpc.StatusCode.NOT_FOUND, f"Servable not found for request: Latest({request.model_spec.name})"
+            )
+        signatures = serving_pb2.SignatureDefMap()
+        for name, infos in (("x", "inputs"), ("y", "outputs")):
+            info = getattr(signatures.signature_def["serving_default"], infos)[name]
+            info.dtype = serving_pb2.DT_FLOAT
+            for size in (-1, 4):
+                info.tensor_shape.dim.add().size = size
+        response = serving_pb2.GetModelMetadataResponse(model_spec=request.model_spec)
+        response.metadata["signature_def"].Pack(signatures)
+        return response.SerializeToString()
+
+
+def rest_face(model: Doubling) -> FastAPI:
+    """Predict and metadata over HTTP."""
+    app = FastAPI()
+    info = {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}, {"size": "4"}], "unknown_rank": False}}
+    signature = {"inputs": {"x": info}, "outputs": {"y": info}, "method_name": ""}
+
+    @app.get(f"/v1/models/{MODEL}/metadata")
+    async def metadata() -> dict[str, object]:
+        signatures = {"signature_def": {"serving_default": signature}}
+        return {"model_spec": {"name": MODEL, "version": "1"}, "metadata": {"signature_def": signatures}}
+
+    @app.post(f"/v1/models/{MODEL}:predict")
+    async def predict(request: Request) -> Response:
+        y = model.run(np.asarray(json.loads(await request.body())["inputs"]["x"], np.float32))
+        if y is None:
+            return JSONResponse({"error": QUEUE_FULL}, 429)
+        return JSONResponse({"outputs": y.tolist()})
+
+    return app
+
+
+@contextmanager
+def serving(model: Doubling) -> Iterator[Doubling]:
+    """Serve the model on both protocols; its addresses are set for the block."""
+    grpc_server = grpc.server(ThreadPoolExecutor(8), handlers=[GrpcFace(model)])
+    model.grpc_address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
+    grpc_server.start()
+    try:
+        with _http(rest_face(model)) as port:
+            model.rest_url = f"http://127.0.0.1:{port}"
+            yield model
+    finally:
+        grpc_server.stop(None).wait()
+
+
+@contextmanager
+def _http(app: FastAPI) -> Iterator[int]:
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False)
+    listening = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")
+    thread.start()
+    try:
+        # The socket listens already: whoever connects before the loop runs is served when it does.
+        yield int(listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()

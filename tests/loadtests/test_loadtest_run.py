@@ -1,0 +1,139 @@
+"""Whole runs of `tpuserve loadtest`, each in a process of its own: gevent must never meet the server's gRPC threads."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+
+
+@pytest.fixture
+def server() -> Iterator[Doubling]:
+    with serving(Doubling()) as model:
+        yield model
+
+
+def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=18, check=False)
+
+
+def both(server: Doubling) -> list[str]:
+    return [MODEL, "--grpc", server.grpc_address, "--rest", server.rest_url, "--users", "4", "--duration", "700ms"]
+
+
+def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((5, 4), np.float32))
+    run = loadtest(*both(server), "--input", str(tmp_path / "in.npz"), "--rows", "3", "--json")
+    assert run.returncode == 0, run.stderr
+    report: dict[str, Any] = json.loads(run.stdout)
+    assert report["ok"]
+    assert report["errors"] == []
+    assert list(report["protocols"]) == ["grpc", "rest"]
+    for figures in report["protocols"].values():
+        assert figures["requests"] > 20
+        assert 0 < figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["max_ms"]
+        assert figures["rate_per_s"] == pytest.approx(figures["requests"] / report["elapsed_s"])
+    # Nothing was sent that is not in the table, and nothing is in the table that did not arrive.
+    assert report["total"]["requests"] == len(server.rows)
+    assert set(server.rows) == {3}
+
+
+def test_the_table_has_a_line_for_each_protocol_and_the_total(server: Doubling) -> None:
+    run = loadtest(*both(server))
+    assert run.returncode == 0, run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
+    cells = {line[1]: line for line in lines if len(line) > 9}
+    assert {"gRPC", "REST", "total"} <= cells.keys()
+    assert "p50" in run.stdout
+    assert "p99" in run.stdout
+    assert "\x1b" not in run.stdout  # plain, since nobody watches
+    assert "2 users" in run.stderr
+
+
+def test_failures_are_counted_and_named_and_make_the_exit_code_1(server: Doubling) -> None:
+    server.fail_every = 3
+    run = loadtest(*both(server), "--json")
+    assert run.returncode == 1
+    report: dict[str, Any] = json.loads(run.stdout)
+    assert not report["ok"]
+    assert report["total"]["failures"] == report["total"]["requests"] // 3 == len(server.rows) // 3
+    messages = {error["message"]: error["count"] for error in report["errors"]}
+    assert messages == {
+        f"RESOURCE_EXHAUSTED: {QUEUE_FULL}": report["protocols"]["grpc"]["failures"],
+        f"HTTP 429: {QUEUE_FULL}": report["protocols"]["rest"]["failures"],
+    }
+
+
+def test_the_commonest_error_is_named_under_the_table(server: Doubling) -> None:
+    server.fail_every = 2
+    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.5")
+    assert run.returncode == 1
+    assert f"x gRPC: RESOURCE_EXHAUSTED: {QUEUE_FULL}" in run.stdout
+    assert "REST" not in run.stdout
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure(server: Doubling) -> None:
+    server.garbled = True
+    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "1", "--duration", "0.5", "--json")
+    assert run.returncode == 1
+    assert "PredictResponse" in json.loads(run.stdout)["errors"][0]["message"]
+
+
+def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens on it
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+        for option, address in (("--grpc", place), ("--rest", f"http://{place}")):
+            run = loadtest(MODEL, option, address)
+            assert run.returncode == 3
+            assert run.stdout == ""
+            assert f"{address} cannot be reached" in run.stderr
+            assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nothing"], "Servable not found for request: Latest(nothing)"),
+        ([MODEL, "--signature", "none"], 'no signature "none"'),
+        ([MODEL, "--duration", "soon"], "is not a duration"),
+        ([MODEL, "--input", __file__], "files are understood"),
+        ([MODEL, "--protocol", "both", "--users", "1"], "cannot be shared"),
+        ([MODEL, "--rest", "localhost:8501"], "is no rest address"),
+    ],
+)
+def test_what_cannot_be_run_is_exit_code_2(server: Doubling, arguments: list[str], complaint: str) -> None:
+    run = loadtest("--grpc", server.grpc_address, *arguments)
+    assert run.returncode == 2
+    assert complaint in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> None:
+    command = [COMMAND, MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "10m", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "Running for 600 s" in process.stderr.readline()
+        server.reached.wait(10)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+    assert process.returncode == 0, errors
+    report = json.loads(output)
+    assert report["notes"][0] == "stopped early"
+    assert report["total"]["requests"] == len(server.rows) > 0
+
+
+def test_help_does_not_wait_for_locust() -> None:
+    modules = "import sys, tpuserve_loadtests.cli; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True)
+    assert not {"locust", "gevent", "grpc", "numpy", "rich"} & set(run.stdout.split())

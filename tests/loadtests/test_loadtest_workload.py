@@ -1,0 +1,150 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import STRING
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
+from tpuserve_loadtests.workload import RANDOM_REQUESTS, Protocol, Workload, build_workload
+
+FLOAT = np.dtype(np.float32)
+X = TensorSpec("x", FLOAT, (None, 2))
+SPEC = ModelSpec("m", version=3)
+
+
+def signature(*specs: TensorSpec) -> Signature:
+    return Signature("serving_default", {spec.name: spec for spec in specs}, {})
+
+
+def sent_by_grpc(workload: Workload) -> list[dict[str, Any]]:
+    requests = [serving_pb2.PredictRequest.FromString(item.body) for item in workload.exchanges["grpc"]]
+    return [{name: tensor.from_proto(proto) for name, proto in request.inputs.items()} for request in requests]
+
+
+def test_a_file_is_cut_into_requests_and_its_start_fills_the_last() -> None:
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    sent = sent_by_grpc(build_workload(SPEC, signature(X), ("grpc",), rows=2, inputs={"x": x}))
+    np.testing.assert_array_equal([request["x"] for request in sent], [x[0:2], x[2:4], x[[4, 0]]])
+
+
+def test_fewer_rows_than_a_request_carries_are_repeated() -> None:
+    x = np.array([[1, 2]], np.float32)
+    (request,) = sent_by_grpc(build_workload(SPEC, signature(X), ("grpc",), rows=3, inputs={"x": x}))
+    np.testing.assert_array_equal(request["x"], [[1, 2]] * 3)
+
+
+def test_both_protocols_send_the_same_requests_to_the_model_and_version() -> None:
+    both: tuple[Protocol, ...] = ("grpc", "rest")
+    workload = build_workload(SPEC, signature(X), both, rows=4)
+    over_grpc, over_rest = sent_by_grpc(workload), [json.loads(item.body) for item in workload.exchanges["rest"]]
+    assert len(over_grpc) == len(over_rest) == RANDOM_REQUESTS
+    for grpc_request, rest_request in zip(over_grpc, over_rest, strict=True):
+        assert grpc_request["x"].shape == (4, 2)
+        np.testing.assert_array_equal(grpc_request["x"], np.asarray(rest_request["inputs"]["x"], np.float32))
+    assert workload.exchanges["rest"][0].path == "/v1/models/m/versions/3:predict"
+    assert serving_pb2.PredictRequest.FromString(workload.exchanges["grpc"][0].body).model_spec.version.value == 3
+
+
+def test_random_requests_differ_from_each_other_and_not_from_run_to_run() -> None:
+    first, second = (build_workload(SPEC, signature(X), ("grpc",)).exchanges["grpc"] for _ in range(2))
+    assert first == second
+    assert len({exchange.body for exchange in first}) == RANDOM_REQUESTS
+
+
+def test_huge_random_requests_are_made_once() -> None:
+    huge = TensorSpec("x", FLOAT, (None, 8 * 2**20))
+    assert len(build_workload(SPEC, signature(huge), ("grpc",), rows=3).exchanges["grpc"]) == 1
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_), STRING])
+def test_random_arrays_fit_the_signature(dtype: np.dtype[Any]) -> None:
+    spec = TensorSpec("x", dtype, (None, 3, None))
+    array = random_inputs(signature(spec), 5, np.random.default_rng(1))["x"]
+    assert array.shape == (5, 3, 1)
+    assert fit(array, spec) is array
+
+
+def test_a_model_without_a_batch_dimension_takes_one_request_as_it_is() -> None:
+    fixed = TensorSpec("x", FLOAT, (2,))
+    workload = build_workload(SPEC, signature(fixed), ("grpc",), inputs={"x": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(sent_by_grpc(workload)[0]["x"], [1, 1])
+    with pytest.raises(BadInput, match="no batch dimension"):
+        build_workload(SPEC, signature(fixed), ("grpc",), rows=2)
+
+
+def test_inputs_with_different_numbers_of_rows_are_refused() -> None:
+    inputs = {"x": np.ones((2, 2), np.float32), "z": np.ones((3, 2), np.float32)}
+    with pytest.raises(BadInput, match=r"same number of rows.*\[2, 3\]"):
+        build_workload(SPEC, signature(X, TensorSpec("z", FLOAT, (None, 2))), ("grpc",), inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"instances": [[1, 2], [3, 4]]},
+        {"instances": [{"x": [1, 2]}, {"x": [3, 4]}]},
+        {"inputs": [[1, 2], [3, 4]]},
+        {"inputs": {"x": [[1, 2], [3, 4]]}},
+        {"x": [[1, 2], [3, 4]]},
+        [[1, 2], [3, 4]],
+    ],
+)
+def test_every_json_form_gives_the_same_array(tmp_path: Path, document: object) -> None:
+    path = tmp_path / "in.json"
+    path.write_text(json.dumps(document))
+    got = read_inputs(path, signature(X))
+    assert got["x"].dtype == np.float32
+    np.testing.assert_array_equal(got["x"], [[1, 2], [3, 4]])
+
+
+def test_numpy_files_are_read_and_take_the_models_dtype(tmp_path: Path) -> None:
+    x = np.array([[1.5, 2]])  # float64
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    for name in ("x.npy", "x.npz"):
+        got = read_inputs(tmp_path / name, signature(X))["x"]
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, x)
+
+
+def test_rows_of_several_inputs_become_columns(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_text('{"instances": [{"x": [1, 2], "s": "a"}, {"x": [3, 4], "s": {"b64": "Yg=="}}]}')
+    got = read_inputs(path, signature(X, TensorSpec("s", STRING, (None,))))
+    np.testing.assert_array_equal(got["x"], [[1, 2], [3, 4]])
+    assert got["s"].tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "Expecting"),
+        ('{"y": [[1, 2]]}', r"inputs are \['x'\]; the file has \['y'\]"),
+        ('{"instances": []}', "must be a list of rows"),
+        ('{"x": [1, 2]}', r"x: float32\[\?, 2\]; the array's shape is \[2\]"),
+        ('{"x": [[1, 2, 3]]}', r"shape is \[1, 3\]"),
+        ('{"x": [["a", "b"]]}', "could not convert"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path, content: str, complaint: str) -> None:
+    path = tmp_path / "in.json"
+    path.write_text(content)
+    with pytest.raises(BadInput, match=complaint):
+        read_inputs(path, signature(X))
+
+
+def test_a_lossy_dtype_and_an_unknown_kind_of_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds float64"):
+        fit(np.ones((1, 2)), TensorSpec("x", np.dtype(np.int32), (None, 2)))
+    with pytest.raises(BadInput, match="files are understood"):
+        read_inputs(tmp_path / "x.csv", signature(X))
+
+
+def test_a_bare_array_needs_a_model_with_a_single_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 2), np.float32))
+    with pytest.raises(BadInput, match="name each of them"):
+        read_inputs(tmp_path / "x.npy", signature(X, TensorSpec("z", FLOAT, (None,))))
