@@ -1,0 +1,51 @@
+"""The user's builder function: `pkg.module:function` named on the command line, called for a Keras model."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import BuilderFailed
+
+if TYPE_CHECKING:
+    import keras
+
+
+def find_builder(name: str) -> Callable[..., object]:
+    """Import `pkg.module:function`, the working directory being importable. Nothing else of the user's is imported."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise BuilderFailed(f"--model {name!r} is not of the form pkg.module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may raise anything while it is imported
+        raise BuilderFailed(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise BuilderFailed(f"{module_name} has no function {function_name!r}")
+    return function  # type: ignore[no-any-return]  # getattr of a module
+
+
+def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
+    """Call the builder for a Keras 3 model, with layer names counted from the start, as in a fresh training run."""
+    import keras
+
+    function = find_builder(name)
+    keras.backend.clear_session()
+    try:
+        model = function(**args)
+    except Exception as error:  # the user's code
+        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, keras.Model):
+        raise BuilderFailed(f"{name} returned {_describe(model)}; a Keras 3 model is needed")
+    return model
+
+
+def _describe(value: object) -> str:
+    kind = type(value)
+    if any(base.__module__.startswith("tf_keras") for base in kind.__mro__):
+        return f"a Keras 2 model ({kind.__name__})"
+    return f"{kind.__module__}.{kind.__qualname__}"

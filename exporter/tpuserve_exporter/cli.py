@@ -1,0 +1,273 @@
+"""The command line: `tpuserve export SOURCE OUT_BASE`. Reads options, runs one export, reports, sets the exit code."""
+
+import json
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import click
+from rich.console import Console
+
+from tpuserve_exporter.errors import ExportError, OptionConflict
+from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions
+from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
+
+if TYPE_CHECKING:
+    from tpuserve_exporter.export import Exported
+
+PROG_NAME = "tpuserve export"
+_BROKEN_OFF = 130
+
+_EPILOG = """\b
+Examples:
+  # a training checkpoint, built by a function of your own
+  tpuserve export checkpoints/ models/digits --model examples.digits.model:build
+\b
+  # a Keras file, checked and warmed with real inputs
+  tpuserve export model.keras models/digits --check samples.npz --warmup samples.npz
+\b
+  # an existing SavedModel, checked and published as version 7
+  tpuserve export saved/ models/digits --version 7
+
+\b
+Exit codes:
+  0  published (or, with --dry-run, all checks passed)
+  1  an error nobody foresaw
+  2  wrong usage, or the checkpoint does not fit the model
+  3  the source cannot be read
+  4  the builder failed
+  5  parity: the SavedModel answers otherwise than the source
+  6  the SavedModel does not load in a session
+  7  no inputs that fit to check with
+  8  the version is taken, or the base cannot be written
+  130  broken off
+Whatever fails, nothing is published and nothing is left behind.
+"""
+
+
+class BatchSizes(click.ParamType[tuple[int, ...]]):
+    """`1,2,8`: ascending numbers of rows."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> tuple[int, ...]:  # fmt: skip
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a list of positive numbers", param, ctx)
+        return tuple(sorted({int(part) for part in parts}))
+
+
+class Version(click.ParamType[int | Literal["next", "timestamp"]]):
+    """A positive number, `next` or `timestamp`."""
+
+    name = "N|timestamp|next"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> int | Literal["next", "timestamp"]:  # fmt: skip
+        if value in ("next", "timestamp"):
+            return value  # type: ignore[no-any-return]  # just compared
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a positive number nor 'timestamp' nor 'next'", param, ctx)
+        return int(value)
+
+
+_PATH = click.Path(path_type=Path)
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("source", type=_PATH)
+@click.argument("out_base", type=_PATH)
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(["auto", "tf2-ckpt", "keras", "savedmodel"]),
+    default="auto",
+    show_default=True,
+    help="What SOURCE is.",
+)
+@click.option(
+    "--model",
+    "builder",
+    metavar="PKG.MODULE:FUNCTION",
+    help="Function that returns the Keras 3 model; found from the working directory too.",
+)
+@click.option(
+    "--model-arg",
+    "model_args",
+    metavar="K=V",
+    multiple=True,
+    help="Argument for it; V is read as JSON where it is JSON, else as text. Repeat.",
+)
+@click.option("--allow-missing", metavar="GLOB", multiple=True, help="Variables the checkpoint may lack. Repeat.")
+@click.option("--allow-unused", metavar="GLOB", multiple=True, help="Variables the model may lack. Repeat.")
+@click.option("--signature-name", default="serving_default", show_default=True, help="What to call the signature.")
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME[:DTYPE[DIM,...]]",
+    multiple=True,
+    help="Rename the inputs, in order; with dtype and shape, e.g. 'ids:int32[batch,64]', for models that "
+    "do not know theirs. Repeat.",
+)
+@click.option("--output", "outputs", metavar="NAME", multiple=True, help="Rename the outputs, in order. Repeat.")
+@click.option(
+    "--batch-sizes",
+    type=BatchSizes(),
+    default="1,2,4,8,16,32",
+    show_default=True,
+    help="Sizes that servers pad batches to; each is checked.",
+)
+@click.option(
+    "--compute-dtype",
+    type=click.Choice(["keep", "float32", "bfloat16"]),
+    default="keep",
+    show_default=True,
+    help="What the layers compute in; variables keep their dtype.",
+)
+@click.option("--check", type=_FILE, help="Inputs (.npz, by name) to check with, instead of made-up ones.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance [1e-5; 2e-2 with bfloat16].")
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance [1e-4; 2e-2 with bfloat16].")
+@click.option(
+    "--warmup", type=_FILE, help="Inputs (.npz, by name) for the warm-up requests, instead of the checked ones."
+)
+@click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON report here too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
+@click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
+def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
+    """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
+
+    SOURCE is a TF2 checkpoint (directory, prefix or .index file), a .keras or .h5 file, or a SavedModel. OUT_BASE is
+    the directory a server watches; its last part is the model's name.
+    """
+    started = time.monotonic()
+    reporter = Reporter(arguments.pop("as_json"), arguments.pop("report"))
+    try:
+        exported = _run(_read_options(arguments), reporter.progress)
+    except ExportError as error:
+        return reporter.fail(error)
+    except Exception as error:  # the top of the process: whatever it was, the report is kept to its form
+        traceback.print_exc()
+        return reporter.fail(ExportError(f"{type(error).__name__}: {error}"))
+    return reporter.succeed(exported, time.monotonic() - started)
+
+
+class Reporter:
+    """Says how the export went, in the form asked for, and gives the exit code."""
+
+    def __init__(self, as_json: bool, report: Path | None) -> None:
+        self._as_json = as_json
+        self._report = report
+        self._console = Console()
+        self.progress = self._choose_progress()
+
+    def _choose_progress(self) -> Progress:
+        if self._as_json:
+            return SilentProgress()
+        return TerminalProgress(self._console) if self._console.is_terminal else PlainProgress()
+
+    def succeed(self, exported: "Exported", seconds: float) -> int:
+        from tpuserve_exporter.summary import print_success, success_document
+
+        self._write(success_document(exported, seconds))
+        if not self._as_json:
+            print_success(self._console, exported, seconds)
+        return 0
+
+    def fail(self, error: ExportError) -> int:
+        from tpuserve_exporter.summary import failure_document, print_failure
+
+        self._write(failure_document(error))
+        if not self._as_json:
+            print_failure(Console(stderr=True), error)
+        return error.exit_code
+
+    def _write(self, document: dict[str, Any]) -> None:
+        text = json.dumps(document, indent=2)
+        if self._report is not None:
+            self._report.write_text(text + "\n")
+        if self._as_json:
+            click.echo(text)
+
+
+def _run(options: ExportOptions, progress: Progress) -> "Exported":
+    """Imports TensorFlow, which takes seconds: after every check of the options."""
+    from tpuserve_exporter.tensorflow_start import start_tensorflow
+
+    with progress.step("Start TensorFlow"):
+        start_tensorflow()
+    from tpuserve_exporter.export import Export
+
+    return Export(options, progress).run()
+
+
+def _read_options(arguments: dict[str, Any]) -> ExportOptions:
+    """Options as click parsed them, grouped. Raises OptionConflict."""
+    kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
+    model = ModelOptions(
+        builder=arguments.pop("builder"),
+        builder_args=_read_model_args(arguments.pop("model_args")),
+        allow_missing=arguments.pop("allow_missing"),
+        allow_unused=arguments.pop("allow_unused"),
+        signature_name=arguments.pop("signature_name"),
+        inputs=tuple(InputNaming.parse(text) for text in arguments.pop("inputs")),
+        outputs=arguments.pop("outputs"),
+        compute_dtype=dtype,
+    )
+    return ExportOptions(model=model, kind=None if kind == "auto" else kind, **arguments)
+
+
+def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:
+    """`units=64` → 64, `activation=relu` → "relu"."""
+    read: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise OptionConflict(f"--model-arg {pair!r} is not of the form NAME=VALUE")
+        try:
+            read[name] = json.loads(text)
+        except ValueError:
+            read[name] = text
+    return read
+
+
+def main() -> NoReturn:
+    """The `tpuserve-export` program, which users reach as `tpuserve export`."""
+    signal.signal(signal.SIGTERM, _break_off)
+    arguments = sys.argv[1:]
+    try:
+        code = command.main(arguments, prog_name=PROG_NAME, standalone_mode=False)
+    except click.ClickException as error:
+        code = _report_usage(error, "--json" in arguments)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("broken off; nothing was published", err=True)
+        code = _BROKEN_OFF
+    sys.exit(code)
+
+
+def _report_usage(error: click.ClickException, as_json: bool) -> int:
+    if as_json:
+        document = {"ok": False, "error": error.format_message(), "kind": "Usage", "exit_code": error.exit_code}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        error.show()
+    return error.exit_code
+
+
+def _break_off(signum: int, frame: FrameType | None) -> NoReturn:
+    """As Ctrl-C: what is open is cleaned up on the way out."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Why an export ends without a new version. Each kind has its own exit code; `tpuserve export --help` lists them.
+
+ExportError                 1   (nothing more exact is known)
+├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
+├── OptionConflict          2   options that do not go together
+├── SourceUnreadable        3   not there, of no known kind, truncated, a shard missing
+├── BuilderFailed           4   --model cannot be imported, raises, or returns no model
+├── ParityFailed            5   the SavedModel answers otherwise than the source model
+├── SessionLoadFailed       6   the SavedModel does not load in a session, as a server loads it
+├── SamplesUnfit            7   no inputs to check with: --check or --warmup does not fit the signature
+└── PublishFailed           8   the version is taken, or the base directory cannot be written
+"""
+
+from typing import Any, ClassVar
+
+
+class ExportError(Exception):
+    """An export that failed; nothing was published. `details` go into the JSON report as they are."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: Any) -> None:  # noqa: ANN401 - any JSON value
+        super().__init__(message)
+        self.details = details
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+
+class CheckpointMismatch(ExportError):
+    exit_code = 2
+
+
+class OptionConflict(ExportError):
+    exit_code = 2
+
+
+class SourceUnreadable(ExportError):
+    exit_code = 3
+
+
+class BuilderFailed(ExportError):
+    exit_code = 4
+
+
+class ParityFailed(ExportError):
+    exit_code = 5
+
+
+class SessionLoadFailed(ExportError):
+    exit_code = 6
+
+
+class SamplesUnfit(ExportError):
+    exit_code = 7
+
+
+class PublishFailed(ExportError):
+    exit_code = 8

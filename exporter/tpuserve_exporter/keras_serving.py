@@ -1,0 +1,183 @@
+"""A Keras model as a server sees it: one signature of named tensors in, named tensors out, written as a SavedModel."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.options import ComputeDtype, ModelOptions
+from tpuserve_exporter.signature import Signature, Tensors
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+# Names Keras counts up by itself: they differ from one build to the next, so they are no interface.
+_AUTOMATIC_INPUT = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
+# Google's TPU inference converter looks the part to run on the device up by this alias.
+_DEVICE_FUNCTION_ALIAS = "tpu_func"
+
+
+class KerasServing:
+    """The served function of one Keras model.
+
+    Inputs are named after the model's (a dictionary's keys, `keras.Input(name=...)`), outputs after a dictionary's keys
+    or the layers that make them; --input and --output rename them in order.
+    """
+
+    def __init__(self, model: "keras.Model", options: ModelOptions) -> None:
+        self.model = model
+        self._signature_name = options.signature_name
+        self._structure, self._specs = _input_specs(model, options)
+        self._output_names = options.outputs
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """The source model's own answer: eager, no graph rewriting. `signature` is the one there is."""
+        import tensorflow as tf
+
+        tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in self._specs.items()}
+        return {name: value.numpy() for name, value in self._call(**tensors).items()}
+
+    def write(self, path: Path) -> None:
+        """Write a SavedModel that loads in a session too.
+
+        A tf.Module that holds a Keras 3 model loads in Python only (its variables get names no session finds);
+        ExportArchive tracks the variables and lookup tables themselves.
+        """
+        import keras
+        import tensorflow as tf
+
+        function = tf.function(self._call, autograph=False)
+        try:
+            function.get_concrete_function(**self._specs)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise BuilderFailed(f"the model cannot be traced for {self._describe()}: {error}") from error
+        archive = keras.export.ExportArchive()
+        archive.track(self.model)
+        archive.add_endpoint(self._signature_name, function)
+        aliases = tf.saved_model.SaveOptions(function_aliases={_DEVICE_FUNCTION_ALIAS: function})
+        archive.write_out(str(path), options=aliases, verbose=False)
+
+    def _call(self, **inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        import keras
+
+        flat = [inputs[name] for name in self._specs]
+        outputs = self.model(keras.tree.pack_sequence_as(self._structure, flat), training=False)
+        names = self._output_names or _output_names(self.model, outputs)
+        tensors = keras.tree.flatten(outputs)
+        if len(names) != len(tensors):
+            raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+        return dict(zip(names, tensors, strict=True))
+
+    def _describe(self) -> str:
+        return ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in self._specs.items())
+
+
+def _input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
+    """The structure the model is called with, and a spec for each of its leaves, by name."""
+    import keras
+    import tensorflow as tf
+
+    structure = _known_inputs(model)
+    if structure is None:
+        return _given_specs(options)
+    leaves = keras.tree.flatten(structure)
+    names = _input_names(structure, leaves, options)
+    specs = {name: tf.TensorSpec(leaf.shape, leaf.dtype, name=name) for name, leaf in zip(names, leaves, strict=True)}
+    return structure, specs
+
+
+def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
+    """What a Functional or built Sequential model is called with; None for a subclassed one."""
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        return model.inputs[0] if model.inputs else None
+    return model.input if hasattr(model, "output_names") else None
+
+
+def build_weights(model: "keras.Model", options: ModelOptions) -> None:
+    """Call a model that has not seen its inputs once, on zeros, so that its weights are there to be restored."""
+    import tensorflow as tf
+
+    if _known_inputs(model) is not None:
+        return
+    structure, specs = _given_specs(options)
+    zeros = {
+        name: tf.zeros([1 if dim is None else dim for dim in spec.shape], spec.dtype) for name, spec in specs.items()
+    }
+    model(zeros if isinstance(structure, dict) else next(iter(zeros.values())), training=False)
+
+
+def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
+    import tensorflow as tf
+
+    specs = {
+        given.name: tf.TensorSpec(given.shape, given.dtype, name=given.name)
+        for given in options.inputs
+        if given.dtype is not None
+    }
+    if not specs:
+        raise OptionConflict("the model does not say what it is called with: give each --input 'name:dtype[batch,...]'")
+    return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
+
+
+def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: ModelOptions) -> list[str]:
+    if options.inputs:
+        if len(options.inputs) != len(leaves):
+            raise OptionConflict(
+                f"--input is given {len(options.inputs)} time(s), the model has {len(leaves)} input(s)"
+            )
+        return [given.name for given in options.inputs]
+    if isinstance(structure, Mapping):
+        return _path_names(structure)
+    named = [leaf.name for leaf in leaves]
+    if not any(_AUTOMATIC_INPUT.fullmatch(name) for name in named):
+        return named
+    return ["inputs"] if len(leaves) == 1 else [f"input_{index}" for index in range(len(leaves))]
+
+
+def _output_names(model: "keras.Model", outputs: object) -> list[str]:
+    import keras
+
+    if isinstance(outputs, Mapping):
+        return _path_names(outputs)
+    count = len(keras.tree.flatten(outputs))
+    layers = list(getattr(model, "output_names", ()))
+    if not layers and isinstance(model, keras.Sequential):
+        layers = [model.layers[-1].name]
+    if len(layers) == count == len(set(layers)):
+        return layers
+    return ["outputs"] if count == 1 else [f"output_{index}" for index in range(count)]
+
+
+def _path_names(structure: object) -> list[str]:
+    """Names of leaves in the order keras.tree flattens them; deeper ones joined by an underscore."""
+    import keras
+
+    return ["_".join(str(part) for part in path) for path, _ in keras.tree.flatten_with_path(structure)]
+
+
+def described_dtype(model: "keras.Model") -> str:
+    """The policy of the layers that compute: `mixed_bfloat16` if any does so in bfloat16, else the model's own."""
+    names = {layer.dtype_policy.name for layer in model._flatten_layers(include_self=False)}
+    if any("bfloat16" in name for name in names):
+        return "bfloat16" if names == {"bfloat16"} else "mixed_bfloat16"
+    return str(model.dtype_policy.name)
+
+
+def with_compute_dtype(model: "keras.Model", dtype: ComputeDtype) -> "keras.Model":
+    """The same model computing in `dtype`. Variables keep theirs.
+
+    For bfloat16 the layers that make the outputs stay as they are, so that what is served keeps its dtype and a softmax
+    its precision.
+    """
+    import keras
+
+    keep = {output._keras_history.operation for output in getattr(model, "outputs", None) or ()}
+    policy = keras.dtype_policies.get("mixed_bfloat16" if dtype == "bfloat16" else "float32")
+    for layer in model._flatten_layers(include_self=True):
+        if layer.variable_dtype == "float32" and not (dtype == "bfloat16" and layer in keep):
+            layer.dtype_policy = policy
+    return model

@@ -1,0 +1,83 @@
+"""A written SavedModel, loaded both ways: into a session, as TensorFlow Serving does, and by Python."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tpuserve_exporter.errors import SessionLoadFailed
+from tpuserve_exporter.signature import Signature, Tensors, read_signatures
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Runnable(Protocol):
+    """Anything that answers a signature's inputs with its outputs."""
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors: ...
+
+
+class SessionModel:
+    """A SavedModel in a v1 session. Variables sit in the session: use it within `open_session`."""
+
+    def __init__(self, session: "tf.compat.v1.Session", signatures: dict[str, Signature]) -> None:
+        self._session = session
+        self.signatures = signatures
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
+        fetches = {name: spec.graph_name for name, spec in signature.outputs.items()}
+        outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
+        return outputs
+
+    def uses_bfloat16(self) -> bool:
+        """Whether any operation, in the graph or its functions, makes bfloat16."""
+        import tensorflow as tf
+
+        graph_def = self._session.graph.as_graph_def()
+        nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
+        wanted = tf.bfloat16.as_datatype_enum
+        return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
+
+
+@contextlib.contextmanager
+def open_session(path: Path) -> Iterator[SessionModel]:
+    """Load `path` into a session for as long as the body lasts. Raises SessionLoadFailed."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
+        try:
+            # The graph is current while it is loaded and no longer: what else the body runs, it runs eagerly.
+            with graph.as_default():
+                meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+        except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
+            raise SessionLoadFailed(f"the SavedModel does not load in a session: {_first_line(error)}") from error
+        signatures = read_signatures(meta_graph.signature_def)
+        if not signatures:
+            raise SessionLoadFailed("the SavedModel has no signature to serve")
+        yield SessionModel(session, signatures)
+
+
+class PythonModel:
+    """A SavedModel loaded by tf.saved_model.load. Some that load in a session do not load here."""
+
+    def __init__(self, path: Path) -> None:
+        import tensorflow as tf
+
+        self._loaded = tf.saved_model.load(str(path))
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        import tensorflow as tf
+
+        specs = signature.inputs
+        tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
+        outputs = self._loaded.signatures[signature.name](**tensors)
+        return {name: value.numpy() for name, value in outputs.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

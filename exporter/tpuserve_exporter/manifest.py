@@ -1,0 +1,97 @@
+"""The manifest: all a server knows of a version besides the SavedModel itself. docs/manifest.md is its contract."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tpuserve_exporter.signature import Signature, TensorSpec
+
+MANIFEST_FILE = Path("assets.extra/tpuserve/manifest.json")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ManifestTensor(_Part):
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @classmethod
+    def describe(cls, spec: TensorSpec) -> "ManifestTensor":
+        return cls(dtype=spec.dtype, shape=spec.shape)
+
+
+class ManifestSignature(_Part):
+    inputs: dict[str, ManifestTensor]
+    outputs: dict[str, ManifestTensor]
+    batch_sizes: tuple[int, ...]
+    rows_independent: bool
+
+    @classmethod
+    def describe(cls, signature: Signature, batch_sizes: tuple[int, ...], independent: bool) -> "ManifestSignature":
+        return cls(
+            inputs={name: ManifestTensor.describe(spec) for name, spec in signature.inputs.items()},
+            outputs={name: ManifestTensor.describe(spec) for name, spec in signature.outputs.items()},
+            batch_sizes=batch_sizes if signature.is_batchable else (),
+            rows_independent=independent,
+        )
+
+
+class ManifestSource(_Part):
+    kind: str
+    name: str
+    step: int | None = None
+    builder: str | None = None
+
+
+class ManifestCpu(_Part):
+    allow_bfloat16_kernels: bool
+
+
+class ManifestParity(_Part):
+    max_abs_difference: float
+    atol: float
+    rtol: float
+    rows: int
+
+
+class ManifestFile(_Part):
+    sha256: str
+    size_bytes: int
+
+
+class Manifest(_Part):
+    """Format version 1."""
+
+    format_version: Literal[1] = 1
+    exporter_version: str
+    created_at: str
+    source: ManifestSource
+    compute_dtype: str
+    cpu: ManifestCpu
+    signatures: dict[str, ManifestSignature]
+    parity: ManifestParity
+    files: dict[str, ManifestFile]
+
+    def write(self, version: Path) -> None:
+        """Write it into a version directory, after every other file."""
+        path = version / MANIFEST_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=2) + "\n")
+
+
+def describe_files(version: Path) -> Mapping[str, ManifestFile]:
+    """Size and SHA-256 of every file of a version but the manifest, by path relative to it. Reads them all."""
+    paths = sorted(path for path in version.rglob("*") if path.is_file())
+    relative = {path: path.relative_to(version) for path in paths}
+    return {name.as_posix(): _describe(path) for path, name in relative.items() if name != MANIFEST_FILE}
+
+
+def _describe(path: Path) -> ManifestFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return ManifestFile(sha256=digest, size_bytes=path.stat().st_size)

@@ -1,0 +1,65 @@
+"""What one export was asked to do."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tpuserve_exporter.errors import OptionConflict
+
+SourceKind: TypeAlias = Literal["tf2-ckpt", "keras", "savedmodel"]
+ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
+
+_NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class InputNaming:
+    """One --input: a name, and for models that do not know their inputs a dtype and a shape (None is free)."""
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "InputNaming":
+        """`ids` or `ids:int32[batch,64]`: a word for a free dimension, a number for a fixed one."""
+        match = _NAMING.fullmatch(text.strip())
+        if match is None:
+            raise OptionConflict(f"--input {text!r} is neither NAME nor NAME:DTYPE[DIM,...]")
+        if match["dtype"] is None:
+            return cls(match["name"])
+        dims = [dim.strip() for dim in match["dims"].split(",") if dim.strip()]
+        return cls(match["name"], match["dtype"], tuple(int(dim) if dim.isdigit() else None for dim in dims))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is built, restored and given a signature."""
+
+    builder: str | None = None
+    builder_args: Mapping[str, object] = field(default_factory=dict)
+    allow_missing: tuple[str, ...] = ()
+    allow_unused: tuple[str, ...] = ()
+    signature_name: str = "serving_default"
+    inputs: tuple[InputNaming, ...] = ()
+    outputs: tuple[str, ...] = ()
+    compute_dtype: ComputeDtype = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """One export. `atol` and `rtol` None take the default of the model's compute dtype."""
+
+    source: Path
+    out_base: Path
+    kind: SourceKind | None = None
+    model: ModelOptions = field(default_factory=ModelOptions)
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    check: Path | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    warmup: Path | None = None
+    version: int | Literal["next", "timestamp"] = "next"
+    dry_run: bool = False

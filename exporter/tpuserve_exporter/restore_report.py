@@ -1,0 +1,73 @@
+"""How a checkpoint's variables met a model's: by name, never by value."""
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+class Fate(StrEnum):
+    """What became of one variable."""
+
+    MATCHED = "matched"
+    CAST = "cast"  # restored into another float dtype
+    MISSING = "missing"  # the model has it, the checkpoint does not
+    UNUSED = "unused"  # the checkpoint's model has it, the builder's does not
+    SHAPE = "shape differs"
+    DTYPE = "dtype differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One variable. `model` and `checkpoint` read `float32[3, 3, 1, 32]`; the side that lacks it is None."""
+
+    name: str
+    fate: Fate
+    model: str | None = None
+    checkpoint: str | None = None
+    allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """Every variable of model and checkpoint. Optimizer state and bookkeeping (step, counters) never count against."""
+
+    entries: tuple[Entry, ...]
+    optimizer_state: tuple[str, ...] = ()
+    bookkeeping: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def of(self, *fates: Fate) -> list[Entry]:
+        return [entry for entry in self.entries if entry.fate in fates]
+
+    @property
+    def problems(self) -> list[Entry]:
+        """What keeps the checkpoint from being the model's, unless allowed."""
+        return [entry for entry in self.entries if entry.fate not in (Fate.MATCHED, Fate.CAST) and not entry.allowed]
+
+    def summary(self) -> str:
+        counts = [f"{len(found)} {fate}" for fate in Fate if (found := self.of(fate))]
+        if self.optimizer_state:
+            counts.append(f"{len(self.optimizer_state)} of optimizer state left out")
+        return ", ".join(counts) or "no variables"
+
+    def to_json(self) -> dict[str, Any]:
+        """Lists of names by fate, with both sides' shapes where they differ."""
+        return {
+            "variables": [asdict(entry) for entry in self.entries],
+            "counts": {fate.value: len(self.of(fate)) for fate in Fate},
+            "optimizer_state": list(self.optimizer_state),
+            "bookkeeping": list(self.bookkeeping),
+            "notes": list(self.notes),
+        }
+
+
+def allow(entries: list[Entry], missing: tuple[str, ...], unused: tuple[str, ...]) -> tuple[Entry, ...]:
+    """Mark what --allow-missing and --allow-unused let pass. Differing shapes are never let pass."""
+    globs = {Fate.MISSING: missing, Fate.UNUSED: unused}
+    return tuple(
+        Entry(entry.name, entry.fate, entry.model, entry.checkpoint, allowed=True)
+        if any(fnmatchcase(entry.name, glob) for glob in globs.get(entry.fate, ()))
+        else entry
+        for entry in entries
+    )

@@ -1,0 +1,80 @@
+"""Whether a row's result depends on the rows beside it. Only where it does not may requests share a batch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tpuserve_exporter.loaded_model import Runnable
+from tpuserve_exporter.parity import Tolerance, compare
+from tpuserve_exporter.samples import take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors
+
+# Enough rows to have neighbours on both sides; every row of them is checked.
+_ROWS = 4
+
+
+class _Trial(NamedTuple):
+    """A batch, and which of the baseline's rows each of the rows `at` ought to equal."""
+
+    what: str
+    inputs: Tensors
+    at: Array
+    baseline: Array
+
+
+def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> str:
+    """What a row's result turned out to depend on, or an empty string when on nothing but the row.
+
+    The rows are compared with themselves alone, in reverse order, and beside neighbours of NaN (floats only): a NaN
+    that gets across shows where a difference would drown in the tolerance.
+    """
+    rows = take_rows(samples, np.arange(_ROWS) % len(next(iter(samples.values()))))
+    baseline = model.run(signature, rows)
+    for trial in _trials(rows):
+        expected, actual = take_rows(baseline, trial.baseline), _run(model, signature, trial)
+        if actual is None:
+            continue
+        if any(len(value) != len(next(iter(trial.inputs.values()))) for value in actual.values()):
+            return "the batch: outputs have another number of rows than the inputs"
+        difference = compare(expected, take_rows(actual, trial.at), tolerance)
+        if difference.beyond:
+            return f"{trial.what}: {difference.beyond}"
+    return ""
+
+
+def _trials(rows: Tensors) -> Iterator[_Trial]:
+    order = np.arange(_ROWS)
+    for index in order:
+        yield _Trial("being alone", take_rows(rows, order[index : index + 1]), np.array([0]), np.array([index]))
+    yield _Trial("its position", take_rows(rows, order[::-1]), order, order[::-1])
+    if any(_is_float(value) for value in rows.values()):
+        for index in order:
+            yield _Trial("its neighbours", _spoil_others(rows, int(index)), np.array([index]), np.array([index]))
+
+
+def _spoil_others(rows: Tensors, kept: int) -> Tensors:
+    return {name: _spoil(value, kept) if _is_float(value) else value for name, value in rows.items()}
+
+
+def _spoil(value: Array, kept: int) -> Array:
+    spoiled = np.full_like(value, np.nan)
+    spoiled[kept] = value[kept]
+    return spoiled
+
+
+def _is_float(value: Array) -> bool:
+    """Whether NaN can be written to it: numpy's floats, and bfloat16, which numpy knows as kind V."""
+    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+
+
+def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None:
+    """None where a model refuses NaN outright: that says nothing on its rows."""
+    import tensorflow as tf
+
+    try:
+        return model.run(signature, trial.inputs)
+    except tf.errors.InvalidArgumentError:
+        if trial.what == "its neighbours":
+            return None
+        raise

@@ -1,0 +1,78 @@
+"""Signatures as a SavedModel states them: named inputs and outputs with dtype and shape."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+
+# Any dtype: bfloat16 is not numpy's own, and strings are objects holding bytes.
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Tensors: TypeAlias = Mapping[str, Array]
+
+# TensorFlow's own bookkeeping signature, no part of what is served.
+_INIT_OP = "__saved_model_init_op"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """`dtype` is TensorFlow's name; `shape` None is an unknown rank, a None in it a free dimension."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    graph_name: str = ""
+
+    @property
+    def has_batch_dimension(self) -> bool:
+        return self.shape is not None and len(self.shape) > 0 and self.shape[0] is None
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
+        return f"{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A callable part of a model."""
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether every input and output has a free first dimension, as the server requires of a batch."""
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
+
+    def __str__(self) -> str:
+        inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
+        outputs = ", ".join(f"{name}: {spec}" for name, spec in self.outputs.items())
+        return f"{self.name}({inputs}) -> {outputs}"
+
+
+def read_signatures(signature_defs: "Mapping[str, SignatureDef]") -> dict[str, Signature]:
+    """What a MetaGraphDef's `signature_def` offers for serving, by name."""
+    return {
+        name: Signature(name, _read_specs(definition.inputs), _read_specs(definition.outputs))
+        for name, definition in sorted(signature_defs.items())
+        if name != _INIT_OP
+    }
+
+
+def _read_specs(infos: "Mapping[str, TensorInfo]") -> dict[str, TensorSpec]:
+    import tensorflow as tf
+
+    return {
+        name: TensorSpec(tf.dtypes.as_dtype(info.dtype).name, _read_shape(info), info.name)
+        for name, info in sorted(infos.items())
+    }
+
+
+def _read_shape(info: "TensorInfo") -> tuple[int | None, ...] | None:
+    if info.tensor_shape.unknown_rank:
+        return None
+    return tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)

@@ -1,0 +1,31 @@
+"""Which kind of source a path is, told from what lies there and not from what it is called."""
+
+from pathlib import Path
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.options import SourceKind
+
+_KERAS_SUFFIXES = (".keras", ".h5")
+
+
+def detect(source: Path) -> SourceKind:
+    """The kind of `source`. Raises SourceUnreadable, saying what was looked for."""
+    if source.is_dir():
+        return _detect_directory(source)
+    if source.is_file() and source.suffix in _KERAS_SUFFIXES:
+        return "keras"
+    if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
+        return "tf2-ckpt"
+    if not source.exists():
+        raise SourceUnreadable(f"there is no {source}")
+    raise SourceUnreadable(f"{source} is no source this knows: not .keras, .h5, a checkpoint or a SavedModel")
+
+
+def _detect_directory(source: Path) -> SourceKind:
+    if (source / "saved_model.pb").is_file() or (source / "saved_model.pbtxt").is_file():
+        return "savedmodel"
+    if (source / "checkpoint").is_file() or any(source.glob("*.index")):
+        return "tf2-ckpt"
+    versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
+    hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
+    raise SourceUnreadable(f"{source} holds no checkpoint (*.index) and no saved_model.pb{hint}")

@@ -1,0 +1,67 @@
+"""A Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a model the builder makes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.builder import build_model
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.sources.opened import OpenedSource
+
+if TYPE_CHECKING:
+    import keras
+
+
+def open_keras_file(source: Path, options: ModelOptions) -> OpenedSource:
+    """Load the model. Raises SourceUnreadable, OptionConflict, and CheckpointMismatch where weights do not fit."""
+    reference = KerasServing(_load(source, options), options)
+    served = reference
+    if options.compute_dtype != "keep":
+        served = KerasServing(with_compute_dtype(_load(source, options), options.compute_dtype), options)
+    return OpenedSource(
+        kind="keras",
+        name=source.name,
+        write=served.write,
+        reference=reference,
+        compute_dtype=described_dtype(served.model),
+        builder=options.builder,
+    )
+
+
+def _load(source: Path, options: ModelOptions) -> "keras.Model":
+    if options.builder is not None:
+        return _load_weights(source, options)
+    if source.name.endswith(".weights.h5"):
+        raise OptionConflict(f"{source.name} holds weights alone: name the function that builds the model, --model")
+    return _load_model(source)
+
+
+def _load_model(source: Path) -> "keras.Model":
+    import keras
+
+    keras.backend.clear_session()
+    try:
+        return keras.saving.load_model(source, compile=False)
+    except Exception as error:  # zip, HDF5 and JSON errors, unregistered classes, lambdas: all mean it cannot be read
+        hint = " (its own classes are imported by --model pkg.module:function)" if isinstance(error, TypeError) else ""
+        raise SourceUnreadable(f"cannot read {source.name}: {_first_line(error)}{hint}") from error
+
+
+def _load_weights(source: Path, options: ModelOptions) -> "keras.Model":
+    assert options.builder is not None
+    model = build_model(options.builder, options.builder_args)
+    build_weights(model, options)
+    try:
+        model.load_weights(source)
+    except (ValueError, KeyError) as error:
+        raise CheckpointMismatch(
+            f"{source.name} does not fit the model that {options.builder} builds: {_first_line(error)}"
+        ) from error
+    except Exception as error:  # zip and HDF5 errors
+        raise SourceUnreadable(f"cannot read {source.name}: {_first_line(error)}") from error
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

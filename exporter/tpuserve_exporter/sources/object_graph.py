@@ -1,0 +1,128 @@
+"""The variables of a TF2 object checkpoint, read from the object graph stored in it.
+
+The keys of a checkpoint follow the shortest path to each variable: with an optimizer saved, a kernel may sit under
+`optimizer/_trainable_variables/0`. So nothing here reads meaning from a key. What a variable is follows from which
+objects hold it (TrackableObjectGraph in tensorflow/core/protobuf/trackable_object_graph.proto).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.signature import Array
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Children of a model that hold no part of it: optimizers, losses, metrics and random generators.
+_OPTIMIZER_EDGES = frozenset({"optimizer", "_optimizer"})
+_BOOKKEEPING_EDGES = frozenset(
+    {"loss", "_loss_tracker", "_metrics", "compiled_metrics", "_compile_metrics", "compiled_loss", "_compile_loss"}
+    | {"keras_api", "seed_generator", "_random_generator", "_seed_generators", "save_counter"}
+)
+ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVariable:
+    """One variable in the checkpoint. `name` is the one it had in training, such as `conv1/kernel`."""
+
+    node: int
+    name: str
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectGraph:
+    """Objects by number (0 is the root), their children by name, and the variables among them."""
+
+    prefix: Path
+    reader: "tf.train.CheckpointReader"
+    children: dict[int, dict[str, int]]
+    variables: dict[int, StoredVariable]
+    slots: frozenset[int] = field(default=frozenset())
+
+    def reachable(self, start: int, without: frozenset[str]) -> Iterator[int]:
+        """Objects under `start`, nearest first, not following edges named in `without`."""
+        seen, queue = {start}, [start]
+        for node in queue:
+            yield node
+            for name, child in self.children[node].items():
+                if name not in without and child not in seen:
+                    seen.add(child)
+                    queue.append(child)
+
+    def model_variables(self, start: int) -> dict[int, StoredVariable]:
+        """Variables of the model at `start`, without its optimizer, metrics and generators."""
+        nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
+        return {node: self.variables[node] for node in nodes if node in self.variables}
+
+    def optimizer_variables(self) -> dict[int, StoredVariable]:
+        """Variables nothing but an optimizer holds, and its slots."""
+        others = set(self.reachable(ROOT, _OPTIMIZER_EDGES))
+        return {n: variable for n, variable in self.variables.items() if n in self.slots or n not in others}
+
+    def read(self, variable: StoredVariable) -> Array:
+        """The value. Raises SourceUnreadable for a shard that is missing or cut short."""
+        return _read_tensor(self.reader, self.prefix, variable.key)
+
+
+def read_object_graph(prefix: Path) -> ObjectGraph:
+    """Read the graph of the checkpoint `prefix` (without `.index`). Raises SourceUnreadable."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+    reader = _open(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    if _GRAPH_KEY not in shapes:
+        raise SourceUnreadable(f"{prefix.name} is a name-based TF1 checkpoint: no object graph in it")
+    graph = TrackableObjectGraph.FromString(bytes(_read_tensor(reader, prefix, _GRAPH_KEY).item()))
+    variables = {
+        number: StoredVariable(
+            number, attribute.full_name or attribute.checkpoint_key, attribute.checkpoint_key,
+            tf.dtypes.as_dtype(dtypes[attribute.checkpoint_key]).name, tuple(shapes[attribute.checkpoint_key]),
+        )
+        for number, node in enumerate(graph.nodes)
+        for attribute in node.attributes
+        if attribute.name == "VARIABLE_VALUE" and attribute.checkpoint_key in shapes
+    }  # fmt: skip
+    children = {n: {child.local_name: child.node_id for child in node.children} for n, node in enumerate(graph.nodes)}
+    return ObjectGraph(prefix, reader, children, variables, frozenset(_slot_nodes(graph)))
+
+
+def _slot_nodes(graph: "TrackableObjectGraph") -> Iterator[int]:
+    """Keras 2 optimizers keep their state as slots, and so does an average of the weights."""
+    return (slot.slot_variable_node_id for node in graph.nodes for slot in node.slot_variables)
+
+
+def _open(prefix: Path) -> "tf.train.CheckpointReader":
+    import tensorflow as tf
+
+    try:
+        return tf.train.load_checkpoint(str(prefix))
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        raise SourceUnreadable(f"cannot read {prefix.name}.index: {_reason(error, prefix)}") from error
+
+
+def _read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> Array:
+    import numpy as np
+    import tensorflow as tf
+
+    try:
+        return np.asarray(reader.get_tensor(key))
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        raise SourceUnreadable(f"cannot read the data of {prefix.name}: {_reason(error, prefix)}") from error
+
+
+def _reason(error: Exception, prefix: Path) -> str:
+    """TensorFlow's first line, without the directory."""
+    return str(error).splitlines()[0].replace(f"{prefix.parent}/", "") if str(error) else type(error).__name__

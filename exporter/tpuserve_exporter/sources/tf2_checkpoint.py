@@ -1,0 +1,125 @@
+"""A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuserve_exporter.builder import build_model
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.restore_report import Fate, RestoreReport, allow
+from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.variable_matching import Matching, compare, match
+
+if TYPE_CHECKING:
+    import keras
+
+_STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
+
+
+def open_tf2_checkpoint(source: Path, options: ModelOptions) -> OpenedSource:
+    """Build, restore and name. `source` is a directory, a prefix or an `.index` file.
+
+    Raises SourceUnreadable, BuilderFailed, and CheckpointMismatch with the report of what does not fit.
+    """
+    if options.builder is None:
+        raise OptionConflict(
+            "a checkpoint holds no model: name the function that builds it, --model pkg.module:function"
+        )
+    graph = read_object_graph(find_prefix(source))
+    model, report = _build_and_restore(options.builder, graph, options)
+    reference = KerasServing(model, options)
+    served = reference
+    if options.compute_dtype != "keep":
+        other, _ = _build_and_restore(options.builder, graph, options)
+        served = KerasServing(with_compute_dtype(other, options.compute_dtype), options)
+    return OpenedSource(
+        kind="tf2-ckpt",
+        name=graph.prefix.name,
+        write=served.write,
+        reference=reference,
+        compute_dtype=described_dtype(served.model),
+        step=read_step(graph),
+        builder=options.builder,
+        restore=report,
+    )
+
+
+def _build_and_restore(builder: str, graph: ObjectGraph, options: ModelOptions) -> "tuple[keras.Model, RestoreReport]":
+    model = build_model(builder, options.builder_args)
+    build_weights(model, options)
+    return model, restore(model, graph, options)
+
+
+def find_prefix(source: Path) -> Path:
+    """The checkpoint's path without `.index`: the latest of a directory, by its `checkpoint` file where that holds."""
+    if not source.is_dir():
+        return source.with_suffix("") if source.suffix == ".index" else source
+    named = _named_latest(source / "checkpoint")
+    if named is not None:
+        return named
+    indexes = list(source.glob("*.index"))
+    if not indexes:
+        raise SourceUnreadable(f"{source} holds no checkpoint: no *.index in it")
+    return max(indexes, key=_age).with_suffix("")
+
+
+def _named_latest(state_file: Path) -> Path | None:
+    """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
+    if not state_file.is_file():
+        return None
+    found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(), re.MULTILINE)
+    if found is None:
+        return None
+    prefix = state_file.with_name(Path(found[1]).name)
+    return prefix if prefix.with_name(prefix.name + ".index").is_file() else None
+
+
+def _age(index: Path) -> tuple[int, float]:
+    """Sorts by the number at the end of the name, then by time."""
+    number = re.search(r"(\d+)$", index.stem)
+    return (int(number[1]) if number else -1), index.stat().st_mtime
+
+
+def restore(model: "keras.Model", graph: ObjectGraph, options: ModelOptions) -> RestoreReport:
+    """Put the stored values into the model. Raises CheckpointMismatch before any value is set, with the report."""
+    matching = match(model, graph)
+    report = _report(model, graph, matching, options)
+    if report.problems:
+        raise CheckpointMismatch(
+            f"{graph.prefix.name} does not fit the model that {options.builder} builds: {report.summary()}",
+            restore=report,
+        )
+    for index, stored in matching.pairs.items():
+        variable = model.weights[index]
+        variable.assign(graph.read(stored).astype(np.dtype(variable.dtype)))
+    return report
+
+
+def _report(model: "keras.Model", graph: ObjectGraph, matching: Matching, options: ModelOptions) -> RestoreReport:
+    entries = allow(compare(model.weights, matching), options.allow_missing, options.allow_unused)
+    optimizer = graph.optimizer_variables()
+    known = {variable.node for variable in [*matching.pairs.values(), *matching.leftover]} | set(optimizer)
+    renamed = matching.by_position and any(entry.fate is not Fate.MISSING for entry in entries)
+    return RestoreReport(
+        entries,
+        optimizer_state=tuple(variable.name for variable in optimizer.values()),
+        bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
+        notes=("names differ from the checkpoint's: matched by position in the model",) if renamed else (),
+    )
+
+
+def read_step(graph: ObjectGraph) -> int | None:
+    """The training step: a variable of that name at the root, the optimizer's count, or the checkpoint's number."""
+    holders = [graph.children[ROOT], graph.children.get(graph.children[ROOT].get("optimizer", -1), {})]
+    for children in holders:
+        for name in _STEP_NAMES:
+            stored = graph.variables.get(children.get(name, -1))
+            if stored is not None and stored.shape == () and stored.dtype in ("int32", "int64"):
+                return int(graph.read(stored))
+    number = re.search(r"-(\d+)$", graph.prefix.name)
+    return int(number[1]) if number else None

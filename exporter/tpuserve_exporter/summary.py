@@ -1,0 +1,92 @@
+"""What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.export import Exported
+from tpuserve_exporter.restore_report import Entry, RestoreReport
+
+
+def success_document(exported: Exported, seconds: float) -> dict[str, Any]:
+    """The JSON report of an export that passed every check."""
+    return {
+        "ok": True,
+        "version": exported.version,
+        "path": None if exported.path is None else str(exported.path),
+        "seconds": round(seconds, 3),
+        "warnings": list(exported.warnings),
+        "warmup_records": exported.warmup_records,
+        "restore": None if exported.restore is None else exported.restore.to_json(),
+        "manifest": exported.manifest.model_dump(mode="json"),
+    }
+
+
+def failure_document(error: ExportError) -> dict[str, Any]:
+    """The JSON report of an export that failed: nothing was published."""
+    details = {key: _to_json(value) for key, value in error.details.items()}
+    return {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code, **details}
+
+
+def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or a report
+    return value.to_json() if isinstance(value, RestoreReport) else value
+
+
+def print_success(console: Console, exported: Exported, seconds: float) -> None:
+    """A panel on a terminal, lines elsewhere."""
+    facts = dict(_facts(exported, seconds))
+    title = "Checked, not published (dry run)" if exported.version is None else f"Published version {exported.version}"
+    if not console.is_terminal:
+        console.print(title, highlight=False)
+        for name, value in facts.items():
+            console.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        return
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="dim"), Text(value))
+    console.print(Panel(grid, title=title, title_align="left", border_style="green", expand=False))
+
+
+def print_failure(console: Console, error: ExportError) -> None:
+    """The message, and for a checkpoint that does not fit the table of what does not."""
+    report = error.details.get("restore")
+    message = Text(f"{error}. Nothing was published.")
+    if isinstance(report, RestoreReport):
+        console.print(_mismatch_table(report.problems))
+    if not console.is_terminal:
+        console.print(Text("error: ") + message, soft_wrap=True)
+        return
+    console.print(Panel(Group(message), title=error.kind, title_align="left", border_style="red", expand=False))
+
+
+def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
+    manifest = exported.manifest
+    sizes = {size for signature in manifest.signatures.values() for size in signature.batch_sizes}
+    independent = all(signature.rows_independent for signature in manifest.signatures.values())
+    step = "" if manifest.source.step is None else f" at step {manifest.source.step}"
+    return [
+        ("path", "none" if exported.path is None else str(exported.path)),
+        ("source", f"{manifest.source.kind} {manifest.source.name}{step}"),
+        *(("signature", str(signature)) for signature in exported.signatures.values()),
+        ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
+        ("rows independent", "yes" if independent else "no: requests will not share batches"),
+        ("compute dtype", manifest.compute_dtype),
+        ("largest difference", f"{manifest.parity.max_abs_difference:.3g} over {manifest.parity.rows} row(s)"),
+        ("warm-up requests", str(exported.warmup_records)),
+        ("size", f"{sum(file.size_bytes for file in manifest.files.values()) / 1e6:.1f} MB"),
+        ("time", f"{seconds:.1f} s"),
+    ]
+
+
+def _mismatch_table(problems: list[Entry]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="The checkpoint does not fit the model", title_justify="left")
+    for column in ("variable", "what", "model", "checkpoint"):
+        table.add_column(column, overflow="fold")
+    for entry in problems:
+        table.add_row(Text(entry.name), Text(entry.fate), Text(entry.model or "-"), Text(entry.checkpoint or "-"))
+    return table
