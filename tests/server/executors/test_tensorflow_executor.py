@@ -43,7 +43,7 @@ def test_signatures_are_read_as_metadata_will_show_them(half_plus_two: TensorFlo
 
 def test_it_accepts_the_feeds_that_tensorflow_serving_accepts(half_plus_two: TensorFlowServable) -> None:
     for x in (np.array([[1], [2]], np.float32), np.array([1, 2, 5], np.float32), np.float32(3).reshape(())):
-        np.testing.assert_allclose(run(half_plus_two, {"x": x}, "y")["y"], x / 2 + 2)
+        np.testing.assert_allclose(run(half_plus_two, {"x": np.asarray(x)}, "y")["y"], x / 2 + 2)
 
 
 def test_a_read_only_view_is_fine(half_plus_two: TensorFlowServable) -> None:

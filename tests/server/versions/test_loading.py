@@ -100,7 +100,7 @@ def test_corrupt_weights_are_found_before_anything_is_loaded(tmp_path: Path, loa
 )
 def test_a_bad_warmup_record_fails_the_load(tmp_path: Path, load: Loads, request_: object, message: str) -> None:
     path = save_mlp(tmp_path / "1")
-    write_warmup(path, request_)  # type: ignore[arg-type]  # a generated message
+    write_warmup(path, request_)
     with pytest.raises(FailedPrecondition, match="Warm-up record 0") as caught:
         load(path)
     assert message in caught.value.message

@@ -1,0 +1,215 @@
+"""The whole way on one machine: train, export, serve, predict by gRPC and REST, load-test, stop.
+
+    make demo      # all of it, ends by itself
+    make serve     # train and export if need be, then serve until Ctrl-C
+
+Each step is a command that you could type; it is shown before it runs.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from examples.digits.data import Digits, load  # noqa: E402 - the repository is no package
+from tpuserve_client import Client, TpuserveError  # noqa: E402
+
+BIN = Path(sys.executable).parent
+MODEL = "digits"
+BATCH = 32
+LOWEST_ACCURACY = 0.95
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+
+
+class DemoError(Exception):
+    """A step failed; the message says which."""
+
+
+def main() -> int:
+    """Run the demo, or serve until Ctrl-C. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true", help="leave the server running, on ports 8500 and 8501")
+    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="where checkpoints and models go")
+    arguments = parser.parse_args()
+    try:
+        if arguments.serve:
+            serve(arguments.work)
+        else:
+            demo(arguments.work)
+    except (DemoError, TpuserveError) as error:
+        print(f"\ndemo failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def demo(work: Path) -> None:
+    """From nothing to measured predictions, in a folder made anew."""
+    started_s = time.monotonic()
+    shutil.rmtree(work, ignore_errors=True)
+    train_and_export(work)
+    grpc_port, rest_port = free_ports()
+    _, held_out = load()
+    with server(work, grpc_port, rest_port) as process:
+        for protocol, address in (("gRPC", f"127.0.0.1:{grpc_port}"), ("REST", f"http://127.0.0.1:{rest_port}")):
+            heading(f"Predict: held-out digits by {protocol}")
+            predict(address, held_out)
+        heading("Load test: 10 s")
+        run("loadtest", MODEL, "--grpc", f"127.0.0.1:{grpc_port}", "--rest", f"http://127.0.0.1:{rest_port}",
+            "--duration", "10s")  # fmt: skip
+        heading("Stop")
+        stop(process)
+    print(f"\nDemo finished in {time.monotonic() - started_s:.0f} s. Next: make serve, or README.md.")
+
+
+def serve(work: Path) -> None:
+    """Keep the digits model running and show how to ask it."""
+    if not any((work / "models" / MODEL).glob("[0-9]*/saved_model.pb")):
+        train_and_export(work)
+    _, held_out = load()
+    body = work / "digit.json"
+    body.write_text(json.dumps({"instances": held_out.images[:1].tolist()}))
+    with server(work, 8500, 8501) as process:
+        print(SNIPPETS.format(body=body.relative_to(Path.cwd()) if body.is_relative_to(Path.cwd()) else body, bin=BIN))
+        with contextlib.suppress(KeyboardInterrupt):
+            process.wait()
+        stop(process)
+
+
+SNIPPETS = """
+Ask it, from another terminal in this folder:
+
+  curl -d @{body} http://127.0.0.1:8501/v1/models/digits:predict
+
+  {bin}/tpuserve status digits
+
+  {bin}/python - <<'EOF'
+  from examples.digits.data import load
+  from tpuserve_client import Client
+
+  _, held_out = load()
+  with Client("127.0.0.1:8500") as client:
+      probabilities = client.predict("digits", {{"image": held_out.images[:8]}})["probabilities"]
+  print(probabilities.argmax(axis=1), held_out.labels[:8])
+  EOF
+
+Ctrl-C stops it.
+"""
+
+
+def train_and_export(work: Path) -> None:
+    """A checkpoint as training on TPU leaves it, and the next version of the model from it."""
+    heading("Train: a small CNN on scikit-learn's digits")
+    command(str(BIN / "python"), "examples/digits/train.py", "--out", str(work / "checkpoints"))
+    heading("Export: checkpoint to checked SavedModel")
+    run("export", str(work / "checkpoints"), str(work / "models" / MODEL), "--model", "examples.digits.model:build")
+
+
+@contextlib.contextmanager
+def server(work: Path, grpc_port: int, rest_port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that is ready. Stopped at the end, whatever happens."""
+    heading("Serve: gRPC and REST")
+    arguments = [
+        str(BIN / "tpuserve"), "serve", f"--model_name={MODEL}", f"--model_base_path={work / 'models' / MODEL}",
+        f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
+    ]  # fmt: skip
+    show(arguments)
+    process = subprocess.Popen(arguments, cwd=ROOT)
+    try:
+        wait_until_ready(process, grpc_port)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], grpc_port: int) -> None:
+    """Wait for the model; fail at once if the server has gone."""
+    with Client(f"127.0.0.1:{grpc_port}") as client:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                raise DemoError(f"the server ended with status {process.returncode}; its last lines say why")
+            with contextlib.suppress(TpuserveError):
+                client.wait_until_ready(1.0, MODEL)
+                return
+    raise DemoError(f"the server was not ready after {START_TIMEOUT_S:.0f} s")
+
+
+def predict(address: str, digits: Digits) -> None:
+    """Classify every held-out digit in batches; show the first batch and the accuracy."""
+    with Client(address) as client:
+        predicted = np.concatenate(
+            [
+                client.predict(MODEL, {"image": digits.images[start : start + BATCH]})["probabilities"].argmax(axis=1)
+                for start in range(0, len(digits.images), BATCH)
+            ]
+        )
+    right = predicted == digits.labels
+    print("  true      ", " ".join(map(str, digits.labels[:BATCH])))
+    print("  predicted ", " ".join(map(str, predicted[:BATCH])))
+    print("            ", " ".join(" " if good else "^" for good in right[:BATCH]).rstrip())
+    print(f"  accuracy on {len(right)} held-out digits: {right.mean():.3f}")
+    if right.mean() < LOWEST_ACCURACY:
+        raise DemoError(f"accuracy {right.mean():.3f} is below {LOWEST_ACCURACY}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, as a container engine sends it; the server drains and exits 0."""
+    process.send_signal(signal.SIGTERM)
+    status = process.wait(STOP_TIMEOUT_S)
+    print(f"  the server drained and exited with status {status}")
+    if status != 0:
+        raise DemoError(f"the server exited with status {status}, expected 0")
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that are free now, so that a server on the usual ones is left alone."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def run(*arguments: str) -> None:
+    """Run a tpuserve command to its end."""
+    command(str(BIN / "tpuserve"), *arguments)
+
+
+def command(*arguments: str) -> None:
+    """Show and run a command to its end."""
+    show(arguments)
+    status = subprocess.run(arguments, cwd=ROOT, check=False).returncode
+    if status != 0:
+        raise DemoError(f"{Path(arguments[0]).name} {arguments[1]} exited with status {status}")
+
+
+def show(arguments: Sequence[str]) -> None:
+    """The command as a user would type it from the repository's root."""
+    words = [Path(arguments[0]).name, *(argument.replace(f"{ROOT}/", "") for argument in arguments[1:])]
+    print("$", " ".join(words), flush=True)
+
+
+def heading(text: str) -> None:
+    """Where we are."""
+    print(f"\n== {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

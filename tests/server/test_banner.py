@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+from tpuserve_server.banner import print_banner
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.hosts.application import Listening
+
+from tests.fake_device import FakeServable, RecordingMetrics
+
+ID = ServableId("digits", 7)
+LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket="unix:/run/s")
+
+
+def bring_up(registry: ModelRegistry) -> None:
+    registry.aspire("digits", {7: AspiredVersion(ID, Path("/models/digits/7"))})
+    registry.loading(ID)
+    loaded = LoadedVersion(FakeServable(), None, ("device: CPU", "serving_default: batches of 1, 8 rows"))  # type: ignore[arg-type]  # nobody predicts
+    registry.available(ID, loaded)
+
+
+def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = ModelRegistry(["digits"], RecordingMetrics())
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here")
+    waiting = capsys.readouterr().out
+    assert "no version available of: digits yet" in waiting
+    assert "127.0.0.1:8500" in waiting
+    bring_up(registry)
+    assert capsys.readouterr().out.split("\n") == [
+        "",
+        "tpuserve is ready",
+        "  model    digits version 7",
+        "           device: CPU",
+        "           serving_default: batches of 1, 8 rows",
+        "  gRPC     127.0.0.1:8500",
+        "  gRPC     unix:/run/s",
+        "  REST     http://127.0.0.1:8501/v1/models",
+        "  host     envoy: it runs here",
+        "",
+    ]
+    registry.unloading(ID)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = ModelRegistry(["digits"], RecordingMetrics())
+    bring_up(registry)
+    print_banner(InferenceService(registry, SystemClock()), Listening(grpc="127.0.0.1:8500"), "python: asked for")
+    assert capsys.readouterr().out.startswith("\ntpuserve is ready")

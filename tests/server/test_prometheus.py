@@ -1,0 +1,46 @@
+from prometheus_client.parser import text_string_to_metric_families
+from tpuserve_server.core.errors import Code
+from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.prometheus import PrometheusMetrics
+
+ID = ServableId("m", 3)
+
+
+def samples(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:
+    text, content_type = metrics.render()
+    assert content_type.startswith("text/plain")
+    return {
+        (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_code_and_timed() -> None:
+    metrics = PrometheusMetrics()
+    for code in (Code.OK, Code.OK, Code.NOT_FOUND):
+        metrics.request_finished(model="m", method="Predict", protocol="grpc", code=code, latency_s=0.002)
+    found = samples(metrics)
+    assert found["tpuserve_requests_total", "OK", "Predict", "m", "grpc"] == 2
+    assert found["tpuserve_requests_total", "NOT_FOUND", "Predict", "m", "grpc"] == 1
+    assert found["tpuserve_request_latency_seconds_count", "Predict", "m", "grpc"] == 3
+
+
+def test_batches_show_rows_padding_waits_and_run_time() -> None:
+    metrics = PrometheusMetrics()
+    metrics.batch_finished(servable=ID, signature="s", rows=3, bucket=4, queue_waits_s=[0.001, 0.002], run_s=0.5)
+    found = samples(metrics)
+    assert found["tpuserve_batch_rows_sum", "m", "s", "3"] == 3
+    assert found["tpuserve_batch_padding_ratio_sum", "m", "s", "3"] == 0.25
+    assert found["tpuserve_batch_run_seconds_sum", "m", "s", "3"] == 0.5
+    assert found["tpuserve_queue_wait_seconds_count", "m", "s", "3"] == 2
+
+
+def test_drops_and_states() -> None:
+    metrics = PrometheusMetrics()
+    metrics.task_dropped(servable=ID, reason="expired")
+    metrics.version_changed(servable=ID, state=State.LOADING)
+    metrics.version_changed(servable=ID, state=State.AVAILABLE)
+    found = samples(metrics)
+    assert found["tpuserve_dropped_requests_total", "m", "expired", "3"] == 1
+    assert found["tpuserve_version_state", "m", "3"] == 30
