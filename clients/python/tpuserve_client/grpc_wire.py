@@ -49,7 +49,7 @@ class GrpcWire:
         response = serving_pb2.PredictResponse()
         _parse(response, reply.body)
         return Prediction(
-            {name: tensor.from_proto(proto) for name, proto in response.outputs.items()},
+            {name: tensor.from_proto(proto) for name, proto in sorted(response.outputs.items())},
             model=response.model_spec.name or call.spec.name,
             version=_version(response.model_spec),
             signature_name=response.model_spec.signature_name or call.signature_name or DEFAULT_SIGNATURE_NAME,

@@ -1,0 +1,71 @@
+"""Subcommands that other distributions bring: an executable `tpuserve-NAME` beside this Python, or on PATH."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+EXIT_NOT_INSTALLED = 127  # as a shell says "command not found"
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A subcommand, the distribution that brings it, and one line on what it does."""
+
+    name: str
+    distribution: str
+    summary: str
+
+    @property
+    def program(self) -> str:
+        return f"tpuserve-{self.name}"
+
+
+COMPANIONS = (
+    Companion("export", "tpuserve-exporter", "Turn a checkpoint into a checked, versioned SavedModel."),
+    Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
+    Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
+)
+
+
+class NotInstalled(click.ClickException):
+    """The subcommand is known, and its distribution is not here."""
+
+    exit_code = EXIT_NOT_INSTALLED
+
+    def __init__(self, companion: Companion) -> None:
+        super().__init__(
+            f"`tpuserve {companion.name}` comes with {companion.distribution}, which is not installed: "
+            f"pip install {companion.distribution}"
+        )
+
+
+def find_program(name: str) -> str | None:
+    """The path of an executable: beside this Python first (its virtual environment need not be active), then PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+
+
+def companion_command(companion: Companion) -> click.Command:
+    """A command that becomes the companion's program, with every argument (and --help) passed on as it is.
+
+    The process is replaced, so signals reach the program and its exit code is the command's.
+    """
+
+    def become(arguments: tuple[str, ...]) -> None:
+        program = find_program(companion.program)
+        if program is None:
+            raise NotInstalled(companion)
+        os.execv(program, [program, *arguments])
+
+    return click.Command(
+        companion.name,
+        callback=become,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        short_help=companion.summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
+    )

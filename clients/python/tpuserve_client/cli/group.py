@@ -1,0 +1,36 @@
+"""The command group: its own commands, its companions, and what to say about anything else."""
+
+from difflib import get_close_matches
+
+import click
+
+import tpuserve_client
+from tpuserve_client.cli.companion import COMPANIONS, companion_command
+from tpuserve_client.cli.predict import predict
+from tpuserve_client.cli.status import status
+
+
+class _SuggestingGroup(click.Group):
+    """Names the nearest command when there is none of that name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            nearest = get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.4)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            ctx.fail(f"There is no command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tpuserve_client.__version__, "--version", message="tpuserve %(version)s")
+def tpuserve() -> None:
+    """Take a model trained on TPU from checkpoint to answered requests."""
+
+
+tpuserve.add_command(predict)
+tpuserve.add_command(status)
+for _companion in COMPANIONS:
+    tpuserve.add_command(companion_command(_companion))

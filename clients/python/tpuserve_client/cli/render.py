@@ -1,0 +1,118 @@
+"""Answers for people and for programs: tables on a terminal, plain lines elsewhere, JSON, .npz files."""
+
+import base64
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tpuserve_client.dtypes import STRING, Array, describe
+from tpuserve_client.model import Prediction, VersionStatus
+
+# Values shown in a table before they are cut; plain output is never cut.
+_SHOWN_VALUES = 100
+
+
+def show_prediction(prediction: Prediction) -> None:
+    """Each output with its dtype, shape and values."""
+    version = "" if prediction.version is None else f" version {prediction.version}"
+    title = f"{prediction.model}{version}, {prediction.signature_name}"
+    rows = [
+        (name, f"{describe(array.dtype)}[{', '.join(map(str, array.shape))}]", _text(array))
+        for name, array in prediction.items()
+    ]
+    show_rows(title, ("output", "type", "values"), rows)
+
+
+def show_versions(model: str, versions: Iterable[VersionStatus]) -> None:
+    """Each version with its state and its error."""
+    rows = [(str(status.version), status.state.name, _error(status)) for status in versions]
+    show_rows(model, ("version", "state", "error"), rows)
+
+
+def show_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table with a title on a terminal; elsewhere the rows alone, their cells separated by tabs."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(row))
+        return
+    table = Table(*columns, title=Text(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text, because a model's strings may look like rich's markup
+    Console().print(table)
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as JSON: NaN and Infinity as bare tokens, bytes that are not UTF-8 as {"b64": …}."""
+    return {
+        "model": prediction.model,
+        "version": prediction.version,
+        "signature": prediction.signature_name,
+        "outputs": {name: _plain(array.tolist()) for name, array in prediction.items()},
+    }
+
+
+def versions_document(model: str, versions: Iterable[VersionStatus]) -> dict[str, Any]:
+    """A model's versions as JSON."""
+    items = [
+        {"version": item.version, "state": item.state.name, "code": item.error_code.name, "error": item.error}
+        for item in versions
+    ]
+    return {"model": model, "versions": items}
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz file. Its format has no bfloat16, float8 or strings: they become float32 and fixed-width bytes.
+
+    Not numpy.savez: that would take an output called `file` for its own argument.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype == STRING:
+        return array.astype(bytes)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def _text(array: Array) -> str:
+    is_cut = array.size > _SHOWN_VALUES and sys.stdout.isatty()
+    shown = _readable(array.reshape(-1)[:_SHOWN_VALUES] if is_cut else array)
+    text = np.array2string(shown, separator=", ", threshold=sys.maxsize, max_line_width=sys.maxsize, floatmode="unique")
+    text = " ".join(text.split())  # one line
+    return f"{text[:-1]}, … {array.size - _SHOWN_VALUES} more]" if is_cut else text
+
+
+def _readable(array: Array) -> Array:
+    if array.dtype != STRING:
+        return array
+    return np.array([item.decode("utf-8", "backslashreplace") for item in array.reshape(-1)], object).reshape(
+        array.shape
+    )
+
+
+def _error(status: VersionStatus) -> str:
+    return " ".join(f"{status.error_code.name}: {status.error}".split()) if status.error or status.error_code else ""
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  JSON of any depth
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    return value
