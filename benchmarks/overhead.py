@@ -26,10 +26,9 @@ from benchmarks.load_tools import ToolFailed, missing_tools
 from benchmarks.measurement import Bodies, Point, Served, WrongAnswer
 from benchmarks.overhead_report import Outcome
 from benchmarks.process_tree import Memory, ServerDied
-from benchmarks.targets import Host, Protocol, Target, echoes, model_server, write_model
+from benchmarks.targets import PROTOCOLS, Host, Protocol, Target, echoes, model_server, write_model
 
 IN_FLIGHT = (1, 32, 256)
-PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
 WIDTH = 132
 
 

@@ -79,6 +79,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
             f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB summed over its processes, "
             f"PSS {memory.pss_mb:.0f} MB (shared pages counted once)",
             soft_wrap=True,
+            highlight=False,
         )
     console.print(_goals_table(goals(outcome)))
     for warning in outcome.warnings:

@@ -5,6 +5,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from tpuserve_loadtests.recorder import Recorder
 from tpuserve_loadtests.report import PROTOCOL_TITLES
@@ -39,8 +40,5 @@ class Progress:
             return
         requests, failures = recorder.counts()
         rate = requests / elapsed_s if elapsed_s > 0 else 0.0
-        self._live.update(
-            f"{elapsed_s:5.1f} s of {self._duration_s:g} s  {self._users}  "
-            f"{requests:,} requests  {rate:,.0f}/s  {failures:,} failures",
-            refresh=True,
-        )
+        line = f"{elapsed_s:5.1f} s of {self._duration_s:g} s  {self._users}  {requests:,} requests"
+        self._live.update(Text(f"{line}  {rate:,.0f}/s  {failures:,} failures"), refresh=True)

@@ -72,12 +72,18 @@ def print_report(report: Report, console: Console) -> None:
         console.width = PLAIN_WIDTH
     console.print(_table(report))
     for error in report.errors[:SHOWN_ERRORS]:
-        console.print(f"  {error.count:,} x {PROTOCOL_TITLES[error.protocol]}: {escape(error.message)}", soft_wrap=True)
+        console.print(
+            f"  {error.count:,} x {PROTOCOL_TITLES[error.protocol]}: {escape(error.message)}",
+            soft_wrap=True,
+            highlight=False,
+        )
     hidden = report.errors[SHOWN_ERRORS:]
     if hidden:
-        console.print(f"  {sum(error.count for error in hidden):,} x {len(hidden)} other kinds of error")
+        console.print(
+            f"  {sum(error.count for error in hidden):,} x {len(hidden)} other kinds of error", highlight=False
+        )
     for note in report.notes:
-        console.print(f"  note: {escape(note)}", soft_wrap=True)
+        console.print(f"  note: {escape(note)}", soft_wrap=True, highlight=False)
 
 
 def _figures(line: Summary) -> dict[str, float | int | None]:
