@@ -1,0 +1,84 @@
+"""What a host carries, what it is told, and what it tells back. Imports nothing heavy: the supervisor reads it too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from tpuserve_server.frontends.rpc import RpcTable
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+MEBIBYTE = 1 << 20
+
+
+class HostError(Exception):
+    """A host cannot start or go on. The message is one sentence for an operator and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Where to listen and how to stop. Ports: None is off, 0 takes any free one."""
+
+    bind_address: str = "0.0.0.0"
+    grpc_port: int | None = 8500
+    rest_port: int | None = 8501
+    grpc_socket_path: str | None = None
+    # Of one gRPC message, before and after decompression.
+    max_message_bytes: int = 64 * MEBIBYTE
+    # Of one REST body. The REST application enforces it; a host sizes its buffers by it.
+    max_body_bytes: int = 64 * MEBIBYTE
+    # How long requests are still taken after readiness said no: what load balancers need to look away.
+    drain_delay_s: float = 0.0
+    # How long requests in flight may take after that before they are cut.
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.grpc_port is None and self.rest_port is None and self.grpc_socket_path is None:
+            raise HostError("Nothing to listen on: give a gRPC port, a REST port or a gRPC socket path.")
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Addresses as a client would write them: `host:port`, or `unix:PATH`. None where there is none."""
+
+    grpc: str | None = None
+    rest: str | None = None
+    grpc_socket: str | None = None
+
+    @classmethod
+    def from_json(
+        cls, fields: Mapping[str, Any]
+    ) -> Self:  # JSON's values; the types are asserted by the dataclass's use.
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**fields)
+
+
+class Application(Protocol):
+    """The server without a transport. A host calls everything on its one event loop."""
+
+    @property
+    def rpc(self) -> RpcTable:
+        """gRPC's methods by path. Read once, after `start`."""
+        ...
+
+    @property
+    def rest(self) -> "ASGIApp":
+        """The REST application. Gets `http` scopes only; bounds its own bodies."""
+        ...
+
+    async def start(self) -> None:
+        """Begin loading models and return at once. Raises when the configuration cannot work at all."""
+        ...
+
+    def announce(self, listening: Listening) -> None:
+        """The ports are open."""
+        ...
+
+    def drain(self) -> None:
+        """Say no to readiness and health from now on, and go on serving. May be called more than once."""
+        ...
+
+    async def stop(self) -> None:
+        """After the last request: release what `start` took."""
+        ...

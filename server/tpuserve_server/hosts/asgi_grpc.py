@@ -1,0 +1,192 @@
+"""gRPC as an ASGI application over HTTP/2 with trailers: the method table on any server that has those."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from tpuserve_server.core.deadline import Clock, SystemClock
+from tpuserve_server.core.errors import Cancelled
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
+from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, FrameReader, frame
+from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, is_grpc
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.interruption import Interruption
+from tpuserve_server.hosts.rpc_failure import RpcFailure, failure_of, unknown_method
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+# Servers only read what they are sent, so every call shares these.
+_START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
+_END: "Message" = {"type": "http.response.body", "body": b""}
+_OK: "Message" = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]}
+
+
+class GrpcOverAsgi:
+    """Carries an RpcTable. Runs on one event loop."""
+
+    def __init__(
+        self,
+        rpc: RpcTable,
+        *,
+        max_message_bytes: int,
+        in_flight: InFlight,
+        watch: DisconnectWatch,
+        clock: Clock | None = None,
+    ) -> None:
+        self._rpc = rpc
+        self._max_message_bytes = max_message_bytes
+        self._in_flight = in_flight
+        self._watch = watch
+        self._clock = clock or SystemClock()
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one HTTP request. What cannot be gRPC gets 405 or 415, everything else 200 and a grpc-status."""
+        headers = dict(scope["headers"])
+        if scope["method"] != "POST":
+            return await _refuse(send, 405, (b"allow", b"POST"))
+        if not is_grpc(headers.get(b"content-type", b"")):
+            return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
+        path = scope["path"]
+        self._in_flight.begin()
+        try:
+            await _answer(send, await self._reply(scope, headers, path, receive, send))
+        finally:
+            self._in_flight.end()
+        return None
+
+    async def _reply(
+        self, scope: "Scope", headers: dict[bytes, bytes], path: str, receive: "Receive", send: "Send"
+    ) -> bytes | RpcFailure | None:
+        """The answer to one call; None where a stream has sent its own."""
+        method = self._rpc.get(path)
+        if method is None:
+            return unknown_method(path)
+        try:
+            context = CallContext(deadline_of(headers.get(b"grpc-timeout"), self._clock), Metadata(scope["headers"]))
+            encoding = headers.get(b"grpc-encoding", b"identity")
+            if isinstance(method, UnaryMethod):
+                return await self._unary(
+                    method, context, FrameReader(receive, self._max_message_bytes, encoding), receive
+                )
+            await self._stream(method, context, encoding, receive, _StreamedResponse(send, path))
+            return None
+        except Exception as error:  # A front-end's edge: whatever it is, the caller gets a status.
+            return failure_of(error, path)
+
+    async def _unary(
+        self, method: UnaryMethod, context: CallContext, frames: FrameReader, receive: "Receive"
+    ) -> bytes | RpcFailure:
+        request = await frames.only()
+        interruption = Interruption(context.deadline, self._clock)
+        caller = Caller(receive, interruption.leave)
+        self._watch.add(caller)
+        try:
+            return await method.handle(request, context)
+        except asyncio.CancelledError as cancelled:
+            return interruption.absorb(cancelled)
+        finally:
+            interruption.disarm()
+            self._watch.remove(caller)
+
+    async def _stream(
+        self,
+        method: StreamMethod,
+        context: CallContext,
+        encoding: bytes,
+        receive: "Receive",
+        response: "_StreamedResponse",
+    ) -> None:
+        interruption = Interruption(context.deadline, self._clock)
+        caller = Caller(receive, interruption.leave)
+        requests = _messages(FrameReader(caller.receive, self._max_message_bytes, encoding))
+        self._watch.add(caller)
+        self._in_flight.begin_stream(interruption.shut_down)
+        try:
+            await response.send_all(method.handle(requests, context))
+        except asyncio.CancelledError as cancelled:
+            await response.fail(interruption.absorb(cancelled))
+        finally:
+            interruption.disarm()
+            self._watch.remove(caller)
+            self._in_flight.end_stream(interruption.shut_down)
+
+
+class _StreamedResponse:
+    """Knows whether the response has begun, and so where its status goes: in trailers, or in place of everything."""
+
+    def __init__(self, send: "Send", path: str) -> None:
+        self._send = send
+        self._path = path
+        self._begun = False
+
+    async def send_all(self, messages: AsyncIterator[bytes]) -> None:
+        """Send every message, then the status. Raises only when this task is cancelled."""
+        try:
+            async for message in messages:
+                await self._begin()
+                await self._wait_for_room({"type": "http.response.body", "body": frame(message), "more_body": True})
+            await self._begin()
+            await self._finish(_OK)
+        except Exception as error:  # A front-end's edge, as above.
+            await self.fail(failure_of(error, self._path))
+        finally:
+            # An iterator that is no generator has nothing to close.
+            if (close := getattr(messages, "aclose", None)) is not None:
+                await close()
+
+    async def fail(self, failure: RpcFailure) -> None:
+        """End with a status other than OK."""
+        if self._begun:
+            await self._finish({"type": "http.response.trailers", "headers": _status_headers(failure)})
+        else:
+            await _answer(self._send, failure)
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await self._send(_START)
+
+    async def _finish(self, trailers: "Message") -> None:
+        await _send_all(self._send, _END, trailers)
+
+    async def _wait_for_room(self, body: "Message") -> None:
+        """Send, and wait until the server takes more. A server's own future is not ours to cancel: it will set it."""
+        sent = self._send(body)
+        try:
+            await (asyncio.shield(sent) if isinstance(sent, asyncio.Future) else sent)
+        except OSError:  # ASGI's way to say so.
+            raise Cancelled("The client went away") from None
+
+
+async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
+    while (message := await frames.next()) is not None:
+        yield message
+
+
+def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
+    return [(b"grpc-status", b"%d" % failure.code), (b"grpc-message", encode_message(failure.message))]
+
+
+async def _answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
+    """Send a whole response. A failure is headers alone, which gRPC calls trailers-only."""
+    if isinstance(reply, bytes):
+        await _send_all(send, _START, {"type": "http.response.body", "body": frame(reply)}, _OK)
+    elif reply is not None:
+        headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS)]
+        await _send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, _END)
+
+
+async def _refuse(send: "Send", status: int, why: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", b"0"), why]
+    await _send_all(send, {"type": "http.response.start", "status": status, "headers": headers}, _END)
+
+
+async def _send_all(send: "Send", *messages: "Message") -> None:
+    try:
+        for message in messages:
+            await send(message)
+    except OSError:  # How ASGI servers say that nobody listens any more.
+        return

@@ -1,0 +1,218 @@
+"""The Envoy host's supervisor: starts Envoy with the application inside, turns signals into a drain, cleans up.
+
+A light process: it imports neither tensorflow nor the application, and holds no request.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPException
+from pathlib import Path
+
+import click
+
+from tpuserve_server.hosts import envoy_config, envoy_process
+from tpuserve_server.hosts.addresses import check_free
+from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin
+from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
+from tpuserve_server.hosts.stop_signals import StopSignals
+
+# One thread parses HTTP for all connections. The application's one event loop is the limit long before it, and more
+# threads would only compete with that loop and the model for the same cores.
+_WORKER_THREADS = 1
+# Between two questions to Envoy's admin interface, at start and at the end.
+_ASK_AGAIN_S = 0.02
+# How long the application may take to release things once everything is drained.
+_STOP_TIMEOUT_S = 10.0
+# A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
+_MAX_SOCKET_PATH_BYTES = 103
+
+
+def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -> int:
+    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; for the main thread.
+
+    `asgi_entry` names an `EnvoyEntry` as `module:attribute`; `environment` is what its factory finds in `os.environ`
+    beside what is in this process's own. A second signal kills at once.
+    """
+    if options.grpc_socket_path is not None:
+        # Envoy does not run in this folder.
+        options = dataclasses.replace(options, grpc_socket_path=os.path.abspath(options.grpc_socket_path))
+    try:
+        check_free(options)
+        embedding = envoy_config.Embedding(envoy_process.embedding_library(), asgi_entry)
+        with _runtime_folder() as folder:
+            return asyncio.run(_Supervisor(options, embedding, folder).run(environment))
+    except HostError as error:
+        click.echo(f"tpuserve: {error}", err=True)
+        return 1
+
+
+@contextlib.contextmanager
+def _runtime_folder() -> Iterator[Path]:
+    """A folder that only this user can enter, with a path short enough for a UNIX socket in it."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-")))
+        if len(os.fsencode(folder / "admin.sock")) > _MAX_SOCKET_PATH_BYTES:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-", dir="/tmp")))
+        yield folder
+
+
+class _Supervisor:
+    """One run of Envoy."""
+
+    def __init__(self, options: HostOptions, embedding: envoy_config.Embedding, folder: Path) -> None:
+        self._options = options
+        self._embedding = embedding
+        self._folder = folder
+        self._admin = EnvoyAdmin(folder / "admin.sock")
+        self._ready = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._live = False
+        self._failure: str | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self, environment: Mapping[str, str]) -> int:
+        """Start, serve, drain, stop. Raises HostError when Envoy cannot start or ends by itself."""
+        signals = StopSignals(self._force)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = process = await self._start(environment, theirs.fileno())
+        channel = await Channel.over(ours)
+        hearing = asyncio.create_task(self._hear(channel))
+        serving = asyncio.create_task(self._serve(signals, channel))
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await hearing  # Its last words, up to the end of the stream.
+                raise self._died(ended.result())
+            serving.result()
+            await asyncio.wait({ended}, timeout=_STOP_TIMEOUT_S)
+        finally:
+            self._kill()
+            serving.cancel()
+            channel.close()
+            await process.wait()
+            await hearing
+        return 0
+
+    async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
+        config = self._folder / "envoy.json"
+        config.write_text(json.dumps(envoy_config.bootstrap(self._options, self._embedding, self._admin.path)))
+        setup = ChildSetup(
+            options=self._options,
+            channel=channel,
+            directory=os.getcwd(),
+            environment={name: os.environ.get(name) for name in envoy_process.EMBEDDING_VARIABLES},
+        )
+        return await asyncio.create_subprocess_exec(
+            envoy_process.envoy_binary(),
+            *("--config-path", config, "--disable-hot-restart", "--concurrency", str(_WORKER_THREADS)),
+            *(
+                "--drain-time-s",
+                str(envoy_config.FAREWELL_S),
+                "--drain-strategy",
+                "immediate",
+                "--log-level",
+                "warning",
+            ),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=[channel],
+            cwd=self._folder,
+            env={**envoy_process.child_environment(environment), VARIABLE: setup.to_json()},
+            # Ctrl-C in a terminal goes to every process of its group; it is for this one alone to pass on.
+            start_new_session=True,
+        )
+
+    async def _hear(self, channel: Channel) -> None:
+        async for message in channel.messages():
+            match message["type"]:
+                case "ready":
+                    self._ready.set()
+                case "failed":
+                    self._failure = message["why"]
+                case "idle":
+                    self._idle.set()
+
+    async def _serve(self, signals: StopSignals, channel: Channel) -> None:
+        """Until a signal has come and everything is drained."""
+        announcing = asyncio.create_task(self._announce(channel))
+        stopping = asyncio.create_task(signals.first())
+        try:
+            await asyncio.wait({announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._live and stopping.done():
+                return self._kill()  # No port is open yet: there is nothing to drain.
+            await announcing
+            await stopping
+        finally:
+            announcing.cancel()
+            stopping.cancel()
+        await self._drain(channel)
+        return channel.tell("stop")
+
+    async def _announce(self, channel: Channel) -> None:
+        await self._ready.wait()
+        await _until(self._admin.is_live)
+        self._live = True
+        listening = await asyncio.to_thread(self._admin.listening, self._options)
+        channel.tell("announce", listening=dataclasses.asdict(listening))
+
+    async def _drain(self, channel: Channel) -> None:
+        channel.tell("drain")
+        await asyncio.sleep(self._options.drain_delay_s)
+        try:
+            async with asyncio.timeout(self._options.drain_timeout_s):
+                await self._finish(channel)
+        except TimeoutError:
+            click.echo(
+                f"tpuserve: Requests were still in flight after {self._options.drain_timeout_s:g} s: cut.", err=True
+            )
+        except (OSError, HTTPException) as error:
+            click.echo(f"tpuserve: Envoy did not answer while draining ({error}): cut.", err=True)
+
+    async def _finish(self, channel: Channel) -> None:
+        """Send clients away, and wait until nothing is in flight, in the application or in Envoy."""
+        await asyncio.to_thread(self._admin.say_farewell)
+        gone_at_s = time.monotonic() + envoy_config.FAREWELL_S
+        channel.tell("finish")
+        await self._idle.wait()
+        await _until(self._admin.is_quiet)
+        # Who is still connected may be sending just now, not having heard the farewell yet.
+        await _until(lambda: time.monotonic() >= gone_at_s or self._admin.is_deserted())
+
+    def _died(self, code: int) -> HostError:
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._failure is not None:
+            return HostError(self._failure)
+        if not self._live:
+            return HostError(
+                f"Envoy could not start ({how}). Its own lines above say why; --host_backend=python does without."
+            )
+        return HostError(f"Envoy ended by itself ({how}); requests in flight were lost.")
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _force(self, code: int) -> None:
+        self._kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        sys.stderr.flush()
+        os._exit(code)
+
+
+async def _until(answer: Callable[[], bool]) -> None:
+    """Ask in another thread until the answer is yes: Envoy's admin interface has nothing that one could wait on."""
+    while not await asyncio.to_thread(answer):  # noqa: ASYNC110
+        await asyncio.sleep(_ASK_AGAIN_S)

@@ -1,0 +1,87 @@
+"""Envoy's admin interface over its UNIX socket. Blocking calls that take milliseconds."""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from tpuserve_server.hosts.addresses import join
+from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.envoy_config import STAT_PREFIX, addresses
+
+_TIMEOUT_S = 5.0
+
+_REQUESTS = f"http.{STAT_PREFIX}.downstream_rq_active"
+_CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
+# Answers that are complete for Envoy, but that a slow client has not taken yet.
+_UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
+
+
+class EnvoyAdmin:
+    """Raises OSError or http.client.HTTPException when Envoy does not answer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def is_live(self) -> bool:
+        """Whether Envoy accepts connections. False, too, while the admin interface is not there yet."""
+        try:
+            status, _ = self._ask("GET", "/ready")
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return status == 200
+
+    def listening(self, options: HostOptions) -> Listening:
+        """The addresses it is bound to, with the ports that it found for 0."""
+        _, body = self._ask("GET", "/listeners?format=json")
+        [listener] = json.loads(body)["listener_statuses"]
+        bound = [listener["local_address"], *listener.get("additional_local_addresses", ())]
+        return Listening(**dict(zip(addresses(options), map(_written, bound), strict=True)))
+
+    def say_farewell(self) -> None:
+        """From now on every answer asks its client to close the connection; new connections are taken no longer.
+
+        The listener is closed with a delay (--drain-time-s), so that what is on its way still comes in.
+        """
+        self._ask("POST", "/healthcheck/fail")
+        self._ask("POST", "/drain_listeners?graceful&skip_exit")
+
+    def is_quiet(self) -> bool:
+        """Whether no request is in flight and every answer has left."""
+        gauges = self._gauges()
+        return gauges[_REQUESTS] == 0 and gauges[_UNSENT_BYTES] == 0
+
+    def is_deserted(self) -> bool:
+        """Whether no client is connected."""
+        return self._gauges()[_CONNECTIONS] == 0
+
+    def _gauges(self) -> dict[str, int]:
+        _, body = self._ask("GET", f"/stats?format=json&type=Gauges&filter=^http.{STAT_PREFIX}.downstream_")
+        return {stat["name"]: stat["value"] for stat in json.loads(body)["stats"] if "name" in stat}
+
+    def _ask(self, method: str, path: str) -> tuple[int, bytes]:
+        connection = _UnixConnection(self.path)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _written(address: dict[str, Any]) -> str:
+    if "pipe" in address:
+        return f"unix:{address['pipe']['path']}"
+    return join(address["socket_address"]["address"], address["socket_address"]["port_value"])
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

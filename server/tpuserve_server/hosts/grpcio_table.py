@@ -1,0 +1,106 @@
+"""The method table as a grpc.aio generic handler."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, NoReturn, TypeAlias, cast
+
+import grpc
+import grpc.aio
+
+from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
+from tpuserve_server.core.errors import Code
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.hosts.grpc_headers import Metadata
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.interruption import Interruption
+from tpuserve_server.hosts.rpc_failure import RpcFailure, failure_of, unknown_method
+
+_STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+# grpcio leaves the kinds of handler untyped.
+Handler: TypeAlias = Any
+Unary: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
+Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
+
+
+class TableHandler(grpc.GenericRpcHandler):
+    """Bytes in, bytes out: no serializer runs in grpcio."""
+
+    def __init__(self, rpc: RpcTable, in_flight: InFlight, clock: Clock | None = None) -> None:
+        self._in_flight = in_flight
+        self._clock = clock or SystemClock()
+        self._handlers = {path: self._handler(path, method) for path, method in rpc.items()}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """The handler for a method path; one that answers UNIMPLEMENTED for a path we lack."""
+        path = handler_call_details.method
+        return self._handlers.get(path) or grpc.stream_stream_rpc_method_handler(_unknown(path))
+
+    def _handler(self, path: str, method: UnaryMethod | StreamMethod) -> Handler:
+        if isinstance(method, UnaryMethod):
+            return grpc.unary_unary_rpc_method_handler(self._unary(path, method))
+        # On the wire a stream of one message is a single message: this carries every kind of stream.
+        return grpc.stream_stream_rpc_method_handler(self._stream(path, method))
+
+    def _unary(self, path: str, method: UnaryMethod) -> Unary:
+        async def handle(request: bytes, context: Context) -> bytes:
+            self._in_flight.begin()
+            try:
+                return await method.handle(request, self._call_context(context))
+            except Exception as error:  # A front-end's edge: whatever it is, the caller gets a status.
+                await _abort(context, failure_of(error, path))
+            finally:
+                self._in_flight.end()
+
+        return handle
+
+    def _stream(self, path: str, method: StreamMethod) -> Stream:
+        async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+            # grpcio itself ends calls whose deadline passes; only the server's end is ours to bring.
+            interruption = Interruption(Deadline.never(), self._clock)
+            self._in_flight.begin()
+            self._in_flight.begin_stream(interruption.shut_down)
+            try:
+                async for message in method.handle(requests, self._call_context(context)):
+                    yield message
+            except asyncio.CancelledError as cancelled:
+                await _abort(context, interruption.absorb(cancelled))
+            except Exception as error:  # As above.
+                await _abort(context, failure_of(error, path))
+            finally:
+                interruption.disarm()
+                self._in_flight.end_stream(interruption.shut_down)
+                self._in_flight.end()
+
+        return handle
+
+    def _call_context(self, context: Context) -> CallContext:
+        # The stubs leave out that it is None for a call without a deadline.
+        remaining_s = cast("float | None", context.time_remaining())
+        deadline = Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
+        return CallContext(deadline, Metadata(_raw_metadata(context)))
+
+
+def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
+    """A generator, so that nothing is converted for a method that never looks."""
+    for key, value in context.invocation_metadata() or ():
+        # grpcio has undone a `-bin` value's base64.
+        yield (
+            key.encode(),
+            base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode("latin-1"),
+        )
+
+
+def _unknown(path: str) -> Stream:
+    async def handle(_requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        await _abort(context, unknown_method(path))
+        yield b""  # type: ignore[unreachable]  # It makes this a generator, which grpcio asks for.
+
+    return handle
+
+
+async def _abort(context: Context, failure: RpcFailure) -> NoReturn:
+    await context.abort(_STATUS[failure.code], failure.message)
+    raise AssertionError("grpcio's abort raises, which its stubs do not say")

@@ -1,0 +1,53 @@
+"""Ends a call's work early: its deadline passed, its caller left, or the server is going down."""
+
+import asyncio
+
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import Code, DeadlineExceeded
+from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure
+
+_DEADLINE_PASSED = RpcFailure(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+_CALLER_LEFT = RpcFailure(Code.CANCELLED, "The client went away")
+
+
+class Interruption:
+    """Cancels the task that made it, at most once, and says what status that cancellation stands for."""
+
+    __slots__ = ("_reason", "_task", "_timer")
+
+    def __init__(self, deadline: Deadline, clock: Clock) -> None:
+        """Arms the deadline. Raises DeadlineExceeded when it has passed already: such work is never begun."""
+        self._task = asyncio.current_task()
+        self._reason: RpcFailure | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if deadline.is_finite:
+            remaining_s = deadline.remaining_s(clock.monotonic_s())
+            if remaining_s <= 0:
+                raise DeadlineExceeded(_DEADLINE_PASSED.message)
+            self._timer = asyncio.get_running_loop().call_later(remaining_s, self._interrupt, _DEADLINE_PASSED)
+
+    def leave(self) -> None:
+        """The caller went away."""
+        self._interrupt(_CALLER_LEFT)
+
+    def shut_down(self) -> None:
+        """The server waits no longer for this call."""
+        self._interrupt(SHUTTING_DOWN)
+
+    def disarm(self) -> None:
+        """The work is over; what happens from here on interrupts nothing."""
+        self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def absorb(self, cancelled: asyncio.CancelledError) -> RpcFailure:
+        """The status that `cancelled` stands for. Raises it again when it was not this interruption's."""
+        if self._reason is None or self._task is None:
+            raise cancelled
+        self._task.uncancel()
+        return self._reason
+
+    def _interrupt(self, reason: RpcFailure) -> None:
+        if self._reason is None and self._task is not None:
+            self._reason = reason
+            self._task.cancel()

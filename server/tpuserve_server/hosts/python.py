@@ -1,0 +1,182 @@
+"""The Python host: grpc.aio and uvicorn on one uvloop. Runs wherever Python does, and is the one to debug in."""
+
+import asyncio
+import contextlib
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+import grpc.aio
+import uvicorn
+import uvloop
+
+from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_socket_path, join, listen
+from tpuserve_server.hosts.application import Application, HostError, HostOptions, Listening
+from tpuserve_server.hosts.grpcio_table import TableHandler
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Clients that keep connections open should be the ones to close them: a request may be on its way when we do.
+_KEEP_ALIVE_S = 3600
+# How long busy HTTP/1 clients get to hear "connection: close" with an answer before idle connections are closed.
+_FAREWELL_S = 1.0
+
+
+def run(application_factory: Callable[[], Application], options: HostOptions) -> int:
+    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; for the main thread.
+
+    `application_factory` is called on the event loop. A second signal ends the process at once.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(application_factory, options))
+        except HostError as error:
+            click.echo(f"tpuserve: {error}", err=True)
+            return 1
+    return 0
+
+
+async def _serve(application_factory: Callable[[], Application], options: HostOptions) -> None:
+    signals = StopSignals(_exit_now)
+    application = application_factory()
+    await application.start()
+    try:
+        in_flight = InFlight()
+        grpc_server = _GrpcServer(application, options, in_flight)
+        rest_server = _RestServer(application.rest, options, in_flight)
+        await grpc_server.start()
+        await rest_server.start()
+        application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address))
+        await signals.first()
+        application.drain()
+        await asyncio.sleep(options.drain_delay_s)
+        # Each bounds itself; this bounds a handler that will not be cancelled.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(options.drain_timeout_s + 2 * _FAREWELL_S):
+                await asyncio.gather(grpc_server.stop(options.drain_timeout_s), rest_server.stop(), in_flight.finish())
+    finally:
+        await application.stop()
+
+
+def _exit_now(code: int) -> None:
+    """End without waiting for anything: threads that run a model would hold an orderly exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class _GrpcServer:
+    """grpc.aio with the table, on a TCP port, a UNIX socket, both or neither."""
+
+    def __init__(self, application: Application, options: HostOptions, in_flight: InFlight) -> None:
+        self._server = grpc.aio.server(
+            handlers=[TableHandler(application.rpc, in_flight)],
+            options=[
+                ("grpc.max_receive_message_length", options.max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                # A second server on our port must fail, not take every other connection.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        self.address: str | None = None
+        self.socket_address: str | None = None
+        if options.grpc_port is not None:
+            port = self._bind(join(options.bind_address, options.grpc_port))
+            self.address = join(options.bind_address, port)
+        if options.grpc_socket_path is not None:
+            check_socket_path(options.grpc_socket_path)
+            self.socket_address = f"unix:{options.grpc_socket_path}"
+            self._bind(self.socket_address)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, wait for those in flight, cut what is left after `grace_s` seconds."""
+        await self._server.stop(grace_s)
+
+    def _bind(self, address: str) -> int:
+        try:
+            return self._server.add_insecure_port(address)
+        except RuntimeError:  # grpcio tells no more; it has logged the reason.
+            raise cannot_listen(address, "gRPC") from None
+
+
+class _RestServer(uvicorn.Server):
+    """uvicorn in somebody else's event loop, which also owns the signals."""
+
+    def __init__(self, app: "ASGIApp", options: HostOptions, in_flight: InFlight) -> None:
+        self._calls = _CountedCalls(app, in_flight)
+        super().__init__(
+            uvicorn.Config(
+                self._calls,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=math.ceil(options.drain_timeout_s),
+            )
+        )
+        self._socket: socket.socket | None = None
+        self._up = asyncio.Event()  # Set by `startup`, below.
+        self._task: asyncio.Task[None] | None = None
+        self.address: str | None = None
+        if options.rest_port is not None:
+            self._socket = listen(options.bind_address, options.rest_port, "REST")
+            self.address = join(options.bind_address, self._socket.getsockname()[1])
+
+    async def start(self) -> None:
+        if self._socket is not None:
+            self._task = asyncio.create_task(self.serve([self._socket]))
+            await self._up.wait()
+
+    async def stop(self) -> None:
+        """Say farewell with every answer, then close what is idle and wait for what is not."""
+        if self._task is None:
+            return
+        self._calls.farewell = True
+        if self.server_state.connections:
+            await asyncio.sleep(_FAREWELL_S)
+        self.should_exit = True
+        await self._task
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._up.set()
+
+
+class _CountedCalls:
+    """Counts the calls to an ASGI application, and asks clients to close their connections once it is time."""
+
+    def __init__(self, app: "ASGIApp", in_flight: InFlight) -> None:
+        self._app = app
+        self._in_flight = in_flight
+        self.farewell = False
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        async def send_farewell(message: "Message") -> None:
+            if self.farewell and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        self._in_flight.begin()
+        try:
+            await self._app(scope, receive, send_farewell)
+        finally:
+            self._in_flight.end()

@@ -1,0 +1,40 @@
+"""Which host serves: what was asked for, or the best one that runs here, and why."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.envoy_process import check_runs, embedding_library, envoy_binary, libpython
+
+Backend: TypeAlias = Literal["envoy", "python"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A host, and one sentence on why it was taken."""
+
+    backend: Backend
+    reason: str
+
+
+def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
+    """Resolve `--host_backend`. Raises HostError when Envoy was asked for and cannot run. Takes 0.1 s, blocking."""
+    if asked == "python":
+        return Selection("python", "It was asked for.")
+    obstacle = envoy_obstacle()
+    if obstacle is None:
+        return Selection("envoy", "It was asked for." if asked == "envoy" else "Everything it needs is here.")
+    if asked == "envoy":
+        raise obstacle
+    return Selection("python", f"Envoy cannot serve here. {obstacle}")
+
+
+def envoy_obstacle() -> HostError | None:
+    """What keeps the Envoy host from running here, if anything does."""
+    try:
+        embedding_library()
+        check_runs(envoy_binary())
+        libpython()
+    except HostError as error:
+        return error
+    return None

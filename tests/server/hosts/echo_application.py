@@ -1,0 +1,147 @@
+"""An Application that echoes, run by either host in a process of its own: `echo_application.py envoy|python OPTIONS`.
+
+It speaks of what happens as JSON lines on its standard output.
+"""
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.hosts.application import HostError, HostOptions, Listening
+from tpuserve_server.hosts.envoy_entry import EnvoyEntry
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+ERRORS = {code: type(code.name, (ServingError,), {"code": code}) for code in Code if code is not Code.OK}
+
+
+def say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+class EchoApplication:
+    """Every kind of method that a host carries, over bytes."""
+
+    def __init__(self) -> None:
+        if os.environ.get("ECHO_FAILS"):
+            raise HostError("There is nothing to echo.")
+        self._gate = asyncio.Event()
+        self.answered = 0
+        self.rpc: RpcTable = {
+            "/echo.Echo/Unary": UnaryMethod(self.unary),
+            "/echo.Echo/Size": UnaryMethod(self.size),
+            "/echo.Echo/Held": UnaryMethod(self.held),
+            "/echo.Echo/Open": UnaryMethod(self.open),
+            "/echo.Echo/Context": UnaryMethod(self.context),
+            "/echo.Echo/Fail": UnaryMethod(self.fail),
+            "/echo.Echo/Count": StreamMethod(self.count),
+            "/echo.Echo/Each": StreamMethod(self.each),
+            "/echo.Echo/Watch": StreamMethod(self.watch),
+        }
+        self._draining = False
+
+    async def start(self) -> None:
+        say("start")
+
+    def announce(self, listening: Listening) -> None:
+        say("announce", **dataclasses.asdict(listening), pid=os.getpid())
+
+    def drain(self) -> None:
+        self._draining = True
+        say("drain")
+
+    async def stop(self) -> None:
+        say("stop", answered=self.answered)
+
+    async def unary(self, request: bytes, _context: CallContext) -> bytes:
+        self.answered += 1
+        return request
+
+    async def size(self, request: bytes, _context: CallContext) -> bytes:
+        """As many bytes as the request's number says, or the size of a request that is none."""
+        return bytes(int(request)) if request.isdigit() else str(len(request)).encode()
+
+    async def held(self, request: bytes, _context: CallContext) -> bytes:
+        say("held")
+        try:
+            await self._gate.wait()
+        except asyncio.CancelledError:
+            say("cancelled")
+            raise
+        self.answered += 1
+        return request
+
+    async def open(self, _request: bytes, _context: CallContext) -> bytes:
+        self._gate.set()
+        return b""
+
+    async def context(self, _request: bytes, context: CallContext) -> bytes:
+        remaining_s = context.deadline.remaining_s(asyncio.get_running_loop().time())
+        deadline = remaining_s if context.deadline.is_finite else None
+        return json.dumps({"metadata": dict(context.metadata), "deadline": deadline}).encode()
+
+    async def fail(self, request: bytes, _context: CallContext) -> bytes:
+        code, _, message = request.decode().partition(" ")
+        if code == "bug":
+            raise ZeroDivisionError("a secret of the server")
+        raise ERRORS[Code[code]](message)
+
+    async def count(self, requests: AsyncIterator[bytes], _context: CallContext) -> AsyncIterator[bytes]:
+        async for request in requests:
+            for number in range(int(request)):
+                yield str(number).encode()
+            raise ERRORS[Code.ABORTED]("counted, and that is all")
+
+    async def each(self, requests: AsyncIterator[bytes], _context: CallContext) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request
+
+    async def watch(self, _requests: AsyncIterator[bytes], _context: CallContext) -> AsyncIterator[bytes]:
+        yield b"watching"
+        say("watching")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            say("cancelled")
+            raise
+
+    async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """POST echoes up to a limit; /ready tells; /held waits for its client to go."""
+        limit = 1 << 20 if scope["path"] == "/limited" else 1 << 40
+        body = bytearray()
+        while len(body) <= limit:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        status = 413 if len(body) > limit else 503 if scope["path"] == "/ready" and self._draining else 200
+        if scope["path"] == "/held":
+            say("held")
+            say((await receive())["type"])
+        self.answered += 1
+        await send({"type": "http.response.start", "status": status, "headers": [(b"x-echo", b"1")]})
+        await send({"type": "http.response.body", "body": bytes(body) if status == 200 else b""})
+
+
+asgi = EnvoyEntry(EchoApplication)
+
+
+def main(backend: str, options: HostOptions) -> int:
+    if backend == "python":
+        from tpuserve_server.hosts import python
+
+        return python.run(EchoApplication, options)
+    from tpuserve_server.hosts import envoy
+
+    return envoy.run("echo_application:asgi", options, {})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], HostOptions(**json.loads(sys.argv[2]))))
