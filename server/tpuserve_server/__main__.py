@@ -9,10 +9,11 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.selection import HostChoice, choose_host
+from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.selection import Selection, select_host
 from tpuserve_server.logs import configure_logging
-from tpuserve_server.settings import Settings
+from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
+from tpuserve_server.tensorflow_start import start_tensorflow
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ Ctrl-C and a clean drain, 1 when the server cannot start or had to be forced, 2 
 """
 
 
-class _Sizes(click.ParamType):
+class _Sizes(click.ParamType[tuple[int, ...]]):
     """`1,8,32`"""
 
     name = "n,n,…"
@@ -116,10 +117,10 @@ def serve(model_base_path: Path | None, **flags: Any) -> None:  # noqa: ANN401 -
     settings = _validate(model_base_path=_base_path(model_base_path, flags["model_name"]), **flags)
     configure_logging()
     try:
-        choice = choose_host(settings.host_backend)
-    except RuntimeError as error:
+        status = _run(select_host(settings.host_backend), settings)
+    except HostError as error:
         raise click.ClickException(str(error)) from error
-    sys.exit(_run(choice, settings))
+    sys.exit(status)
 
 
 def _base_path(flag: Path | None, model_name: str) -> Path:
@@ -143,28 +144,30 @@ def _validate(**values: Any) -> Settings:  # noqa: ANN401 - validated here
         raise click.UsageError(f"{flag}{first['msg'].removeprefix('Value error, ')}") from error
 
 
-def _run(choice: HostChoice, settings: Settings) -> int:
+def _run(selection: Selection, settings: Settings) -> int:
     options = HostOptions(
         bind_address=settings.bind_address,
         grpc_port=settings.port or None,
         rest_port=settings.rest_api_port or None,
-        grpc_socket_path=settings.grpc_socket_path,
+        grpc_socket_path=str(settings.grpc_socket_path) if settings.grpc_socket_path else None,
         max_message_bytes=settings.max_request_bytes,
         max_body_bytes=settings.max_request_bytes,
         drain_delay_s=settings.drain_delay_seconds,
         drain_timeout_s=settings.drain_timeout_seconds,
     )
-    if choice.host == "envoy":
+    host_note = f"{selection.backend}: {selection.reason}"
+    logger.info("Host %s", host_note)
+    if selection.backend == "envoy":
         # The supervisor stays light: TensorFlow is imported by the process that Envoy embeds, and by no other.
         from tpuserve_server.hosts import envoy
 
-        return envoy.run(
-            "tpuserve_server.embedded:asgi", options, {"TPUSERVE_EMBEDDED_SETTINGS": settings.model_dump_json()}
-        )
+        environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
+        return envoy.run("tpuserve_server.embedded:asgi", options, environment)
+    start_tensorflow()
     from tpuserve_server.app import build
     from tpuserve_server.hosts import python
 
-    return python.run(lambda: build(settings), options)
+    return python.run(lambda: build(settings, host_note), options)
 
 
 def main() -> None:

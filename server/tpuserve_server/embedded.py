@@ -5,18 +5,20 @@ The supervisor (`tpuserve serve`) passes the validated settings through the envi
 
 import os
 
-from tpuserve_server.app import build
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
 from tpuserve_server.logs import configure_logging
-from tpuserve_server.settings import Settings
-
-SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
+from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
+from tpuserve_server.tensorflow_start import start_tensorflow
 
 
 def _build() -> Application:
     configure_logging()
-    return build(Settings.model_validate_json(os.environ[SETTINGS_VARIABLE]))
+    start_tensorflow()
+    from tpuserve_server.app import build
+
+    settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
+    return build(settings, os.environ[HOST_NOTE_VARIABLE])
 
 
 asgi = EnvoyEntry(_build)

@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 
-DEFAULT_MAX_REQUEST_BYTES = 64 * 2**20
+# How the supervisor of the Envoy host hands what it decided to the process that serves.
+SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
+HOST_NOTE_VARIABLE = "TPUSERVE_EMBEDDED_HOST_NOTE"
 
 
 class Settings(BaseModel):
@@ -37,7 +39,7 @@ class Settings(BaseModel):
     bfloat16_kernels: bool = True
 
     rest_api_timeout_in_ms: int = Field(default=30000, ge=1)
-    max_request_bytes: int = Field(default=DEFAULT_MAX_REQUEST_BYTES, ge=1, lt=2**31)
+    max_request_bytes: int = Field(default=64 * 2**20, ge=1, lt=2**31)
     drain_delay_seconds: float = Field(default=0.0, ge=0)
     drain_timeout_seconds: float = Field(default=30.0, ge=0)
 

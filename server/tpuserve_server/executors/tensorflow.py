@@ -64,6 +64,8 @@ class TensorFlowExecutor:
         config = config_pb2.ConfigProto(
             intra_op_parallelism_threads=self._options.intra_op_parallelism,
             inter_op_parallelism_threads=self._options.inter_op_parallelism,
+            # A GPU that is there is not this executor's: TensorFlow would take all of its memory.
+            device_count={"GPU": 0},
             # Threads of its own would outlive no session, but each session would bring as many as there are cores.
             use_per_session_threads=False,
         )
