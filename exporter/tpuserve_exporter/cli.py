@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROG_NAME = "tpuserve export"
 _BROKEN_OFF = 130
+# Columns of tables written to a file or a pipe.
+_LOG_WIDTH = 120
 
 _EPILOG = """\b
 Examples:
@@ -135,8 +137,16 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="What the layers compute in; variables keep their dtype.",
 )
 @click.option("--check", type=_FILE, help="Inputs (.npz, by name) to check with, instead of made-up ones.")
-@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance [1e-5; 2e-2 with bfloat16].")
-@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance [1e-4; 2e-2 with bfloat16].")
+@click.option(
+    "--atol",
+    type=click.FloatRange(min=0),
+    help="Absolute tolerance [1e-5; in bfloat16 2e-2; with another --compute-dtype 5e-2].",
+)
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    help="Relative tolerance [1e-4; in bfloat16 2e-2; with another --compute-dtype 5e-2].",
+)
 @click.option(
     "--warmup", type=_FILE, help="Inputs (.npz, by name) for the warm-up requests, instead of the checked ones."
 )
@@ -189,7 +199,7 @@ class Reporter:
 
         self._write(failure_document(error))
         if not self._as_json:
-            print_failure(Console(stderr=True), error)
+            print_failure(Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH), error)
         return error.exit_code
 
     def _write(self, document: dict[str, Any]) -> None:

@@ -19,14 +19,14 @@ class Tolerance:
     rtol: float
 
     @classmethod
-    def choose(cls, computes_in_bfloat16: bool, atol: float | None, rtol: float | None) -> "Tolerance":
+    def choose(cls, in_bfloat16: bool, converted: bool, atol: float | None, rtol: float | None) -> "Tolerance":
         """What was asked for, else a few units in the last place of what the model computes in.
 
-        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %), and kernels for other batch sizes, or ones fused with
-        their neighbours, round at other places.
+        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %), and kernels for other batch sizes round at other
+        places. `converted` to another compute dtype, a model rounds everywhere else.
         """
-        default_atol, default_rtol = (2e-2, 2e-2) if computes_in_bfloat16 else (1e-5, 1e-4)
-        return cls(default_atol if atol is None else atol, default_rtol if rtol is None else rtol)
+        default = cls(5e-2, 5e-2) if converted else cls(2e-2, 2e-2) if in_bfloat16 else cls(1e-5, 1e-4)
+        return cls(default.atol if atol is None else atol, default.rtol if rtol is None else rtol)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How a checkpoint's variables met a model's: by name, never by value."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -35,7 +35,7 @@ class RestoreReport:
     entries: tuple[Entry, ...]
     optimizer_state: tuple[str, ...] = ()
     bookkeeping: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def of(self, *fates: Fate) -> list[Entry]:
         return [entry for entry in self.entries if entry.fate in fates]

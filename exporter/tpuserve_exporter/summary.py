@@ -12,6 +12,9 @@ from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.export import Exported
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 
+# Of a mismatch table: enough to see what is wrong, and still on one screen.
+_MOST_ROWS = 30
+
 
 def success_document(exported: Exported, seconds: float) -> dict[str, Any]:
     """The JSON report of an export that passed every check."""
@@ -87,6 +90,8 @@ def _mismatch_table(problems: list[Entry]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="The checkpoint does not fit the model", title_justify="left")
     for column in ("variable", "what", "model", "checkpoint"):
         table.add_column(column, overflow="fold")
-    for entry in problems:
+    for entry in problems[:_MOST_ROWS]:
         table.add_row(Text(entry.name), Text(entry.fate), Text(entry.model or "-"), Text(entry.checkpoint or "-"))
+    if len(problems) > _MOST_ROWS:
+        table.add_row(Text(f"and {len(problems) - _MOST_ROWS} more: --json or --report FILE lists them"))
     return table

@@ -1,6 +1,6 @@
 """Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tpuserve_exporter.samples import take_rows
@@ -10,22 +10,21 @@ WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 
 
 def write_warmup(
-    version: Path,
-    model_name: str,
-    signatures: Mapping[str, Signature],
-    samples: Mapping[str, Tensors],
-    batch_sizes: Sequence[int],
+    version: Path, model_name: str, requests: Iterable[tuple[Signature, Tensors]], batch_sizes: Sequence[int]
 ) -> int:
-    """Write the file into a version directory and return the number of records. TF Serving reads up to 1000."""
+    """Write the file into a version directory, with the first rows of each signature's samples.
+
+    Returns the number of records; TF Serving reads up to 1000.
+    """
     import tensorflow as tf
 
     path = version / WARMUP_FILE
     path.parent.mkdir(exist_ok=True)
     count = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for name, signature in signatures.items():
+        for signature, samples in requests:
             for rows in batch_sizes if signature.is_batchable else (None,):
-                inputs = samples[name] if rows is None else take_rows(samples[name], slice(0, rows))
+                inputs = samples if rows is None else take_rows(samples, slice(0, rows))
                 writer.write(_record(model_name, signature, inputs))
                 count += 1
     return count

@@ -6,7 +6,7 @@ objects hold it (TrackableObjectGraph in tensorflow/core/protobuf/trackable_obje
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _OPTIMIZER_EDGES = frozenset({"optimizer", "_optimizer"})
 _BOOKKEEPING_EDGES = frozenset(
     {"loss", "_loss_tracker", "_metrics", "compiled_metrics", "_compile_metrics", "compiled_loss", "_compile_loss"}
-    | {"keras_api", "seed_generator", "_random_generator", "_seed_generators", "save_counter"}
+    | {"keras_api", "seed_generator", "_random_generator", "_seed_generators", "save_counter", "step", "global_step"}
 )
 ROOT = 0
 
@@ -49,7 +49,7 @@ class ObjectGraph:
     reader: "tf.train.CheckpointReader"
     children: dict[int, dict[str, int]]
     variables: dict[int, StoredVariable]
-    slots: frozenset[int] = field(default=frozenset())
+    slots: frozenset[int]
 
     def reachable(self, start: int, without: frozenset[str]) -> Iterator[int]:
         """Objects under `start`, nearest first, not following edges named in `without`."""

@@ -1,7 +1,7 @@
 """What every kind of source comes to: something that writes a SavedModel, and something to compare it with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tpuserve_exporter.loaded_model import Runnable
@@ -26,4 +26,3 @@ class OpenedSource:
     step: int | None = None
     builder: str | None = None
     restore: RestoreReport | None = None
-    notes: tuple[str, ...] = field(default=())

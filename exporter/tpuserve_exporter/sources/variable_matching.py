@@ -27,10 +27,11 @@ class Matching:
     leftover: Sequence[StoredVariable]
     by_position: bool
 
-    def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, int, bool]:
-        """Higher is better: pairs of one shape, then pairs least in excess, then by name."""
+    def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, int, int, bool]:
+        """Higher is better: pairs of one shape, pairs at all, little left over (or much, where nothing fits), by name."""
         same_shape = sum(tuple(weights[index].shape) == stored.shape for index, stored in self.pairs.items())
-        return same_shape, -len(self.leftover), not self.by_position
+        left = len(self.leftover)
+        return same_shape, len(self.pairs), -left if self.pairs else left, not self.by_position
 
 
 def match(model: "keras.Model", graph: ObjectGraph) -> Matching:

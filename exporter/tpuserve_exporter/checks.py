@@ -1,0 +1,109 @@
+"""The checks a written version must pass: it loads, answers as its source does, and what its rows depend on is known."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
+from tpuserve_exporter.options import ExportOptions
+from tpuserve_exporter.parity import ParityResult, Tolerance, check_parity
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.row_independence import find_dependence
+from tpuserve_exporter.samples import find_samples
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.sources.opened import OpenedSource
+
+# The row-independence check wants neighbours, also where the largest batch is of one row.
+_LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSignature:
+    """One signature that passed, and the inputs it passed with. `depends_on` is empty for independent rows."""
+
+    signature: Signature
+    samples: Tensors
+    parity: ParityResult
+    depends_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedVersion:
+    """What the checks found of a written version."""
+
+    signatures: Mapping[str, CheckedSignature]
+    tolerance: Tolerance
+    compute_dtype: str
+
+
+class Checks:
+    """Runs the checks of one export. `warn` takes what a user should know of a version that passes."""
+
+    def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
+        self._options = options
+        self._progress = progress
+        self._warn = warn
+
+    def run(self, source: OpenedSource, version: Path) -> CheckedVersion:
+        """Raises SessionLoadFailed, SamplesUnfit or ParityFailed."""
+        with contextlib.ExitStack() as open_models:
+            with self._progress.step("Load it in a session") as step:
+                session = open_models.enter_context(open_session(version))
+                step.detail = "; ".join(str(signature) for signature in session.signatures.values())
+            python = self._load_by_python(source, version)
+            tolerance = self._choose_tolerance(session)
+            reference = source.reference or python or session
+            loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
+            checked = {
+                name: self._check(signature, session, reference, loaded, tolerance)
+                for name, signature in session.signatures.items()
+            }
+            compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
+        return CheckedVersion(checked, tolerance, compute_dtype)
+
+    def _load_by_python(self, source: OpenedSource, version: Path) -> PythonModel | None:
+        """Models that load in a session alone are served all the same, if they came so."""
+        with self._progress.step("Load it by Python"):
+            try:
+                return PythonModel(version)
+            except Exception as error:  # TensorFlow raises nearly anything here
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                if source.reference is not None:
+                    raise ParityFailed(f"the SavedModel does not load by Python: {reason}") from error
+        self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
+        return None
+
+    def _choose_tolerance(self, session: SessionModel) -> Tolerance:
+        options = self._options
+        converted = options.model.compute_dtype != "keep"
+        return Tolerance.choose(session.uses_bfloat16(), converted, options.atol, options.rtol)
+
+    def _check(
+        self,
+        signature: Signature,
+        session: SessionModel,
+        reference: Runnable,
+        loaded: Mapping[str, Runnable],
+        tolerance: Tolerance,
+    ) -> CheckedSignature:
+        rows = max(*self._options.batch_sizes, _LEAST_ROWS)
+        samples = find_samples(signature, rows, self._options.check, session)
+        with self._progress.step(f"Compare {signature.name} with the source") as step:
+            parity = check_parity(signature, samples, self._options.batch_sizes, reference, loaded, tolerance)
+            step.detail = (
+                f"{parity.comparisons} comparisons over {parity.rows} row(s), largest difference "
+                f"{parity.max_abs_difference:.3g} (allowed {tolerance.atol:g} + {tolerance.rtol:g} * |expected|)"
+            )
+        return CheckedSignature(signature, samples, parity, self._check_rows(signature, samples, session, tolerance))
+
+    def _check_rows(self, signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> str:
+        if not signature.is_batchable:
+            return "no batch dimension"
+        with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
+            found = find_dependence(signature, samples, model, tolerance)
+            step.detail = "no" if found else "yes"
+        if found:
+            self._warn(f"a row of {signature.name} depends on {found}; requests will not share batches")
+        return found
