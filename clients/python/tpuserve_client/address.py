@@ -44,7 +44,7 @@ def _host_and_port(place: str, text: str) -> str:
         port = parts.port or DEFAULT_GRPC_PORT
     except ValueError as error:
         raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
-    if not parts.hostname or parts.path.strip("/") or parts.query or "@" in place:
+    if not parts.hostname or parts.path.strip("/") or parts.query or "@" in place or place.endswith(":"):
         raise InvalidArgument(f"Not a server's address: {text!r}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"

@@ -1,0 +1,21 @@
+"""What importing the client brings along."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["tpuserve_client", "tpuserve_client.grpc_transport", "tpuserve_client.cli"])
+def test_import_brings_no_tensorflow_and_no_server(module: str) -> None:
+    heavy = {"tensorflow", "tensorflow_serving", "tpuserve_server", "fastapi", "PIL"}
+    program = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert not heavy & set(loaded)
+
+
+def test_each_protocols_library_is_loaded_only_when_used() -> None:
+    program = "import sys, tpuserve_client as t; t.Client('http://localhost:1').close(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert "httpx" in loaded
+    assert "grpc" not in loaded

@@ -1,0 +1,45 @@
+"""When to try again, as a table: no clock, no sleep."""
+
+import pytest
+from tpuserve_client.errors import Code, TpuserveError, Unavailable, from_code
+from tpuserve_client.retry import Retry
+
+RETRY = Retry(max_attempts=5, initial_backoff_s=0.1, max_backoff_s=0.5, multiplier=2.0)
+
+
+@pytest.mark.parametrize(("attempt", "longest"), [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.5), (9, 0.5)])
+@pytest.mark.parametrize("jitter", [0.0, 0.25, 0.999])
+def test_backoff_is_drawn_from_zero_to_a_growing_bound(attempt: int, longest: float, jitter: float) -> None:
+    assert RETRY.backoff_s(attempt, jitter) == pytest.approx(jitter * longest)
+
+
+@pytest.mark.parametrize("code", sorted(set(Code) - {Code.OK, Code.UNAVAILABLE}))
+def test_nothing_but_unavailable_is_tried_again(code: Code) -> None:
+    assert RETRY.wait_s(from_code(code, ""), attempt=1, jitter=0.5, remaining_s=None) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "remaining_s", "wait_s"),
+    [
+        (Unavailable(""), 1, None, 0.05),
+        (Unavailable(""), 4, None, 0.25),
+        (Unavailable(""), 5, None, None),  # that was the last attempt
+        (Unavailable(""), 1, 0.06, 0.05),
+        (Unavailable(""), 1, 0.05, None),  # nothing would be left for the attempt
+        (Unavailable("", retry_after_s=3.0), 1, None, 3.0),
+        (Unavailable("", retry_after_s=0.01), 1, None, 0.05),  # a lower bound, not a wish to be hurried
+        (Unavailable("", retry_after_s=3.0), 1, 2.0, None),
+    ],
+)
+def test_wait(error: TpuserveError, attempt: int, remaining_s: float | None, wait_s: float | None) -> None:
+    got = RETRY.wait_s(error, attempt, jitter=0.5, remaining_s=remaining_s)
+    assert got == (None if wait_s is None else pytest.approx(wait_s))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_attempts": 0}, {"initial_backoff_s": -1.0}, {"max_backoff_s": 0.01}, {"multiplier": 0.5}],
+)
+def test_senseless_policy_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"max_attempts|backoff"):
+        Retry(**options)  # type: ignore[arg-type]  # max_attempts is an int in the one case that has it

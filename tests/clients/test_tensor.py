@@ -1,0 +1,99 @@
+"""TensorProto to numpy and back. tests/contract holds the same messages against tensorflow's own."""
+
+import numpy as np
+import pytest
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import Array
+from tpuserve_client.errors import Internal, InvalidArgument
+
+
+def proto(dtype: int, shape: list[int], **fields: object) -> serving_pb2.TensorProto:
+    made = serving_pb2.TensorProto(dtype=dtype, **fields)  # type: ignore[arg-type]  # numbers and fields by name
+    made.tensor_shape.SetInParent()
+    for size in shape:
+        made.tensor_shape.dim.add().size = size
+    return made
+
+
+def test_numbers_are_a_view_of_the_message() -> None:
+    content = np.arange(6, dtype="<f4").tobytes()
+    array = tensor.from_proto(proto(serving_pb2.DT_FLOAT, [2, 3], tensor_content=content))
+    assert not array.flags.owndata
+    assert not array.flags.writeable
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_packed_field_in_pieces_is_one_array() -> None:
+    pieces = [np.array([1, 2], "<f4").tobytes(), np.array([3], "<f4").tobytes()]
+    assert tensor.from_proto(proto(serving_pb2.DT_FLOAT, [3], float_val=pieces)).tolist() == [1, 2, 3]
+
+
+def test_last_value_is_repeated() -> None:
+    raw = np.array([1, 2], "<f8").tobytes()
+    assert tensor.from_proto(proto(serving_pb2.DT_DOUBLE, [4], double_val=[raw])).tolist() == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(serving_pb2.DT_INT32, 0), (serving_pb2.DT_STRING, b"")])
+def test_no_value_at_all_is_zero(dtype: int, value: object) -> None:
+    assert tensor.from_proto(proto(dtype, [2])).tolist() == [value, value]
+
+
+def test_strings_in_tensor_content_are_read() -> None:
+    content = b"\x02\x00\x03" + b"ab" + b"xyz"
+    array = tensor.from_proto(proto(serving_pb2.DT_STRING, [3], tensor_content=content))
+    assert array.tolist() == [b"ab", b"", b"xyz"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (proto(serving_pb2.DT_FLOAT, [2], tensor_content=b"1234"), r"float32\[2\].*2 values expected, 1 came"),
+        (proto(serving_pb2.DT_FLOAT, [2], tensor_content=b"12345"), "broken"),
+        (proto(serving_pb2.DT_FLOAT, [1], float_val=[b"12345678"]), "1 values expected, 2 came"),
+        (proto(serving_pb2.DT_INT32, [1], int_val=[b"\x80"]), "in the middle"),
+        (proto(serving_pb2.DT_STRING, [2], tensor_content=b"\x01\x01a"), "broken"),
+        (proto(serving_pb2.DT_FLOAT, [-1]), "without a full shape"),
+        (proto(serving_pb2.DT_RESOURCE, [1]), "no numpy form"),
+        (proto(1000, [1]), "no numpy form"),
+    ],
+)
+def test_broken_message_is_internal(broken: serving_pb2.TensorProto, message: str) -> None:
+    with pytest.raises(Internal, match=message):
+        tensor.from_proto(broken)
+
+
+def test_values_written_one_by_one_are_refused_rather_than_lost() -> None:
+    unpacked = b"\x2d" + np.float32(1.5).tobytes()  # field 5, fixed32
+    made = serving_pb2.TensorProto.FromString(proto(serving_pb2.DT_FLOAT, [1]).SerializeToString() + unpacked)
+    with pytest.raises(Internal, match="float_val is not packed"):
+        tensor.from_proto(made)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,  # not in C order
+        np.arange(4, dtype=">i4"),  # not little-endian
+        np.arange(8, dtype=np.int64)[::2],  # not contiguous
+    ],
+)
+def test_any_memory_layout_is_sent_row_by_row_little_endian(array: Array) -> None:
+    sent = tensor.to_proto(tensor.as_array(array))
+    assert sent.tensor_content == array.astype(array.dtype.newbyteorder("<")).tobytes(order="C")
+    np.testing.assert_array_equal(tensor.from_proto(sent), array)
+
+
+@pytest.mark.parametrize(
+    "value", ["größe", np.array(["größe"]), np.array("größe", np.dtypes.StringDType()), [["größe"]], "größe".encode()]
+)
+def test_text_of_any_kind_becomes_utf8_bytes(value: object) -> None:
+    array = tensor.as_array(value)
+    assert array.dtype == object
+    assert array.reshape(-1)[0] == "größe".encode()
+
+
+@pytest.mark.parametrize("value", [np.zeros(1, "M8[s]"), np.array([1], object), np.zeros(1, [("a", "i4")])])
+def test_what_no_tensor_holds_is_refused(value: object) -> None:
+    with pytest.raises(InvalidArgument):
+        tensor.as_array(value)
