@@ -1,0 +1,198 @@
+"""`tpuserve predict` against a real server, with each kind of input file."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.cli import main
+from tpuserve_client.errors import Code
+
+from tests.clients.model_server import Failure, ModelServer
+
+ROW = [1.0, 2.0, 3.0, 4.0]
+ANSWER = [3.0, 5.0, 7.0, 9.0]
+
+
+@pytest.fixture(autouse=True)
+def _address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUSERVE_ADDRESS", address)
+
+
+def predict(content: object, *arguments: str) -> Result:
+    """The command with bytes, or anything else as JSON, on standard input."""
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return CliRunner().invoke(main, ["predict", *arguments, "--input", "-"], input=data)
+
+
+def answer(content: object, *arguments: str) -> dict[str, object]:
+    result = predict(content, *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    outputs: dict[str, object] = json.loads(result.stdout)["outputs"]
+    return outputs
+
+
+def encoded(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def zipped(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes a keyword for its own
+    return file.getvalue()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"instances": [ROW]},
+        {"instances": [{"x": ROW}]},
+        {"inputs": [ROW]},
+        {"inputs": {"x": [ROW]}, "signature_name": "serving_default"},
+        {"x": [ROW]},
+        [ROW],
+        [[1, 2, 3, 4]],
+        encoded(np.array([ROW], np.float32)),
+        zipped(x=np.array([ROW], np.float32)),
+    ],
+    ids=["rows", "named rows", "columns", "named columns", "names", "array", "integers", "npy", "npz"],
+)
+def test_every_kind_of_file_is_understood(content: object) -> None:
+    assert answer(content, "affine") == {"y": [ANSWER], "best": [3]}
+
+
+def test_base64_is_bytes() -> None:
+    assert answer({"a": 1, "b": ["x", {"b64": "eQ=="}, {"b64": "/w=="}]}, "pair") == {"b": ["x", "y", {"b64": "/w=="}]}
+
+
+def test_version_label_signature_and_output_are_passed_on(server: ModelServer) -> None:
+    assert answer([ROW], "affine", "--version", "5", "--signature", "serving_default", "--output", "best") == {
+        "best": [3]
+    }
+    assert answer([ROW], "affine", "--label", "stable")
+    seen = [(one.version, one.label, one.signature) for one in server.served if one.method == "Predict"]
+    assert seen == [(5, None, "serving_default"), (None, "stable", "")]
+
+
+def test_plain_output_is_a_line_for_each_output() -> None:
+    lines = predict([ROW], "affine").stdout.splitlines()
+    assert sorted(lines) == ["best\tint64[1]\t[3]", "y\tfloat32[1, 4]\t[[3., 5., 7., 9.]]"]
+
+
+def test_outputs_are_saved(tmp_path: Path) -> None:
+    assert predict([ROW], "affine", "--save", str(tmp_path / "out.npz")).exit_code == 0
+    assert predict({"a": 1, "b": ["x", "yz"]}, "pair", "--save", str(tmp_path / "text.npz")).exit_code == 0
+    with np.load(tmp_path / "out.npz") as saved:
+        assert saved["y"].tolist() == [ANSWER]
+        assert saved["y"].dtype == np.float32
+    with np.load(tmp_path / "text.npz") as saved:
+        assert saved["b"].tolist() == [b"x", b"yz"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "white"),
+    [(serving_pb2.DT_FLOAT, [], 1.0), (serving_pb2.DT_FLOAT, ["--no-scale"], 255.0), (serving_pb2.DT_UINT8, [], 255)],
+)
+@pytest.mark.parametrize("shape", [[-1, 2, 3, 3], [-1, 3, 2, 3], [-1, 2, 3], [2, 3, 3], [2, 3], [-1, 2, 3, 1]])
+def test_image_takes_the_shape_and_dtype_of_the_input(
+    server: ModelServer, dtype: int, options: list[str], white: float, shape: list[int]
+) -> None:
+    server.signatures["mirror"] = ({"x": (dtype, shape)}, {"x": (dtype, shape)})
+    outputs = answer(png(np.full((8, 12, 3), 255, np.uint8)), "mirror", *options)
+    pixels = np.array(outputs["x"])
+    assert list(pixels.shape) == [1 if size < 0 else size for size in shape]
+    assert (pixels == white).all()
+
+
+def test_image_of_any_size_keeps_its_own(server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_UINT8, [-1, -1, -1, 3])}
+    server.signatures["mirror"] = (spec, spec)
+    pixels = np.arange(30, dtype=np.uint8).reshape(2, 5, 3)
+    assert answer(png(pixels), "mirror") == {"x": [pixels.tolist()]}
+
+
+def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_STRING, [-1])}
+    server.signatures["mirror"] = (spec, spec)
+    content = png(np.zeros((1, 1), np.uint8))
+    result = predict(content, "mirror", "--json")
+    assert json.loads(result.stdout)["outputs"]["x"][0]["b64"]
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ({"x": (serving_pb2.DT_FLOAT, [-1, 64])}, "no shape for an image"),
+        ({"x": (serving_pb2.DT_BOOL, [-1, 2, 2])}, "cannot hold an image's values"),
+        ({"x": (serving_pb2.DT_FLOAT, [-1, 2, 2]), "z": (serving_pb2.DT_FLOAT, [])}, "An image is one input"),
+    ],
+)
+def test_image_for_a_model_that_takes_none_is_refused(
+    server: ModelServer, specs: dict[str, tuple[int, list[int]]], message: str
+) -> None:
+    server.signatures["mirror"] = (specs, specs)
+    result = predict(png(np.zeros((2, 2), np.uint8)), "mirror")
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not json", "neither JSON nor"),
+        (b"\x93NUMPY and no more", "not a numpy file"),
+        (b"PK\x03\x04 and no more", "not a numpy file"),
+        (b"\x89PNG and no more", "image cannot be read"),
+        ({"instances": [{"x": 1}, {"z": 1}]}, "same inputs"),
+        ({"x": [{"b64": 1}]}, "Not a value"),
+        ({"x": [[1, 2], [3]]}, "Not an array"),
+    ],
+)
+def test_broken_input_is_one_line(content: object, message: str, server: ModelServer) -> None:
+    result = predict(content, "single")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "Predict" not in server.methods()
+
+
+def test_servers_refusal_is_one_line(server: ModelServer) -> None:
+    server.failures.append(Failure(Code.NOT_FOUND, "Servable not found for request: Latest(m)"))
+    result = predict({"x": [ROW]}, "affine")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: NOT_FOUND: Servable not found for request: Latest(m)\n"
+
+
+@pytest.mark.parametrize("arguments", [["m"], ["m", "-i", "/no/such/file"], ["m", "-i", "-", "--version", "x"]])
+def test_wrong_usage_exits_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main, ["predict", *arguments]).exit_code == 2
+
+
+def test_version_and_label_exclude_each_other() -> None:
+    assert predict([ROW], "affine", "--version", "1", "--label", "stable").exit_code == 2
+
+
+def test_without_pillow_the_extra_is_named(address: str) -> None:
+    program = "import sys; sys.modules['PIL'] = None; from tpuserve_client.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", program, "predict", "single", "--input", "-", "--address", address],
+        input=png(np.zeros((2, 2), np.uint8)),
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert b"pip install 'tpuserve-client[image]'" in result.stderr
