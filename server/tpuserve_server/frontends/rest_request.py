@@ -27,7 +27,7 @@ class BodyTooLarge(ResourceExhausted):
 
 
 async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> bytes:
-    """The whole body; raises ClientGone on a disconnect, BodyTooLarge before it holds more than the limit and a chunk."""
+    """The whole body; raises ClientGone on a disconnect, BodyTooLarge once it is over the limit, by a chunk at most."""
     for name, value in scope["headers"]:
         if name == b"content-length" and _declared(value) > limit_bytes:
             raise BodyTooLarge(limit_bytes)

@@ -159,6 +159,8 @@ def _flatten(value: JsonValue) -> tuple[list[int], list[JsonValue], set[type]] |
 
 def _convert_leaves(leaves: list[JsonValue], kinds: set[type], wire_type: WireType) -> Array | None:
     field, dtype = wire_type.field, wire_type.dtype
+    if not leaves:
+        return np.empty(0, dtype)
     if field in _FLOAT_FIELDS:
         return _floats(leaves, dtype) if kinds <= _FLOAT_TYPES else None
     if field == "string_val":

@@ -1,0 +1,151 @@
+"""Stand-ins for what a front-end stands on: a service with scripted answers, metrics that remember, a set clock."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import (
+    DEFAULT_SIGNATURE_NAME,
+    ModelMetadata,
+    ModelSpec,
+    PredictRequest,
+    PredictResult,
+    ServableId,
+    Signature,
+    State,
+    Tensors,
+    TensorSpec,
+    VersionStatus,
+)
+
+FLOAT = np.dtype(np.float32)
+
+
+def half_plus_two_signature() -> Signature:
+    """x to y = x / 2 + 2, as TensorFlow Serving's own test model."""
+    return Signature(
+        DEFAULT_SIGNATURE_NAME,
+        inputs={"x": TensorSpec("x", FLOAT, None, "x:0")},
+        outputs={"y": TensorSpec("y", FLOAT, None, "y:0")},
+        method_name="tensorflow/serving/predict",
+    )
+
+
+def half_plus_two(inputs: Tensors) -> Tensors:
+    return {"y": inputs["x"] / np.float32(2) + np.float32(2)}
+
+
+@dataclass
+class FakeClock:
+    now_s: float = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+@dataclass(frozen=True)
+class Finished:
+    model: str
+    method: str
+    protocol: str
+    code: Code
+    latency_s: float
+
+
+@dataclass
+class FakeMetrics:
+    """Keeps what the front-ends report."""
+
+    finished: list[Finished] = field(default_factory=list)
+
+    def request_finished(self, *, model: str, method: str, protocol: str, code: Code, latency_s: float) -> None:
+        self.finished.append(Finished(model, method, protocol, code, latency_s))
+
+    def batch_finished(self, **measured: object) -> None:
+        raise AssertionError("front-ends run no batches")
+
+    def task_dropped(self, **measured: object) -> None:
+        raise AssertionError("front-ends drop no tasks")
+
+    def version_changed(self, **measured: object) -> None:
+        raise AssertionError("front-ends change no versions")
+
+
+class FakeService(InferenceService):
+    """One model, `m`, version 7, whose arithmetic, faults and readiness a test scripts. No registry, no batcher."""
+
+    def __init__(
+        self,
+        run: Callable[[Tensors], Tensors] = half_plus_two,
+        signatures: Mapping[str, Signature] | None = None,
+    ) -> None:
+        self.run = run
+        self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
+        self.requests: list[PredictRequest] = []
+        self.fault: Exception | None = None
+        self.not_ready = ""
+        self.listeners: list[Callable[[], None]] = []
+        # A test that clears it holds every prediction; `waiting` is set when one is held.
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = asyncio.Event()
+        self.cancelled = 0
+        self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
+
+    async def predict(self, request: PredictRequest) -> PredictResult:
+        self._check(request.spec)
+        self.requests.append(request)
+        self.waiting.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fault is not None:
+            raise self.fault
+        signature = self.signature(request.spec)
+        return PredictResult(ServableId("m", 7), signature.name, self.run(request.inputs))
+
+    def signature(self, spec: ModelSpec) -> Signature:
+        self._check(spec)
+        name = spec.signature_name or DEFAULT_SIGNATURE_NAME
+        if name not in self.signatures:
+            raise FailedPrecondition(f'Serving signature key "{name}" not found.')
+        return self.signatures[name]
+
+    def metadata(self, spec: ModelSpec) -> ModelMetadata:
+        self._check(spec)
+        return ModelMetadata(ServableId("m", 7), self.signatures)
+
+    def status(self, spec: ModelSpec) -> list[VersionStatus]:
+        if spec.name != "m" or not self.statuses:
+            raise NotFound(f"Could not find any versions of model {spec.name}")
+        return self.statuses
+
+    def models(self) -> list[str]:
+        return ["m"]
+
+    def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        self.listeners.append(on_change)
+        return lambda: self.listeners.remove(on_change)
+
+    def why_not_ready(self) -> str:
+        return self.not_ready
+
+    def set_ready(self, reason: str = "") -> None:
+        """Change readiness and tell listeners, from the calling thread."""
+        self.not_ready = reason
+        for listener in list(self.listeners):
+            listener()
+
+    def _check(self, spec: ModelSpec) -> None:
+        error: ServingError | None = None
+        if spec.name != "m":
+            error = NotFound(f"Servable not found for request: Latest({spec.name})")
+        elif spec.version not in (None, 7):
+            error = NotFound(f"Servable not found for request: Specific(m, {spec.version})")
+        if error is not None:
+            raise error

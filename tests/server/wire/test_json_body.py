@@ -1,0 +1,111 @@
+"""Parsing of REST bodies: what is JSON, what is refused, and in which words."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json_body import MAX_DEPTH, check_depth, parse_json
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def equal(left: object, right: object) -> bool:
+    """Equality in which NaN equals NaN."""
+    return json.dumps(left) == json.dumps(right)
+
+
+@given(JSON_VALUES)
+@settings(deadline=None)
+def test_any_document_is_read_as_pythons_parser_reads_it(value: object) -> None:
+    text = json.dumps(value)
+    assert equal(parse_json(text.encode()), json.loads(text))
+
+
+def test_bare_tokens_are_numbers() -> None:
+    numbers = parse_json(b'{"instances": [NaN, Infinity, -Infinity, 1]}')["instances"]
+    assert math.isnan(numbers[0])
+    assert numbers[1:] == [math.inf, -math.inf, 1]
+
+
+def test_numbers_beyond_a_double_are_infinite() -> None:
+    assert parse_json(b"[1e400, -1e400]") == [math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": 1, "b": 2, "a": 3}',
+        b'{"instances": [{"x": 1, "x": 2}]}',
+        b'{"instances": [{"x": {"b64": "", "b64": ""}}]}',
+        b'{"inputs": {"x": 1, "x": 1}}',
+        b'{"instances": [1, {"x": 1, "x": 1}]}',
+        b'{"u": [[[{"x": ":", "x": 1}]]]}',
+        b'[{"x": 1, "x": 1}]',
+        b'{"a": NaN, "a": 1}',
+    ],
+)
+def test_equal_keys_in_one_object_are_refused_wherever_it_is(body: bytes) -> None:
+    with pytest.raises(InvalidArgument, match=r"^JSON Parse error: duplicate key: [ax]$|duplicate key: b64$"):
+        parse_json(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": "b: c: d", "instances": ["x:y"]}',
+        b'{"instances": [{"x": {"b64": ""}}, {"x": {"b64": ""}}]}',
+        b'{"inputs": {"x": {"b64": ""}, "y": 1}}',
+        b'{"deep": [[{"x": 1}], {"x": 2}]}',
+        b'":"',
+    ],
+)
+def test_colons_and_equal_keys_in_different_objects_are_fine(body: bytes) -> None:
+    assert parse_json(body) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        (b"instances = [1, 2]", "JSON Parse error: Invalid value. at offset: 0"),
+        (b'{"a": 1', "JSON Parse error: Invalid value. at offset: 7"),
+        (b'{"a": 1} x', "JSON Parse error: Invalid value. at offset: 9"),
+        (b'{"a": nan}', "JSON Parse error: Invalid value. at offset: 6"),
+        (b'{"a": NaN', "JSON Parse error: Invalid value. at offset: 9"),
+        (b'"\xff"', "JSON Parse error: Invalid value. at offset: 0"),
+        (b'[NaN, "\xff"]', "JSON Parse error: Invalid value."),
+        (b"[NaN, " + b"1" * 5000 + b"]", "JSON Parse error: Invalid value."),
+        (b"[" * 2000, "JSON Parse error: Invalid value. at offset: 1025"),
+        (b"[NaN," + b"[" * 100_000, "JSON Parse error: nested more than 100 levels deep"),
+    ],
+)
+def test_what_is_no_json_is_refused(body: bytes, text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_json(body)
+    assert caught.value.message.startswith(text)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[1,{"b":0,"a":', "}]")])
+def test_nesting_is_bounded(opening: str, closing: str) -> None:
+    levels = 2 if opening.startswith("[1") else 1
+    for depth, is_fine in ((MAX_DEPTH, True), (MAX_DEPTH + levels, False)):
+        text = opening * (depth // levels) + "1" + closing * (depth // levels)
+        value = json.loads(text)
+        if is_fine:
+            check_depth(value, 0)
+        else:
+            with pytest.raises(InvalidArgument, match="nested more than 100 levels deep"):
+                check_depth(value, 0)
+
+
+def test_what_is_around_a_value_counts() -> None:
+    check_depth([[1]], MAX_DEPTH - 2)
+    with pytest.raises(InvalidArgument, match="nested more than"):
+        check_depth([[1]], MAX_DEPTH - 1)

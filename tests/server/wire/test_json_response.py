@@ -1,0 +1,147 @@
+"""REST predict responses: forms, numbers, strings and messages."""
+
+import base64
+import json
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array
+from tpuserve_server.wire.dtypes import BY_DTYPE
+from tpuserve_server.wire.json_response import encode_predictions
+
+NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Oc"]
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+
+
+@st.composite
+def arrays(draw: st.DrawFn, first: int | None = None) -> Array:
+    """Any numbers; with `first`, arrays of that many rows."""
+    dtype = draw(st.sampled_from(NUMERIC))
+    shape = draw(SHAPES) if first is None else (first, *draw(SHAPES))
+    if dtype == np.bool_:
+        return draw(hnp.arrays(np.bool_, shape))
+    raw = draw(hnp.arrays(np.uint8, (*shape, dtype.itemsize)))
+    return np.frombuffer(raw.tobytes(), dtype).reshape(shape)
+
+
+def strings(values: Sequence[object]) -> Array:
+    return np.array(values, np.object_)
+
+
+def check_numbers(value: object, array: Array) -> None:
+    """`value` has the array's shape, reads back to its numbers, and has floats where it has floats."""
+    if array.ndim == 0:
+        assert type(value) is {"b": bool, "i": int, "u": int}.get(array.dtype.kind, float)
+        with np.errstate(over="ignore"):
+            read = np.asarray(value).astype(array.dtype)
+        # float8's own NaNs are unknown to numpy's comparison.
+        is_float = array.dtype.kind not in "biu"
+        np.testing.assert_array_equal(
+            read.astype(float) if is_float else read, array.astype(float) if is_float else array
+        )
+        return
+    assert isinstance(value, list)
+    assert len(value) == len(array)
+    for item, row in zip(value, array, strict=True):
+        check_numbers(item, np.asarray(row))
+
+
+@given(arrays())
+@settings(max_examples=300, deadline=None)
+def test_every_number_of_every_dtype_reads_back(array: Array) -> None:
+    check_numbers(json.loads(encode_predictions({"y": array}, is_row=False))["outputs"], array)
+
+
+@given(arrays(first=2), arrays(first=2))
+@settings(max_examples=200, deadline=None)
+def test_rows_of_several_outputs_are_objects(left: Array, right: Array) -> None:
+    rows = json.loads(encode_predictions({"l": left, "r": right}, is_row=True))["predictions"]
+    assert len(rows) == 2
+    for index, row in enumerate(rows):
+        assert row.keys() == {"l", "r"}
+        check_numbers(row["l"], np.asarray(left[index]))
+        check_numbers(row["r"], np.asarray(right[index]))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_row", "body"),
+    [
+        ({"y": np.array([2.5, 3], np.float32)}, True, b'{"predictions":[2.5,3.0]}'),
+        ({"y": np.array([2.5, 3], np.float32)}, False, b'{"outputs":[2.5,3.0]}'),
+        ({"y": np.float32(0.1)}, False, b'{"outputs":0.1}'),
+        ({"y": np.array(True)}, False, b'{"outputs":true}'),
+        ({"y": np.array(1, ml_dtypes.bfloat16)}, False, b'{"outputs":1.0}'),
+        (
+            {"a": np.array([1], np.int64), "b": np.array([[1]], np.float32)},
+            True,
+            b'{"predictions":[{"a":1,"b":[1.0]}]}',
+        ),
+        ({"a": np.array([1], np.int64), "b": np.float32(1)}, False, b'{"outputs":{"a":[1],"b":1.0}}'),
+        ({"y": np.zeros((0, 3), np.float32)}, True, b'{"predictions":[]}'),
+        ({"a": np.zeros(0), "b": np.zeros(0)}, True, b'{"predictions":[]}'),
+        (
+            {"y": np.array([1, np.nan, np.inf, -np.inf], np.float32)},
+            True,
+            b'{"predictions":[1.0,NaN,Infinity,-Infinity]}',
+        ),
+        ({"y": np.array([[np.nan], [2]], np.float16)}, True, b'{"predictions":[[NaN],[2.0]]}'),
+        ({"y": np.float64(-np.inf)}, False, b'{"outputs":-Infinity}'),
+        (
+            {"a": np.array([np.nan, 1], np.float32), "s": strings([b"null", b"x"])},
+            True,
+            b'{"predictions":[{"a":NaN,"s":"null"},{"a":1.0,"s":"x"}]}',
+        ),
+        ({"s": strings([b"null", "é".encode()])}, True, '{"predictions":["null","é"]}'.encode()),
+        ({'"': strings([]), "b": strings([])}, False, b'{"outputs":{"\\"":[],"b":[]}}'),
+        ({"s": strings([b"ok", b"\xff"])}, True, b'{"predictions":["ok",{"b64":"/w=="}]}'),
+        ({"s_bytes": strings([[b"hello"]])}, True, b'{"predictions":[[{"b64":"aGVsbG8="}]]}'),
+        ({"x_bytes": np.array([1], np.int32)}, True, b'{"predictions":[1]}'),
+    ],
+)
+def test_bodies(outputs: dict[str, Array], is_row: bool, body: bytes) -> None:
+    outputs = {name: np.asarray(array) for name, array in outputs.items()}
+    assert encode_predictions(outputs, is_row=is_row) == body
+
+
+@given(st.lists(st.binary(max_size=4), max_size=5))
+@settings(deadline=None)
+def test_any_bytes_can_be_read_back(values: list[bytes]) -> None:
+    array = np.empty(len(values), np.object_)
+    array[:] = values
+    for name in ("s", "s_bytes"):
+        read = json.loads(encode_predictions({name: array}, is_row=True))["predictions"]
+        assert values == [
+            item.encode() if isinstance(item, str) else base64.b64decode(item["b64"], validate=True) for item in read
+        ]
+
+
+def test_transposed_outputs_are_written_in_order() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    body = encode_predictions({"a": array, "b": array}, is_row=True)
+    assert json.loads(body)["predictions"][1] == {"a": [1, 4], "b": [1, 4]}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_row", "message"),
+    [
+        ({}, True, "Cannot convert empty tensor map to JSON"),
+        ({"y": np.float32(1)}, True, "Tensor name: y has no shape information "),
+        (
+            {"a": np.zeros(2), "b": np.zeros(3)},
+            True,
+            "Tensor name: b has inconsistent batch size: 3 expecting: 2",
+        ),
+        ({"y": np.array([1], np.complex64)}, True, "Failed to write JSON value for tensor type: complex64"),
+        ({"y": np.zeros(1, "datetime64[s]")}, False, "Failed to write JSON value for tensor type: datetime64[s]"),
+    ],
+)
+def test_what_has_no_json_is_told_in_upstreams_words(outputs: dict[str, Array], is_row: bool, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        encode_predictions({name: np.asarray(array) for name, array in outputs.items()}, is_row=is_row)
+    assert caught.value.message == message

@@ -1,0 +1,103 @@
+"""GetModelMetadata as messages and as JSON."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_INVALID, DT_STRING
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataRequest,
+    GetModelMetadataResponse,
+    SignatureDefMap,
+)
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelMetadata, ModelSpec, ServableId, Signature, TensorSpec
+from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response, metadata_to_json
+
+SIGNATURE = Signature(
+    "serving_default",
+    inputs={"x": TensorSpec("x", np.dtype(ml_dtypes.bfloat16), (None, 3), "x:0")},
+    outputs={
+        "s": TensorSpec("s", np.dtype(np.object_), None, "s:0"),
+        "t": TensorSpec("t", np.dtype("datetime64[s]"), (), "t:0"),
+    },
+    method_name="tensorflow/serving/predict",
+)
+METADATA = ModelMetadata(ServableId("m", 123), {"serving_default": SIGNATURE})
+
+
+def test_response_has_every_signature_and_no_signature_name() -> None:
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA))
+    assert (response.model_spec.name, response.model_spec.version.value) == ("m", 123)
+    assert response.model_spec.signature_name == ""
+    signatures = SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(signatures)
+    signature = signatures.signature_def["serving_default"]
+    assert signature.method_name == "tensorflow/serving/predict"
+    assert signature.inputs["x"].name == "x:0"
+    assert signature.inputs["x"].dtype == DT_BFLOAT16
+    assert [dim.size for dim in signature.inputs["x"].tensor_shape.dim] == [-1, 3]
+    assert signature.outputs["s"].dtype == DT_STRING
+    assert signature.outputs["s"].tensor_shape.unknown_rank
+    assert signature.outputs["t"].dtype == DT_INVALID
+    assert not signature.outputs["t"].tensor_shape.unknown_rank
+
+
+def test_json_is_upstreams() -> None:
+    # tensorflow_serving/servables/tensorflow/testdata/saved_model_half_plus_two_2_versions_metadata.json
+    signature = Signature("s", {"x": SIGNATURE.inputs["x"]}, {}, "tensorflow/serving/regress")
+    assert metadata_to_json(ModelMetadata(ServableId("m", 123), {"s": signature})) == {
+        "model_spec": {"name": "m", "signature_name": "", "version": "123"},
+        "metadata": {
+            "signature_def": {
+                "signature_def": {
+                    "s": {
+                        "inputs": {
+                            "x": {
+                                "dtype": "DT_BFLOAT16",
+                                "tensor_shape": {
+                                    "dim": [{"size": "-1", "name": ""}, {"size": "3", "name": ""}],
+                                    "unknown_rank": False,
+                                },
+                                "name": "x:0",
+                            }
+                        },
+                        "outputs": {},
+                        "method_name": "tensorflow/serving/regress",
+                        "defaults": {},
+                    }
+                }
+            }
+        },
+    }
+
+
+def test_request_is_decoded() -> None:
+    request = GetModelMetadataRequest(
+        model_spec={"name": "m", "version": {"value": 2}}, metadata_field=["signature_def"]
+    )
+    assert decode_metadata_request(request.SerializeToString()) == ModelSpec("m", version=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"\xff", "Malformed GetModelMetadataRequest"),
+        (b"", "Missing ModelSpec"),
+        (
+            GetModelMetadataRequest(model_spec={"name": "m"}).SerializeToString(),
+            "GetModelMetadataRequest must specify at least one metadata_field",
+        ),
+        (
+            GetModelMetadataRequest(model_spec={"name": "m"}, metadata_field=["f"]).SerializeToString(),
+            "Metadata field f is not supported",
+        ),
+        (
+            GetModelMetadataRequest(model_spec={}, metadata_field=["signature_def"]).SerializeToString(),
+            "ModelSpec has no name specified.",
+        ),
+    ],
+)
+def test_bad_requests_are_told_in_upstreams_words(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        decode_metadata_request(body)
+    assert caught.value.message == message

@@ -1,0 +1,116 @@
+"""PredictRequest and PredictResponse against the official messages."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorflow_serving.apis import predict_pb2
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelSpec, PredictRequest, PredictResult, ServableId
+from tpuserve_server.wire.predict_proto import (
+    decode_predict_inputs,
+    decode_predict_spec,
+    encode_predict_response,
+    parse_predict_request,
+)
+
+
+def message(**spec: object) -> predict_pb2.PredictRequest:
+    request = predict_pb2.PredictRequest(model_spec=spec)
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto(np.array([[1, 2]], np.float32)))
+    return request
+
+
+def decode(body: bytes) -> PredictRequest:
+    proto = parse_predict_request(body)
+    return decode_predict_inputs(proto, decode_predict_spec(proto), Deadline(5.0))
+
+
+@pytest.mark.parametrize(
+    ("sent", "spec"),
+    [
+        ({"name": "m"}, ModelSpec("m")),
+        ({"name": "m", "signature_name": "s"}, ModelSpec("m", signature_name="s")),
+        ({"name": "m", "version": {"value": 9}}, ModelSpec("m", version=9)),
+        ({"name": "m", "version": {}}, ModelSpec("m", version=0)),
+        ({"name": "m", "version_label": "stable"}, ModelSpec("m", version_label="stable")),
+    ],
+)
+def test_request_is_decoded(sent: dict[str, object], spec: ModelSpec) -> None:
+    proto = message(**sent)
+    proto.output_filter.extend(["b", "a"])
+    request = decode(proto.SerializeToString())
+    assert request.spec == spec
+    assert request.output_filter == ("b", "a")
+    assert request.deadline == Deadline(5.0)
+    assert request.inputs.keys() == {"x"}
+    np.testing.assert_array_equal(request.inputs["x"], np.array([[1, 2]], np.float32))
+
+
+def test_streamed_options_and_client_id_are_ignored() -> None:
+    proto = message(name="m")
+    proto.client_id = b"c"
+    proto.predict_streamed_options.request_state = 1
+    assert decode(proto.SerializeToString()).spec == ModelSpec("m")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"\xff", "Malformed PredictRequest"),
+        (message(name="m").SerializeToString()[:-1], "Malformed PredictRequest"),
+        (b"", "Missing ModelSpec"),
+        (message().SerializeToString(), "ModelSpec has no name specified."),
+    ],
+)
+def test_what_is_no_request_for_a_model_is_refused(body: bytes, text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        decode(body)
+    assert caught.value.message == text
+
+
+def test_bad_tensor_is_named() -> None:
+    proto = message(name="m")
+    proto.inputs["x"].tensor_content = b"1"
+    with pytest.raises(InvalidArgument, match=r"^tensor parsing error: x: tensor_content has 1 bytes"):
+        decode(proto.SerializeToString())
+
+
+@given(
+    name=st.text(max_size=200),
+    version=st.integers(0, 2**63 - 1),
+    signature=st.text(max_size=5),
+    aliases=st.lists(st.text(max_size=150), max_size=4, unique=True),
+    as_content=st.booleans(),
+)
+@settings(deadline=None)
+def test_response_parses_to_the_official_message(
+    name: str, version: int, signature: str, aliases: list[str], as_content: bool
+) -> None:
+    outputs = {alias: np.full((index, 3), index, np.float32) for index, alias in enumerate(aliases)}
+    body = encode_predict_response(PredictResult(ServableId(name, version), signature, outputs), as_content=as_content)
+    response = predict_pb2.PredictResponse.FromString(body)
+    expected = predict_pb2.PredictResponse(
+        model_spec={"name": name, "version": {"value": version}, "signature_name": signature}
+    )
+    assert response.model_spec == expected.model_spec
+    assert response.outputs.keys() == outputs.keys()
+    for alias, array in outputs.items():
+        np.testing.assert_array_equal(tf.make_ndarray(response.outputs[alias]), array)
+    # Nothing is there that protobuf would not have written itself.
+    assert len(response.SerializeToString()) == len(body)
+
+
+def test_outputs_use_typed_fields_unless_told_otherwise() -> None:
+    result = PredictResult(
+        ServableId("m", 1), "s", {"y": np.array([1, 2], np.float32), "b": np.array([3], ml_dtypes.bfloat16)}
+    )
+    typed = predict_pb2.PredictResponse.FromString(encode_predict_response(result))
+    assert list(typed.outputs["y"].float_val) == [1, 2]
+    assert list(typed.outputs["b"].half_val) == [0x4040]
+    content = predict_pb2.PredictResponse.FromString(encode_predict_response(result, as_content=True))
+    assert content.outputs["y"].tensor_content == np.array([1, 2], np.float32).tobytes()
+    assert not content.outputs["y"].float_val
