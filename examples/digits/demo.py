@@ -23,8 +23,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from examples.digits.data import Digits, load  # noqa: E402 - the repository is no package
 from tpuserve_client import Client, TpuserveError  # noqa: E402
+
+from examples.digits.data import Digits, load  # noqa: E402 - the repository is no package
 
 BIN = Path(sys.executable).parent
 MODEL = "digits"
@@ -164,7 +165,8 @@ def predict(address: str, digits: Digits) -> None:
     right = predicted == digits.labels
     print("  true      ", " ".join(map(str, digits.labels[:BATCH])))
     print("  predicted ", " ".join(map(str, predicted[:BATCH])))
-    print("            ", " ".join(" " if good else "^" for good in right[:BATCH]).rstrip())
+    if not right[:BATCH].all():
+        print("            ", " ".join(" " if good else "^" for good in right[:BATCH]).rstrip())
     print(f"  accuracy on {len(right)} held-out digits: {right.mean():.3f}")
     if right.mean() < LOWEST_ACCURACY:
         raise DemoError(f"accuracy {right.mean():.3f} is below {LOWEST_ACCURACY}")
