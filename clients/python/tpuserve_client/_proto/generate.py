@@ -5,6 +5,7 @@ compiler, and every one two major versions newer. The descriptor itself has no s
 holds just that and makes its classes through protobuf's public API: one committed file for every protobuf release.
 """
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,22 +28,17 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
 
 
 def compiled(directory: Path) -> descriptor_pb2.FileDescriptorProto:
-    """The descriptor of serving.proto; leaves serving_pb2.pyi under `directory`. SystemExit if protoc refuses."""
-    from grpc_tools import protoc  # grpcio-tools is a development dependency only
-
+    """The descriptor of serving.proto; leaves serving_pb2.pyi under `directory`. CalledProcessError if protoc refuses."""
     descriptor_set = directory / "serving.binpb"
-    code = protoc.main(
-        [
-            "protoc",
-            f"--proto_path={PACKAGE_ROOT}",
-            f"--proto_path={Path(protoc.__file__).parent / '_proto'}",
-            f"--descriptor_set_out={descriptor_set}",
-            f"--pyi_out={directory}",
-            str(PACKAGE_ROOT / SOURCE),
-        ]
-    )
-    if code != 0:
-        raise SystemExit(code)
+    # A process of its own: protoc's C++ protobuf and tensorflow's cannot share one.
+    command = [
+        *(sys.executable, "-m", "grpc_tools.protoc"),
+        f"--proto_path={PACKAGE_ROOT}",
+        f"--descriptor_set_out={descriptor_set}",
+        f"--pyi_out={directory}",
+        str(PACKAGE_ROOT / SOURCE),
+    ]
+    subprocess.run(command, check=True)
     return descriptor_pb2.FileDescriptorSet.FromString(descriptor_set.read_bytes()).file[0]
 
 

@@ -1,0 +1,110 @@
+"""The client against a server built from the official messages and service stubs."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+from tpuserve_client import AsyncClient, Client, FailedPrecondition, State
+from tpuserve_client.errors import Code
+
+
+class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # type: ignore[misc]  # untyped upstream
+    """A model `half_plus_two` that answers in typed fields, as TensorFlow Serving does."""
+
+    def Predict(
+        self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
+    ) -> predict_pb2.PredictResponse:
+        if request.model_spec.signature_name == "absent":
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, 'Serving signature key "absent" not found.')
+        response = predict_pb2.PredictResponse()
+        response.model_spec.name = request.model_spec.name
+        response.model_spec.version.value = 123
+        response.model_spec.signature_name = "serving_default"
+        result = tf.make_ndarray(request.inputs["x"]) / 2 + 2
+        response.outputs["y"].dtype = tf.float32.as_datatype_enum
+        response.outputs["y"].tensor_shape.CopyFrom(tf.TensorShape(result.shape).as_proto())
+        response.outputs["y"].float_val.extend(result.reshape(-1).tolist())
+        return response
+
+    def GetModelMetadata(
+        self, request: get_model_metadata_pb2.GetModelMetadataRequest, context: grpc.ServicerContext
+    ) -> get_model_metadata_pb2.GetModelMetadataResponse:
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        for infos, name in (("inputs", "x"), ("outputs", "y")):
+            info = getattr(signatures.signature_def["serving_default"], infos)[name]
+            info.dtype = tf.float32.as_datatype_enum
+            info.tensor_shape.CopyFrom(tf.TensorShape([None, 2]).as_proto())
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.name = request.model_spec.name
+        response.model_spec.version.value = 123
+        assert list(request.metadata_field) == ["signature_def"]
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+
+class Models(model_service_pb2_grpc.ModelServiceServicer):  # type: ignore[misc]  # untyped upstream
+    """One available version and one that failed."""
+
+    def GetModelStatus(
+        self, request: get_model_status_pb2.GetModelStatusRequest, context: grpc.ServicerContext
+    ) -> get_model_status_pb2.GetModelStatusResponse:
+        response = get_model_status_pb2.GetModelStatusResponse()
+        states = get_model_status_pb2.ModelVersionStatus
+        response.model_version_status.add(version=123, state=states.AVAILABLE)
+        failed = response.model_version_status.add(version=9, state=states.END)
+        failed.status.error_code = Code.DATA_LOSS
+        failed.status.error_message = "cut short"
+        return response
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    place = "127.0.0.1:0" if request.param == "tcp" else f"unix:{tmp_path}/grpc.sock"
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Predictions(), server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(Models(), server)
+        servicer = health.HealthServicer()
+        servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        port = server.add_insecure_port(place)
+        server.start()
+        try:
+            yield place if request.param == "unix" else f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+def test_official_server_answers_the_client(address: str) -> None:
+    with Client(address) as client:
+        assert client.is_ready()
+        prediction = client.predict("half_plus_two", [[1, 2], [3, 4]])
+        assert prediction["y"].tolist() == [[2.5, 3.0], [3.5, 4.0]]
+        assert prediction["y"].dtype == np.float32
+        assert (prediction.model, prediction.version) == ("half_plus_two", 123)
+        assert str(client.metadata("half_plus_two").signature().inputs["x"]) == "x: float32[?, 2]"
+        assert [(one.version, one.state, one.error) for one in client.status("half_plus_two")] == [
+            (123, State.AVAILABLE, ""),
+            (9, State.END, "cut short"),
+        ]
+        with pytest.raises(FailedPrecondition, match='Serving signature key "absent" not found'):
+            client.predict("half_plus_two", {"x": np.ones(2, np.float32)}, signature_name="absent")
+
+
+async def test_official_server_answers_the_asyncio_client(address: str) -> None:
+    async with AsyncClient(address) as client:
+        assert await client.is_ready("half_plus_two")
+        prediction = await client.predict("half_plus_two", {"x": np.array([1, 2], np.float32)})
+        assert prediction["y"].tolist() == [2.5, 3.0]
