@@ -97,7 +97,18 @@ def _points_table(outcome: Outcome) -> Table:
     )
     for heading in ("host", "protocol"):
         table.add_column(heading)
-    for heading in ("in flight", "req/s", "p50 ms", "p99 ms", "CPU", "echo req/s", "echo CPU", "rate/echo", "CPU/echo"):
+    for heading in (
+        "in flight",
+        "req/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU",
+        "echo req/s",
+        "echo p99",
+        "echo CPU",
+        "rate/echo",
+        "CPU/echo",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for key in dict.fromkeys((point.host, point.protocol, point.in_flight) for point in outcome.points):
         table.add_row(*_row(outcome, *key))
@@ -115,6 +126,7 @@ def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> li
         _show(server, lambda point: f"{point.load.p99_ms:.2f}"),
         _show(server, lambda point: f"{point.cpu_s_per_1000:.3f}"),
         _show(echo, lambda point: f"{point.load.rate_per_s:,.0f}"),
+        _show(echo, lambda point: f"{point.load.p99_ms:.2f}"),
         _show(echo, lambda point: f"{point.cpu_s_per_1000:.3f}"),
         _ratio(server, echo, lambda point: point.load.rate_per_s),
         _ratio(server, echo, lambda point: point.cpu_s_per_1000),
