@@ -40,7 +40,7 @@ def test_ports_are_the_images_and_not_open_to_the_network() -> None:
 
 def test_docker_waits_longer_than_the_drain_takes() -> None:
     flags = parse_flags(SERVER.get("command", []))
-    assert seconds(SERVER["stop_grace_period"]) > flags["drain_delay_seconds"] + flags["drain_timeout_seconds"] + 5
+    assert seconds(SERVER["stop_grace_period"]) > flags["drain_delay_seconds"] + flags["drain_timeout_seconds"] + 10
 
 
 def test_health_is_the_images_own_check_with_time_to_load() -> None:
