@@ -38,6 +38,7 @@ class VersionManager:
         """Unload everything and join the threads; a load that is under way is finished first."""
         with self._lock:
             self._stopping = True
+        self._registry.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for name in self._registry.model_names():
             for aspired, state, _ in self._registry.snapshot(name):

@@ -67,6 +67,7 @@ class ModelRegistry:
         self._idle = threading.Condition(self._lock)
         self._models = {name: _Model() for name in sorted(model_names)}
         self._listeners: list[Callable[[], None]] = []
+        self._closed = False
 
     # Asked by requests.
 
@@ -82,7 +83,7 @@ class ModelRegistry:
             raise InvalidArgument(f"Unrecognized servable version label: {spec.version_label}")
         with self._lock:
             version = self._find(spec)
-            if version is None or version.loaded is None or version.state is not State.AVAILABLE:
+            if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
                 raise self._why_not(spec)
             version.handles += 1
             return ServableHandle(self, version, version.loaded)
@@ -130,6 +131,11 @@ class ModelRegistry:
                 if known is None or (known.state is State.END and _worth_retrying(known, wanted)):
                     versions[number] = _Version(wanted)
             _forget_old(versions)
+
+    def close(self) -> None:
+        """No handles from here on: the server is going, and who still asks should ask another one."""
+        with self._lock:
+            self._closed = True
 
     def snapshot(self, name: str) -> list[tuple[AspiredVersion, State, bool]]:
         """Each version with its state and whether it is aspired."""
@@ -199,6 +205,8 @@ class ModelRegistry:
         return model.latest if spec.version is None else model.versions.get(spec.version)
 
     def _why_not(self, spec: ModelSpec) -> ServingError:
+        if self._closed:
+            return Unavailable("The server is shutting down")
         model = self._models.get(spec.name)
         if spec.version is not None:
             return NotFound(f"Servable not found for request: Specific({spec.name}, {spec.version})")

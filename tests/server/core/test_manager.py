@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import FailedPrecondition, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
@@ -159,5 +159,7 @@ def test_stop_unloads_everything_and_takes_no_more(house: House) -> None:
     house.wait_for(1, State.AVAILABLE)
     house.manager.stop()
     assert len(house.loader.unloaded) == 1
+    with pytest.raises(Unavailable, match="shutting down"):
+        house.registry.acquire(ModelSpec("m"))
     house.aspire(2)
     assert house.registry.statuses("m")[0].state is State.START

@@ -1,0 +1,59 @@
+"""Servers that several end-to-end tests share: one for each host, over a model with every kind of signature."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tests.e2e.running_server import RunningServer, run_server
+from tests.saved_models import save_mlp, write_manifest
+
+HOSTS = ["envoy", "python"]
+
+
+def save_calculator(path: Path) -> Path:
+    """`serving_default`: x (float [?, 2]) -> y = 2 x; `add`: a, b -> sum, product; `lookup`: index -> value, text."""
+    module = tf.Module()
+    rows = [tf.TensorSpec([None, 2], tf.float32, "x")]
+    pair = [tf.TensorSpec([None], tf.float32, name) for name in "ab"]
+    module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=rows)
+    module.add = tf.function(lambda a, b: {"sum": a + b, "product": a * b}, input_signature=pair)
+    module.lookup = tf.function(
+        lambda index: {
+            "value": tf.gather(tf.constant([10, 20, 30], tf.int64), index),
+            "name_bytes": tf.gather(tf.constant(["zero", "one", "two"]), index),
+        },
+        input_signature=[tf.TensorSpec([None], tf.int32, "index")],
+    )
+    signatures = {"serving_default": module.double, "add": module.add, "lookup": module.lookup}
+    tf.saved_model.save(module, str(path), signatures=signatures)
+    checked = {name: {"batch_sizes": [1, 2, 4, 8], "rows_independent": True} for name in signatures}
+    write_manifest(path, signatures=checked)
+    return path
+
+
+@pytest.fixture(scope="session")
+def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base path with the calculator as version 3."""
+    base_path = tmp_path_factory.mktemp("calculator")
+    save_calculator(base_path / "3")
+    return base_path
+
+
+@pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def server(
+    request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """The calculator on each host."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with run_server(request.param, calculator, log, "--max_request_bytes=4000000", model="calculator") as server:
+        yield server
+
+
+@pytest.fixture
+def mlp_base(tmp_path: Path) -> Path:
+    """A base path with version 1 of the MLP, for tests that add to it."""
+    path = save_mlp(tmp_path / "mlp" / "1", seed=1)
+    write_manifest(path)
+    return path.parent

@@ -1,0 +1,66 @@
+"""A real `tpuserve-serve` process for tests: loopback, free ports, stopped by its own."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_client import Client
+
+EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+
+
+@dataclass
+class RunningServer:
+    """One server process and where it listens."""
+
+    process: subprocess.Popen[bytes]
+    model: str
+    grpc: str
+    rest: str
+    log: Path
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def run_server(host: str, base_path: Path, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
+    """Start on `host` and wait until the model is ready; killed at the end if the test has not stopped it."""
+    grpc_port, rest_port = _free_ports()
+    command = [
+        str(EXECUTABLE), f"--host_backend={host}", f"--model_name={model}", f"--model_base_path={base_path}",
+        f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
+        "--file_system_poll_wait_seconds=0.1", *flags,
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
+    try:
+        with Client(server.grpc) as client:
+            client.wait_until_ready(START_TIMEOUT_S, model)
+        yield server
+        assert "Traceback" not in log.read_text(), log.read_text()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
