@@ -1,4 +1,4 @@
-"""The checks a written version must pass: it loads, answers as its source does, and what its rows depend on is known."""
+"""The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -90,13 +90,15 @@ class Checks:
     ) -> CheckedSignature:
         rows = max(*self._options.batch_sizes, _LEAST_ROWS)
         samples = find_samples(signature, rows, self._options.check, session)
+        depends_on = self._check_rows(signature, samples, session, tolerance)
+        sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
-            parity = check_parity(signature, samples, self._options.batch_sizes, reference, loaded, tolerance)
+            parity = check_parity(signature, samples, sizes, reference, loaded, tolerance, padded=not depends_on)
             step.detail = (
                 f"{parity.comparisons} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance.atol:g} + {tolerance.rtol:g} * |expected|)"
             )
-        return CheckedSignature(signature, samples, parity, self._check_rows(signature, samples, session, tolerance))
+        return CheckedSignature(signature, samples, parity, depends_on)
 
     def _check_rows(self, signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> str:
         if not signature.is_batchable:

@@ -60,10 +60,15 @@ def check_parity(
     reference: Runnable,
     loaded: Mapping[str, Runnable],
     tolerance: Tolerance,
+    *,
+    padded: bool,
 ) -> ParityResult:
-    """Compare `loaded`, by the way each was loaded, with `reference`. Raises ParityFailed for the first that is off."""
+    """Compare `loaded`, by the way each was loaded, with `reference`. Raises ParityFailed for the first that is off.
+
+    `padded` compares a padded batch with one that is not, which only models with independent rows can pass.
+    """
     largest, comparisons = 0.0, 0
-    for case in _cases(signature, samples, batch_sizes):
+    for case in _cases(signature, samples, batch_sizes, padded):
         expected = reference.run(signature, _take_real(case.inputs, case.real_rows))
         for way, model in loaded.items():
             actual = _take_real(_run(model, signature, case, way), case.real_rows)
@@ -113,8 +118,8 @@ def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolera
     return Difference(largest, f"output {name!r} is off by up to {largest:.3g}")
 
 
-def _cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int]) -> Iterator[_Case]:
-    """Every batch size, every row, and a batch that is padded up to the next size."""
+def _cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[_Case]:
+    """Every batch size, every row, and a batch that lacks a row of the largest size."""
     if not signature.is_batchable:
         yield _Case("as it is", samples, None)
         return
@@ -124,8 +129,8 @@ def _cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int]) -
     for start in range(largest, count_rows(samples), largest):
         rows = take_rows(samples, slice(start, start + largest))
         yield _Case(f"rows {start} to {start + count_rows(rows) - 1}", rows, None)
-    if largest > 1:
-        real = max(1, largest - 1)
+    if padded and largest > 1:
+        real = largest - 1
         yield _Case(f"{real} row(s) padded to {largest}", _pad(take_rows(samples, slice(0, real)), largest), real)
 
 

@@ -31,12 +31,12 @@ def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tol
     """
     rows = take_rows(samples, np.arange(_ROWS) % len(next(iter(samples.values()))))
     baseline = model.run(signature, rows)
+    if any(len(value) != _ROWS for value in baseline.values()):
+        return "the batch: outputs have another number of rows than the inputs"
     for trial in _trials(rows):
         expected, actual = take_rows(baseline, trial.baseline), _run(model, signature, trial)
         if actual is None:
             continue
-        if any(len(value) != len(next(iter(trial.inputs.values()))) for value in actual.values()):
-            return "the batch: outputs have another number of rows than the inputs"
         difference = compare(expected, take_rows(actual, trial.at), tolerance)
         if difference.beyond:
             return f"{trial.what}: {difference.beyond}"

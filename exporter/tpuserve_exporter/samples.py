@@ -37,6 +37,8 @@ def find_samples(signature: Signature, rows: int, given: Path | None, model: Run
             model.run(signature, candidate)
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0]
+        except UnicodeDecodeError:
+            continue  # TensorFlow quotes the image it refuses, and its own binding chokes on the quotation
         else:
             return candidate
     raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")

@@ -27,11 +27,11 @@ class Matching:
     leftover: Sequence[StoredVariable]
     by_position: bool
 
-    def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, int, int, bool]:
-        """Higher is better: pairs of one shape, pairs at all, little left over (or much, where nothing fits), by name."""
+    def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, bool, int]:
+        """Higher is better: pairs of one shape, by name, little left over (much where nothing fits: that says most)."""
         same_shape = sum(tuple(weights[index].shape) == stored.shape for index, stored in self.pairs.items())
         left = len(self.leftover)
-        return same_shape, len(self.pairs), -left if self.pairs else left, not self.by_position
+        return same_shape, not self.by_position, -left if self.pairs else left
 
 
 def match(model: "keras.Model", graph: ObjectGraph) -> Matching:

@@ -1,0 +1,92 @@
+"""Models for the exporter's tests, named on its command line as `tests.exporter.builders:FUNCTION`."""
+
+import random
+from typing import Any
+
+import keras
+
+
+def tiny(units: int = 4, dtype: str = "float32") -> keras.Model:
+    """`features` [batch, 3] → `scores` [batch, 2]."""
+    features = keras.Input((3,), name="features")
+    hidden = keras.layers.Dense(units, activation="relu", name="hidden", dtype=dtype)(features)
+    return keras.Model(features, keras.layers.Dense(2, name="scores", dtype=dtype)(hidden))
+
+
+def tiny_with_extra() -> keras.Model:
+    """`tiny` with a layer that its checkpoints lack."""
+    features = keras.Input((3,), name="features")
+    hidden = keras.layers.Dense(4, activation="relu", name="hidden")(features)
+    hidden = keras.layers.Dense(4, name="extra")(hidden)
+    return keras.Model(features, keras.layers.Dense(2, name="scores")(hidden))
+
+
+def headless() -> keras.Model:
+    """`tiny` without its last layer."""
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, keras.layers.Dense(4, activation="relu", name="hidden")(features))
+
+
+def unnamed() -> keras.Model:
+    """`tiny` with the names that Keras counts up."""
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+
+
+def named_parts() -> keras.Model:
+    """Dictionaries in and out, of two inputs with different dtypes."""
+    ids, weight = keras.Input((5,), dtype="int32"), keras.Input((1,))
+    pooled = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(2, 4)(ids))
+    outputs = {"score": keras.layers.Dense(1)(pooled) * weight, "embedding": pooled}
+    return keras.Model({"ids": ids, "weight": weight}, outputs)
+
+
+def fixed_batch() -> keras.Model:
+    """A model for exactly four rows."""
+    features = keras.Input(batch_shape=(4, 3), name="features")
+    return keras.Model(features, keras.layers.Dense(2, name="scores")(features))
+
+
+@keras.saving.register_keras_serializable("tests")
+class LessMean(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Takes the mean over the batch away: no row is what it is by itself."""
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+
+class TracedNoise(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Adds a number drawn while tracing: every trace of it is another function."""
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return x + random.SystemRandom().uniform(1.0, 2.0)
+
+
+def row_dependent() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, LessMean(name="scores")(features))
+
+
+def unsteady() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, TracedNoise(name="scores")(features))
+
+
+class Scorer(keras.Model):  # type: ignore[misc]  # keras is untyped
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = keras.layers.Dense(2, name="scores")
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return self.scores(x)
+
+
+def subclassed() -> keras.Model:
+    return Scorer()
+
+
+def failing() -> keras.Model:
+    raise RuntimeError("no such thing as a free model")
+
+
+def no_model() -> int:
+    return 3

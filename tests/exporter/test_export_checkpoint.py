@@ -1,0 +1,276 @@
+"""A TF2 checkpoint becomes a version, or an explanation."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished, read_manifest, save_checkpoint
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+
+Export = Callable[..., Finished]
+TINY = ("--model", "tests.exporter.builders:tiny")
+DIGITS = ("--model", "examples.digits.model:build")
+
+
+def test_digits_checkpoint_becomes_version_1_that_a_session_serves(
+    export: Export, digits_checkpoint: Path, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    from examples.digits import data
+
+    finished = export(digits_checkpoint, tmp_path / "digits", *DIGITS)
+    assert finished.code == 0, finished.err
+    assert "8 matched, 17 of optimizer state left out" in finished.out
+    assert "Published version 1" in finished.out
+    _, held_out = data.load()
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "digits" / "1"))
+        signature = meta.signature_def["serving_default"]
+        fetch, feed = signature.outputs["probabilities"].name, signature.inputs["image"].name
+        probabilities = session.run(fetch, {feed: held_out.images})
+    assert probabilities.dtype == np.float32
+    assert np.mean(probabilities.argmax(axis=1) == held_out.labels) > 0.8  # trained weights, not fresh ones
+
+
+def test_manifest_describes_the_version(export: Export, digits_checkpoint: Path, tmp_path: Path) -> None:
+    version = tmp_path / "digits" / "1"
+    assert export(digits_checkpoint, tmp_path / "digits", *DIGITS, "--batch-sizes", "8,1,4").code == 0
+    manifest = read_manifest(version)
+    assert manifest["format_version"] == 1
+    assert manifest["source"] == {
+        "kind": "tf2-ckpt",
+        "name": "ckpt-42",
+        "step": 42,
+        "builder": "examples.digits.model:build",
+    }
+    assert manifest["compute_dtype"] == "mixed_bfloat16"
+    assert manifest["cpu"] == {"allow_bfloat16_kernels": True}
+    assert manifest["signatures"] == {
+        "serving_default": {
+            "inputs": {"image": {"dtype": "float32", "shape": [None, 8, 8, 1]}},
+            "outputs": {"probabilities": {"dtype": "float32", "shape": [None, 10]}},
+            "batch_sizes": [1, 4, 8],
+            "rows_independent": True,
+        }
+    }
+    assert manifest["parity"]["rows"] == 8
+    assert manifest["parity"]["max_abs_difference"] <= 0.02
+    written = {path.relative_to(version).as_posix(): path for path in version.rglob("*") if path.is_file()}
+    del written["assets.extra/tpuserve/manifest.json"]
+    assert set(manifest["files"]) == set(written)
+    for name, path in written.items():
+        content = path.read_bytes()
+        assert manifest["files"][name] == {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+
+
+def test_warmup_has_a_request_for_each_batch_size(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    import tensorflow as tf
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    assert export(tiny_checkpoint, tmp_path / "scorer", *TINY, "--batch-sizes", "1,2,4").code == 0
+    path = tmp_path / "scorer/1/assets.extra/tf_serving_warmup_requests"
+    records = [PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(path))]
+    requests = [record.predict_log.request for record in records]
+    assert [request.model_spec.name for request in requests] == ["scorer"] * 3
+    assert {request.model_spec.signature_name for request in requests} == {"serving_default"}
+    assert [tf.make_ndarray(request.inputs["features"]).shape for request in requests] == [(1, 3), (2, 3), (4, 3)]
+
+
+def test_versions_count_up_and_are_readable_by_other_users(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "tiny"
+    assert export(tiny_checkpoint, base, *TINY, "--version", "41").code == 0
+    assert export(tiny_checkpoint, base, *TINY).code == 0
+    assert sorted(path.name for path in base.iterdir()) == ["41", "42"]
+    assert (base / "42").stat().st_mode & 0o777 == 0o755
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in (base / "42").rglob("*"))
+
+
+def test_taken_version_is_refused_and_kept(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    base = tmp_path / "tiny"
+    (base / "3").mkdir(parents=True)
+    (base / "3" / "theirs").write_text("work")
+    finished = export(tiny_checkpoint, base, *TINY, "--version", "3")
+    assert finished.code == 8
+    assert "version 3 of tiny is taken" in finished.err
+    assert [path.relative_to(base).as_posix() for path in base.rglob("*")] == ["3", "3/theirs"]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        (("tests.exporter.builders:tiny_with_extra",), ["extra/kernel missing float32[4, 4] -"]),
+        (("tests.exporter.builders:headless",), ["scores/kernel unused - float32[4, 2]"]),
+        (
+            ("tests.exporter.builders:tiny", "--model-arg", "units=5"),
+            ["hidden/kernel shape differs float32[3, 5] float32[3, 4]", "hidden/bias shape differs"],
+        ),
+    ],
+    ids=["missing", "unused", "shape"],
+)
+def test_mismatch_is_shown_as_a_table_and_publishes_nothing(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path, model: tuple[str, ...], rows: list[str]
+) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny", "--model", *model)
+    assert finished.code == 2
+    table = " ".join(finished.err.split())
+    assert "The checkpoint does not fit the model" in table
+    for row in rows:
+        assert row in table
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_allowed_differences_pass(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    extra = ("--model", "tests.exporter.builders:tiny_with_extra", "--allow-missing", "extra/*")
+    assert export(tiny_checkpoint, tmp_path / "extra", *extra).code == 0
+    headless = ("--model", "tests.exporter.builders:headless", "--allow-unused", "scores/*")
+    assert export(tiny_checkpoint, tmp_path / "headless", *headless).code == 0
+    assert set(read_manifest(tmp_path / "headless/1")["signatures"]["serving_default"]["outputs"]) == {"hidden"}
+
+
+def test_names_counted_otherwise_are_matched_by_position(export: Export, tmp_path: Path) -> None:
+    builders.unnamed()
+    trained = builders.unnamed()  # the second in its process: dense_2 and dense_3
+    source = save_checkpoint(tmp_path / "checkpoints", trained)
+    rows = np.random.default_rng(1).random((2, 3)).astype(np.float32)
+    expected = trained(rows).numpy()
+    finished = export(source, tmp_path / "unnamed", "--model", "tests.exporter.builders:unnamed")
+    assert finished.code == 0, finished.err
+    assert "matched by position" in finished.out
+    np.testing.assert_allclose(_serve(tmp_path / "unnamed/1", inputs=rows), expected, atol=1e-6)
+
+
+def test_float32_values_go_into_bfloat16_variables(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--model-arg", "dtype=bfloat16", "--json")
+    assert finished.code == 0
+    assert finished.document["restore"]["counts"]["cast"] == 4
+    assert finished.document["manifest"]["signatures"]["serving_default"]["outputs"]["scores"]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(("dtype", "allows"), [("float32", False), ("bfloat16", True)])
+def test_compute_dtype_is_changed_on_request(
+    export: Export, digits_checkpoint: Path, tmp_path: Path, dtype: str, allows: bool
+) -> None:
+    finished = export(digits_checkpoint, tmp_path / "digits", *DIGITS, "--compute-dtype", dtype)
+    assert finished.code == 0, finished.err
+    manifest = read_manifest(tmp_path / "digits/1")
+    assert ("bfloat16" in manifest["compute_dtype"]) is allows
+    assert manifest["cpu"]["allow_bfloat16_kernels"] is allows
+    assert manifest["signatures"]["serving_default"]["outputs"]["probabilities"]["dtype"] == "float32"
+    assert _convolution_dtypes(tmp_path / "digits/1") == {dtype}
+
+
+def test_checkpoint_is_found_without_its_state_file(export: Export, digits_checkpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "moved"
+    shutil.copytree(digits_checkpoint, source)
+    (source / "checkpoint").unlink()
+    assert export(source, tmp_path / "digits", *DIGITS).code == 0
+    assert read_manifest(tmp_path / "digits/1")["source"]["name"] == "ckpt-42"
+
+
+@pytest.mark.parametrize("suffix", ["", ".index"])
+def test_a_checkpoint_can_be_named_by_its_prefix(
+    export: Export, digits_checkpoint: Path, tmp_path: Path, suffix: str
+) -> None:
+    assert export(digits_checkpoint / f"ckpt-21{suffix}", tmp_path / "digits", *DIGITS).code == 0
+    assert read_manifest(tmp_path / "digits/1")["source"]["step"] == 21
+
+
+@pytest.mark.parametrize("damage", ["shard missing", "shard truncated", "index truncated", "index empty"])
+def test_damaged_checkpoint_is_said_to_be_unreadable(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path, damage: str
+) -> None:
+    source = tmp_path / "damaged"
+    shutil.copytree(tiny_checkpoint, source)
+    shard, index = source / "ckpt-7.data-00000-of-00001", source / "ckpt-7.index"
+    if damage == "shard missing":
+        shard.unlink()
+    elif damage == "shard truncated":
+        shard.write_bytes(shard.read_bytes()[:100])
+    else:
+        index.write_bytes(index.read_bytes()[: 50 if damage == "index truncated" else 0])
+    finished = export(source, tmp_path / "tiny", *TINY)
+    assert finished.code == 3
+    assert "ckpt-7" in finished.err
+    assert "Traceback" not in finished.err
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_checkpoint_needs_a_builder(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny")
+    assert finished.code == 2
+    assert "--model pkg.module:function" in finished.err
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("tests.exporter.builders:failing", "no such thing as a free model"),
+        ("tests.exporter.builders:no_model", "returned builtins.int; a Keras 3 model is needed"),
+        ("tests.exporter.builders:absent", "has no function 'absent'"),
+        ("tests.exporter.no_such_module:build", "cannot import tests.exporter.no_such_module"),
+        ("build", "not of the form pkg.module:function"),
+    ],
+)
+def test_a_failing_builder_is_named(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path, model: str, message: str
+) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny", "--model", model)
+    assert finished.code == 4
+    assert message in finished.err
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_subclassed_model_takes_its_inputs_from_the_command_line(export: Export, tmp_path: Path) -> None:
+    trained = builders.subclassed()
+    source = save_checkpoint(tmp_path / "checkpoints", trained)
+    model = ("--model", "tests.exporter.builders:subclassed")
+    finished = export(source, tmp_path / "sub", *model)
+    assert finished.code == 2
+    assert "--input 'name:dtype[batch,...]'" in finished.err
+    finished = export(source, tmp_path / "sub", *model, "--input", "x:float32[batch,3]", "--output", "y")
+    assert finished.code == 0, finished.err
+    rows = np.eye(3, dtype=np.float32)
+    np.testing.assert_allclose(_serve(tmp_path / "sub/1", x=rows), trained(rows).numpy(), atol=1e-6)
+    assert set(read_manifest(tmp_path / "sub/1")["signatures"]["serving_default"]["outputs"]) == {"y"}
+
+
+def test_a_checkpoint_that_is_no_object_graph_is_refused(export: Export, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        variable = tf.compat.v1.get_variable("w", shape=(2,))
+        session.run(variable.initializer)
+        tf.compat.v1.train.Saver([variable]).save(session, str(tmp_path / "old" / "model"))
+    finished = export(tmp_path / "old", tmp_path / "base", *TINY)
+    assert finished.code == 3
+    assert "name-based TF1 checkpoint" in finished.err
+
+
+def _convolution_dtypes(version: Path) -> set[str]:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    (meta_graph,) = SavedModel.FromString((version / "saved_model.pb").read_bytes()).meta_graphs
+    nodes = (node for function in meta_graph.graph_def.library.function for node in function.node_def)
+    return {tf.dtypes.as_dtype(node.attr["T"].type).name for node in nodes if node.op == "Conv2D"}
+
+
+def _serve(version: Path, **inputs: np.ndarray) -> np.ndarray:
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(version))
+    tensors = {name: tf.constant(value) for name, value in inputs.items()}
+    (output,) = loaded.signatures["serving_default"](**tensors).values()
+    result: np.ndarray = output.numpy()
+    return result

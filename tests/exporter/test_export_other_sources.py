@@ -1,0 +1,205 @@
+"""Keras files and existing SavedModels become versions."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished, read_manifest
+
+pytestmark = [
+    pytest.mark.xdist_group("exporter"),
+    pytest.mark.timeout(90),
+    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+Export = Callable[..., Finished]
+ROWS = np.random.default_rng(3).random((2, 3)).astype(np.float32)
+
+
+def test_keras_file_becomes_a_version(export: Export, tmp_path: Path) -> None:
+    model = builders.tiny()
+    model.save(tmp_path / "tiny.keras")
+    finished = export(tmp_path / "tiny.keras", tmp_path / "tiny")
+    assert finished.code == 0, finished.err
+    manifest = read_manifest(tmp_path / "tiny/1")
+    assert manifest["source"] == {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None}
+    assert manifest["parity"]["atol"] == 1e-5
+    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
+
+
+def test_keras_weights_go_into_the_builders_model(export: Export, tmp_path: Path) -> None:
+    model = builders.tiny()
+    model.save_weights(tmp_path / "tiny.weights.h5")
+    alone = export(tmp_path / "tiny.weights.h5", tmp_path / "tiny")
+    assert (alone.code, "holds weights alone" in alone.err) == (2, True)
+    built = export(tmp_path / "tiny.weights.h5", tmp_path / "tiny", "--model", "tests.exporter.builders:tiny")
+    assert built.code == 0, built.err
+    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
+
+
+def test_keras_weights_of_another_model_are_a_mismatch(export: Export, tmp_path: Path) -> None:
+    builders.tiny(units=5).save_weights(tmp_path / "other.weights.h5")
+    finished = export(tmp_path / "other.weights.h5", tmp_path / "tiny", "--model", "tests.exporter.builders:tiny")
+    assert finished.code == 2
+    assert "does not fit" in finished.err
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_keras_file_computes_in_float32_on_request(export: Export, tmp_path: Path) -> None:
+    builders.tiny(dtype="mixed_bfloat16").save(tmp_path / "tiny.keras")
+    finished = export(tmp_path / "tiny.keras", tmp_path / "tiny", "--compute-dtype", "float32")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "tiny/1")["compute_dtype"] == "float32"
+
+
+def test_damaged_keras_file_is_unreadable(export: Export, tmp_path: Path) -> None:
+    builders.tiny().save(tmp_path / "whole.keras")
+    (tmp_path / "cut.keras").write_bytes((tmp_path / "whole.keras").read_bytes()[:500])
+    finished = export(tmp_path / "cut.keras", tmp_path / "tiny")
+    assert finished.code == 3
+    assert "cannot read cut.keras" in finished.err
+
+
+def test_dictionary_keys_name_inputs_and_outputs(export: Export, tmp_path: Path) -> None:
+    builders.named_parts().save(tmp_path / "parts.keras")
+    finished = export(tmp_path / "parts.keras", tmp_path / "parts")
+    assert finished.code == 0, finished.err
+    signature = read_manifest(tmp_path / "parts/1")["signatures"]["serving_default"]
+    assert signature["inputs"] == {
+        "ids": {"dtype": "int32", "shape": [None, 5]},
+        "weight": {"dtype": "float32", "shape": [None, 1]},
+    }
+    assert set(signature["outputs"]) == {"score", "embedding"}
+
+
+def test_inputs_and_outputs_are_renamed_in_order(export: Export, tmp_path: Path) -> None:
+    builders.tiny().save(tmp_path / "tiny.keras")
+    names = ("--input", "x", "--output", "y", "--signature-name", "predict")
+    assert export(tmp_path / "tiny.keras", tmp_path / "tiny", *names).code == 0
+    signatures = read_manifest(tmp_path / "tiny/1")["signatures"]
+    assert set(signatures["predict"]["inputs"]) == {"x"}
+    assert set(signatures["predict"]["outputs"]) == {"y"}
+    finished = export(tmp_path / "tiny.keras", tmp_path / "tiny", "--output", "y", "--output", "z")
+    assert (finished.code, "the model has 1 output(s)" in finished.err) == (2, True)
+
+
+def test_a_fixed_batch_has_no_batch_sizes(export: Export, tmp_path: Path) -> None:
+    builders.fixed_batch().save(tmp_path / "fixed.keras")
+    assert export(tmp_path / "fixed.keras", tmp_path / "fixed").code == 0
+    signature = read_manifest(tmp_path / "fixed/1")["signatures"]["serving_default"]
+    assert (signature["batch_sizes"], signature["rows_independent"]) == ([], False)
+
+
+def test_saved_model_is_taken_over_with_its_signatures(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    source = _save_module(tmp_path / "source")
+    finished = export(source, tmp_path / "lookup")
+    assert finished.code == 0, finished.err
+    version = tmp_path / "lookup/1"
+    manifest = read_manifest(version)
+    assert manifest["source"]["kind"] == "savedmodel"
+    assert manifest["signatures"]["serving_default"]["inputs"] == {"word": {"dtype": "string", "shape": [None]}}
+    assert manifest["signatures"]["scale"]["rows_independent"] is True
+    assert (version / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
+    served = _serve(version, word=np.array([b"two", b"unknown"], object))
+    np.testing.assert_array_equal(served["number"], [2, -1])  # its asset came along
+
+
+def test_exported_version_can_be_exported_again(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    model = ("--model", "tests.exporter.builders:tiny")
+    assert export(tiny_checkpoint, tmp_path / "first", *model).code == 0
+    again = export(tmp_path / "first/1", tmp_path / "second")
+    assert again.code == 0, again.err
+    assert "the source's own warm-up requests are kept" in again.out
+    assert read_manifest(tmp_path / "second/1")["source"]["kind"] == "savedmodel"
+
+
+def test_saved_model_takes_no_options_that_would_change_it(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    source = _save_module(tmp_path / "source")
+    for options in (("--input", "x"), ("--compute-dtype", "bfloat16"), ("--model", "m:f")):
+        assert export(source, tmp_path / "lookup", *options).code == 2
+
+
+def test_saved_model_with_a_damaged_graph_fails_the_session_load(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    source = _save_module(tmp_path / "source")
+    graph = source / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:200])
+    finished = export(source, tmp_path / "lookup")
+    assert finished.code == 6
+    assert "does not load in a session" in finished.err
+    assert not (tmp_path / "lookup").exists()
+
+
+def test_made_up_strings_that_a_model_refuses_ask_for_real_ones(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    source = _save_number_parser(tmp_path / "source")
+    finished = export(source, tmp_path / "parser")
+    assert finished.code == 7
+    assert "--check samples.npz" in finished.err
+    np.savez(tmp_path / "samples.npz", text=np.array(["1.5", "2"]))
+    finished = export(source, tmp_path / "parser", "--check", tmp_path / "samples.npz")
+    assert finished.code == 0, finished.err
+
+
+@pytest.mark.parametrize("kind", ["nothing", "empty directory", "a text file", "a base of versions"])
+def test_what_is_no_source_is_said_so(export: Export, tensorflow: None, tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "source"
+    if kind == "a text file":
+        source.write_text("hello")
+    elif kind != "nothing":
+        source.mkdir()
+    if kind == "a base of versions":
+        _save_module(source / "1")
+    finished = export(source, tmp_path / "base")
+    assert finished.code == 3
+    assert ("its subdirectories 1 are SavedModels" in finished.err) is (kind == "a base of versions")
+
+
+def _save_module(path: Path) -> Path:
+    """A lookup table with an asset, and a second signature of floats."""
+    import tensorflow as tf
+
+    vocabulary = path.parent / "vocabulary.txt"
+    vocabulary.write_text("zero\none\ntwo\n")
+    module = tf.Module()
+    initializer = tf.lookup.TextFileInitializer(
+        str(vocabulary), tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
+    )
+    module.table = tf.lookup.StaticHashTable(initializer, -1)
+    module.factor = tf.Variable(2.0)
+    find = tf.function(lambda word: {"number": module.table.lookup(word)})
+    scale = tf.function(lambda x: {"y": x * module.factor})
+    signatures = {
+        "serving_default": find.get_concrete_function(word=tf.TensorSpec([None], tf.string)),
+        "scale": scale.get_concrete_function(x=tf.TensorSpec([None, 2], tf.float32)),
+    }
+    tf.saved_model.save(module, str(path), signatures)
+    return path
+
+
+def _save_number_parser(path: Path) -> Path:
+    import tensorflow as tf
+
+    module = tf.Module()
+    parse = tf.function(lambda text: {"number": tf.strings.to_number(text)})
+    tf.saved_model.save(module, str(path), parse.get_concrete_function(text=tf.TensorSpec([None], tf.string)))
+    return path
+
+
+def _serve(version: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
+        signature = meta.signature_def["serving_default"]
+        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        outputs: dict[str, np.ndarray] = session.run(fetches, feeds)
+        return outputs

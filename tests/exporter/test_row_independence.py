@@ -1,0 +1,54 @@
+"""Models whose rows mix are found out, however little they mix."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tpuserve_exporter.parity import Tolerance
+from tpuserve_exporter.row_independence import find_dependence
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+
+SPEC = TensorSpec("float32", (None, 3))
+SIGNATURE = Signature("serving_default", {"x": SPEC}, {"y": SPEC})
+SAMPLES = {"x": np.random.default_rng(0).random((6, 3)).astype(np.float32)}
+WIDE = Tolerance(2e-2, 2e-2)
+
+
+class _Function:
+    """A model that is one numpy function."""
+
+    def __init__(self, function: Callable[[Array], Array]) -> None:
+        self._function = function
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        return {"y": self._function(inputs["x"])}
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: x * 2, ""),
+        (lambda x: np.nan_to_num(x) * 2, ""),
+        (lambda x: x - x.mean(axis=0), "being alone"),
+        (lambda x: x * len(x), "being alone"),
+        (lambda x: x + np.arange(len(x))[:, None], "being alone"),
+        (lambda x: x + (np.arange(len(x))[:, None] > 1) * (len(x) > 1), "being alone"),
+        (lambda x: x[::-1].copy() if len(x) > 1 else x, "being alone"),
+        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbours"),
+        (lambda x: x[:1], "the batch"),
+    ],
+    ids=["none", "none, nan-proof", "mean", "count", "position", "late rows", "reversed", "faint", "fewer rows"],
+)
+def test_dependence_is_found(tensorflow: None, function: Callable[[Array], Array], found: str) -> None:
+    with np.errstate(invalid="ignore"):
+        assert find_dependence(SIGNATURE, SAMPLES, _Function(function), WIDE).startswith(found)
+        assert bool(find_dependence(SIGNATURE, SAMPLES, _Function(function), WIDE)) is bool(found)
+
+
+def test_a_model_that_refuses_nan_is_judged_by_the_rest(tensorflow: None) -> None:
+    import tensorflow as tf
+
+    checked = _Function(lambda x: tf.debugging.check_numerics(x, "checked").numpy())
+    assert find_dependence(SIGNATURE, SAMPLES, checked, WIDE) == ""
