@@ -25,14 +25,18 @@ def decode_varints(raw: bytes) -> npt.NDArray[np.uint64]:
 
 
 def _join_groups(octets: Octets, starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
-    longest = int(lengths.max())
+    shortest, longest = int(lengths.min()), int(lengths.max())
     if longest > MAX_OCTETS:
         raise ValueError(f"a varint of {longest} bytes")
-    values = np.zeros(len(starts), np.uint64)
-    for group in range(longest):  # one pass over the array for each seven bits
-        rows = np.flatnonzero(lengths > group)
-        bits = octets[starts[rows] + group].astype(np.uint64) & np.uint64(0x7F)
-        values[rows] |= bits << np.uint64(7 * group)
+    groups = octets & np.uint8(0x7F)
+    values = groups[starts].astype(np.uint64)
+    for index in range(1, longest):  # one pass over the values for each seven bits, picking rows only where it must
+        shift = np.uint64(7 * index)
+        if index < shortest:
+            values |= groups[starts + index].astype(np.uint64) << shift
+        else:
+            rows = np.flatnonzero(lengths > index)
+            values[rows] |= groups[starts[rows] + index].astype(np.uint64) << shift
     return values
 
 
