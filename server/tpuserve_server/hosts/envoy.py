@@ -13,9 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from http.client import HTTPException
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -23,15 +21,13 @@ import click
 from tpuserve_server.hosts import envoy_config, envoy_process
 from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostError, HostOptions
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.stop_signals import StopSignals
 
 # One thread parses HTTP for all connections. The application's one event loop is the limit long before it, and more
 # threads would only compete with that loop and the model for the same cores.
 _WORKER_THREADS = 1
-# Between two questions to Envoy's admin interface, at start and at the end.
-_ASK_AGAIN_S = 0.02
 # How long the application may take to release things once everything is drained.
 _STOP_TIMEOUT_S = 10.0
 # A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
@@ -76,7 +72,6 @@ class _Supervisor:
         self._folder = folder
         self._admin = EnvoyAdmin(folder / "admin.sock")
         self._ready = asyncio.Event()
-        self._idle = asyncio.Event()
         self._live = False
         self._failure: str | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -97,20 +92,29 @@ class _Supervisor:
                 await hearing  # Its last words, up to the end of the stream.
                 raise self._died(ended.result())
             serving.result()
-            await asyncio.wait({ended}, timeout=_STOP_TIMEOUT_S)
+            return await self._end(ended)
         finally:
             self._kill()
             serving.cancel()
             channel.close()
-            await process.wait()
-            await hearing
-        return 0
+            await asyncio.wait({ended, hearing})
+
+    async def _end(self, ended: asyncio.Task[int]) -> int:
+        """Wait for the drained application, which ends Envoy with it; the exit code."""
+        if not self._live:
+            self._kill()  # No port is open yet: there is nothing to drain.
+            return 0
+        await asyncio.wait({ended}, timeout=self._patience_s())
+        if not ended.done():
+            raise HostError("The application did not end after the drain: killed.")
+        return ended.result()
 
     async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
         config = self._folder / "envoy.json"
         config.write_text(json.dumps(envoy_config.bootstrap(self._options, self._embedding, self._admin.path)))
         setup = ChildSetup(
             options=self._options,
+            admin_socket=str(self._admin.path),
             channel=channel,
             directory=os.getcwd(),
             environment={name: os.environ.get(name) for name in envoy_process.EMBEDDING_VARIABLES},
@@ -118,14 +122,7 @@ class _Supervisor:
         return await asyncio.create_subprocess_exec(
             envoy_process.envoy_binary(),
             *("--config-path", config, "--disable-hot-restart", "--concurrency", str(_WORKER_THREADS)),
-            *(
-                "--drain-time-s",
-                str(envoy_config.FAREWELL_S),
-                "--drain-strategy",
-                "immediate",
-                "--log-level",
-                "warning",
-            ),
+            *("--log-level", "warning"),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[channel],
             cwd=self._folder,
@@ -141,54 +138,30 @@ class _Supervisor:
                     self._ready.set()
                 case "failed":
                     self._failure = message["why"]
-                case "idle":
-                    self._idle.set()
 
     async def _serve(self, signals: StopSignals, channel: Channel) -> None:
-        """Until a signal has come and everything is drained."""
+        """Until a signal has come. The application then drains itself and Envoy, and ends both."""
         announcing = asyncio.create_task(self._announce(channel))
         stopping = asyncio.create_task(signals.first())
         try:
             await asyncio.wait({announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not self._live and stopping.done():
-                return self._kill()  # No port is open yet: there is nothing to drain.
-            await announcing
-            await stopping
+            if announcing.done():
+                announcing.result()
+                await stopping
         finally:
             announcing.cancel()
             stopping.cancel()
-        await self._drain(channel)
-        return channel.tell("stop")
+        channel.tell("drain")
 
     async def _announce(self, channel: Channel) -> None:
         await self._ready.wait()
-        await _until(self._admin.is_live)
+        await until(self._admin.is_live)
         self._live = True
         listening = await asyncio.to_thread(self._admin.listening, self._options)
         channel.tell("announce", listening=dataclasses.asdict(listening))
 
-    async def _drain(self, channel: Channel) -> None:
-        channel.tell("drain")
-        await asyncio.sleep(self._options.drain_delay_s)
-        try:
-            async with asyncio.timeout(self._options.drain_timeout_s):
-                await self._finish(channel)
-        except TimeoutError:
-            click.echo(
-                f"tpuserve: Requests were still in flight after {self._options.drain_timeout_s:g} s: cut.", err=True
-            )
-        except (OSError, HTTPException) as error:
-            click.echo(f"tpuserve: Envoy did not answer while draining ({error}): cut.", err=True)
-
-    async def _finish(self, channel: Channel) -> None:
-        """Send clients away, and wait until nothing is in flight, in the application or in Envoy."""
-        await asyncio.to_thread(self._admin.say_farewell)
-        gone_at_s = time.monotonic() + envoy_config.FAREWELL_S
-        channel.tell("finish")
-        await self._idle.wait()
-        await _until(self._admin.is_quiet)
-        # Who is still connected may be sending just now, not having heard the farewell yet.
-        await _until(lambda: time.monotonic() >= gone_at_s or self._admin.is_deserted())
+    def _patience_s(self) -> float:
+        return self._options.drain_delay_s + self._options.drain_timeout_s + _STOP_TIMEOUT_S
 
     def _died(self, code: int) -> HostError:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -210,9 +183,3 @@ class _Supervisor:
         shutil.rmtree(self._folder, ignore_errors=True)
         sys.stderr.flush()
         os._exit(code)
-
-
-async def _until(answer: Callable[[], bool]) -> None:
-    """Ask in another thread until the answer is yes: Envoy's admin interface has nothing that one could wait on."""
-    while not await asyncio.to_thread(answer):  # noqa: ASYNC110
-        await asyncio.sleep(_ASK_AGAIN_S)

@@ -1,16 +1,20 @@
-"""Envoy's admin interface over its UNIX socket. Blocking calls that take milliseconds."""
+"""Envoy's admin interface over its UNIX socket, and the drain through it."""
 
+import asyncio
 import http.client
 import json
 import socket
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tpuserve_server.hosts.addresses import join
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy_config import STAT_PREFIX, addresses
+from tpuserve_server.hosts.envoy_config import FAREWELL_S, STAT_PREFIX, addresses
 
 _TIMEOUT_S = 5.0
+_ASK_AGAIN_S = 0.02
 
 _REQUESTS = f"http.{STAT_PREFIX}.downstream_rq_active"
 _CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
@@ -19,7 +23,7 @@ _UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
 
 
 class EnvoyAdmin:
-    """Raises OSError or http.client.HTTPException when Envoy does not answer."""
+    """Blocking calls that take milliseconds. Raise OSError or http.client.HTTPException when Envoy does not answer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,12 +44,12 @@ class EnvoyAdmin:
         return Listening(**dict(zip(addresses(options), map(_written, bound), strict=True)))
 
     def say_farewell(self) -> None:
-        """From now on every answer asks its client to close the connection; new connections are taken no longer.
+        """Refuse new connections, and with every answer ask its client to close the one it has.
 
-        The listener is closed with a delay (--drain-time-s), so that what is on its way still comes in.
+        In this order: told to go, clients come back with new connections, and closing a port resets those that wait.
         """
+        self._ask("POST", "/drain_listeners")
         self._ask("POST", "/healthcheck/fail")
-        self._ask("POST", "/drain_listeners?graceful&skip_exit")
 
     def is_quiet(self) -> bool:
         """Whether no request is in flight and every answer has left."""
@@ -68,6 +72,23 @@ class EnvoyAdmin:
             return response.status, response.read()
         finally:
             connection.close()
+
+
+async def drain(admin: EnvoyAdmin, finished: Awaitable[None]) -> None:
+    """Send clients away, then wait: for `finished`, for Envoy's last byte, for who might be sending just now."""
+    await asyncio.to_thread(admin.say_farewell)
+    gone_at_s = time.monotonic() + FAREWELL_S
+    await finished
+    await until(admin.is_quiet)
+    # A client that is still connected may not have heard the farewell yet.
+    await until(lambda: time.monotonic() >= gone_at_s or admin.is_deserted())
+    await until(admin.is_quiet)
+
+
+async def until(answer: Callable[[], bool]) -> None:
+    """Ask in another thread until the answer is yes: the admin interface has nothing that one could wait on."""
+    while not await asyncio.to_thread(answer):  # noqa: ASYNC110
+        await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def _written(address: dict[str, Any]) -> str:

@@ -1,8 +1,7 @@
 """How the supervisor and the application inside Envoy talk: JSON lines over a socket pair, one environment variable.
 
-To the application: `announce` (with the addresses), `drain`, `finish` (answer with `idle` when nothing is in flight),
-`stop`. To the supervisor: `ready`, `failed` (with the reason), `idle`. The end of the stream says that the other side
-is gone.
+To the application: `announce` (with the addresses), `drain` (and then end). To the supervisor: `ready`, `failed` (with
+the reason). The end of the stream says that the other side is gone.
 """
 
 import asyncio
@@ -23,6 +22,8 @@ class ChildSetup:
     """What the application needs from its supervisor before anything else."""
 
     options: HostOptions
+    # Envoy's admin interface, for the drain.
+    admin_socket: str
     # File descriptor of the application's end of the channel.
     channel: int
     # The supervisor's working directory: Envoy itself starts in a folder where nothing can shadow a module.

@@ -11,12 +11,14 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.hosts.application import Application, HostError, Listening
 from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain
 from tpuserve_server.hosts.envoy_channel import Channel, ChildSetup
 from tpuserve_server.hosts.in_flight import InFlight
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Without a supervisor nobody asks Envoy to say farewell: the drain is ours to bound, and its end no success.
+# Nobody reads this exit code: its reader is who went away.
 _ORPHANED = 1
 
 
@@ -38,7 +40,6 @@ class EnvoyEntry:
         self._in_flight = InFlight()
         self._watch = DisconnectWatch()
         self._orders: asyncio.Task[None] | None = None
-        self._finishing: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """ASGI: `lifespan` once, then `http` for gRPC and REST alike."""
@@ -73,7 +74,7 @@ class EnvoyEntry:
             await self._failed(error, channel, send)
             return
         self._carry(application, setup)
-        self._orders = asyncio.create_task(self._obey(application, channel, setup.options.drain_timeout_s))
+        self._orders = asyncio.create_task(self._obey(application, channel, setup))
         channel.tell("ready")
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -97,28 +98,31 @@ class EnvoyEntry:
             watch=self._watch,
         )
 
-    async def _obey(self, application: Application, channel: Channel, drain_timeout_s: float) -> None:
-        """Follow the supervisor until it says stop. When it is gone, drain and end: no Envoy is left behind."""
+    async def _obey(self, application: Application, channel: Channel, setup: ChildSetup) -> None:
+        """Follow the supervisor until it says drain, or is gone: then drain without it, and leave no Envoy behind."""
+        code = _ORPHANED
         async for order in channel.messages():
-            match order["type"]:
-                case "announce":
-                    application.announce(Listening(**order["listening"]))
-                case "drain":
-                    application.drain()
-                case "finish":
-                    self._finish().add_done_callback(lambda _: channel.tell("idle"))
-                case "stop":
-                    await _end_process(application, 0)
-        _log.error("The supervisor is gone: draining, then ending")
+            if order["type"] == "announce":
+                application.announce(Listening(**order["listening"]))
+            elif order["type"] == "drain":
+                code = 0
+                break
+        if code:
+            _log.error("The supervisor is gone: draining, then ending")
         application.drain()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._finish(), drain_timeout_s)
-        await _end_process(application, _ORPHANED)
+        await asyncio.sleep(setup.options.drain_delay_s)
+        await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
+        await _end_process(application, code)
 
-    def _finish(self) -> asyncio.Task[None]:
-        """Wait for what is in flight, in a task of its own: orders are still followed meanwhile."""
-        self._finishing = self._finishing or asyncio.create_task(self._in_flight.finish())
-        return self._finishing
+    async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
+        """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await drain(admin, self._in_flight.finish())
+        except TimeoutError:
+            _log.error("Requests were still in flight after %g s: cut", timeout_s)
+        except (OSError, HTTPException) as error:
+            _log.error("Envoy does not answer its admin interface (%s): requests in flight are cut", error)
 
 
 async def _end_process(application: Application, code: int) -> None:

@@ -14,7 +14,7 @@ from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, U
 from tpuserve_server.hosts.grpc_headers import Metadata
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.interruption import Interruption
-from tpuserve_server.hosts.rpc_failure import RpcFailure, failure_of, unknown_method
+from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
@@ -22,21 +22,35 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 # grpcio leaves the kinds of handler untyped.
 Handler: TypeAlias = Any
 Unary: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
-Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
+Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 
 
 class TableHandler(grpc.GenericRpcHandler):
-    """Bytes in, bytes out: no serializer runs in grpcio."""
+    """Bytes in, bytes out: no serializer runs in grpcio. Belongs to one event loop's thread."""
 
     def __init__(self, rpc: RpcTable, in_flight: InFlight, clock: Clock | None = None) -> None:
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
+        self._refusing = False
+        self._refused = 0
         self._handlers = {path: self._handler(path, method) for path, method in rpc.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """The handler for a method path; one that answers UNIMPLEMENTED for a path we lack."""
         path = handler_call_details.method
-        return self._handlers.get(path) or grpc.stream_stream_rpc_method_handler(_unknown(path))
+        if self._refusing:
+            self._refused += 1
+            return _refusal(SHUTTING_DOWN)
+        return self._handlers.get(path) or _refusal(unknown_method(path))
+
+    def refuse(self) -> None:
+        """Answer every new call UNAVAILABLE, which clients try again elsewhere."""
+        self._refusing = True
+
+    def take_refused(self) -> int:
+        """How many calls were refused so since this was last asked."""
+        refused, self._refused = self._refused, 0
+        return refused
 
     def _handler(self, path: str, method: UnaryMethod | StreamMethod) -> Handler:
         if isinstance(method, UnaryMethod):
@@ -57,14 +71,15 @@ class TableHandler(grpc.GenericRpcHandler):
         return handle
 
     def _stream(self, path: str, method: StreamMethod) -> Stream:
-        async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        # No generator: in one, a cancellation could come while grpcio writes, and we would not see it.
+        async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
             # grpcio itself ends calls whose deadline passes; only the server's end is ours to bring.
             interruption = Interruption(Deadline.never(), self._clock)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
             try:
                 async for message in method.handle(requests, self._call_context(context)):
-                    yield message
+                    await context.write(message)
             except asyncio.CancelledError as cancelled:
                 await _abort(context, interruption.absorb(cancelled))
             except Exception as error:  # As above.
@@ -93,12 +108,11 @@ def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
         )
 
 
-def _unknown(path: str) -> Stream:
-    async def handle(_requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        await _abort(context, unknown_method(path))
-        yield b""  # type: ignore[unreachable]  # It makes this a generator, which grpcio asks for.
+def _refusal(failure: RpcFailure) -> Handler:
+    async def handle(_requests: AsyncIterator[bytes], context: Context) -> None:
+        await _abort(context, failure)
 
-    return handle
+    return grpc.stream_stream_rpc_method_handler(handle)
 
 
 async def _abort(context: Context, failure: RpcFailure) -> NoReturn:

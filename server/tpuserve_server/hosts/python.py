@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 # Clients that keep connections open should be the ones to close them: a request may be on its way when we do.
 _KEEP_ALIVE_S = 3600
-# How long busy HTTP/1 clients get to hear "connection: close" with an answer before idle connections are closed.
+# How long busy clients get to hear, with an answer, that they should go, before connections are closed.
 _FAREWELL_S = 1.0
+# A gRPC client that is still busy has sent its next call within this time.
+_BUSY_S = 0.1
 
 
 def run(application_factory: Callable[[], Application], options: HostOptions) -> int:
@@ -57,12 +59,19 @@ async def _serve(application_factory: Callable[[], Application], options: HostOp
         await signals.first()
         application.drain()
         await asyncio.sleep(options.drain_delay_s)
-        # Each bounds itself; this bounds a handler that will not be cancelled.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(options.drain_timeout_s + 2 * _FAREWELL_S):
-                await asyncio.gather(grpc_server.stop(options.drain_timeout_s), rest_server.stop(), in_flight.finish())
+        await _drain(grpc_server, rest_server, in_flight, options.drain_timeout_s)
     finally:
         await application.stop()
+
+
+async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> None:
+    """Send clients away, wait for what is in flight, cut what is left after `timeout_s`, close the ports."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.gather(grpc_server.say_farewell(), rest_server.stop(), in_flight.finish())
+    except TimeoutError:
+        click.echo(f"tpuserve: Requests were still in flight after {timeout_s:g} s: cut.", err=True)
+    await grpc_server.stop()
 
 
 def _exit_now(code: int) -> None:
@@ -76,8 +85,9 @@ class _GrpcServer:
     """grpc.aio with the table, on a TCP port, a UNIX socket, both or neither."""
 
     def __init__(self, application: Application, options: HostOptions, in_flight: InFlight) -> None:
+        self._table = TableHandler(application.rpc, in_flight)
         self._server = grpc.aio.server(
-            handlers=[TableHandler(application.rpc, in_flight)],
+            handlers=[self._table],
             options=[
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -98,9 +108,22 @@ class _GrpcServer:
     async def start(self) -> None:
         await self._server.start()
 
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, wait for those in flight, cut what is left after `grace_s` seconds."""
-        await self._server.stop(grace_s)
+    async def say_farewell(self) -> None:
+        """Refuse new calls until clients have stopped to send them, for a second at most.
+
+        grpcio's own stop cancels every call that it has read but not yet given to its handler: on a busy server some,
+        with a status that no client tries again.
+        """
+        self._table.refuse()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await asyncio.sleep(_BUSY_S)
+                while self._table.take_refused():  # noqa: ASYNC110  # It looks back at what came while it slept.
+                    await asyncio.sleep(_BUSY_S)
+
+    async def stop(self) -> None:
+        """Close the port, and every connection as soon as its last answer has left."""
+        await self._server.stop(_FAREWELL_S)
 
     def _bind(self, address: str) -> int:
         try:
@@ -143,9 +166,14 @@ class _RestServer(uvicorn.Server):
             await self._up.wait()
 
     async def stop(self) -> None:
-        """Say farewell with every answer, then close what is idle and wait for what is not."""
+        """Close the port, say farewell with every answer, then close what is idle and wait for what is not.
+
+        In this order: told to go, clients come back with new connections, and closing a port resets those that wait.
+        """
         if self._task is None:
             return
+        for server in self.servers:
+            server.close()
         self._calls.farewell = True
         if self.server_state.connections:
             await asyncio.sleep(_FAREWELL_S)

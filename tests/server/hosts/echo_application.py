@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import Code, ServingError
@@ -32,6 +33,8 @@ class EchoApplication:
     def __init__(self) -> None:
         if os.environ.get("ECHO_FAILS"):
             raise HostError("There is nothing to echo.")
+        if fifo := os.environ.get("ECHO_LOADS"):
+            Path(fifo).read_text()
         self._gate = asyncio.Event()
         self.answered = 0
         self.rpc: RpcTable = {
@@ -40,6 +43,7 @@ class EchoApplication:
             "/echo.Echo/Held": UnaryMethod(self.held),
             "/echo.Echo/Open": UnaryMethod(self.open),
             "/echo.Echo/Context": UnaryMethod(self.context),
+            "/echo.Echo/Environment": UnaryMethod(self.environment),
             "/echo.Echo/Fail": UnaryMethod(self.fail),
             "/echo.Echo/Count": StreamMethod(self.count),
             "/echo.Echo/Each": StreamMethod(self.each),
@@ -86,6 +90,9 @@ class EchoApplication:
         remaining_s = context.deadline.remaining_s(asyncio.get_running_loop().time())
         deadline = remaining_s if context.deadline.is_finite else None
         return json.dumps({"metadata": dict(context.metadata), "deadline": deadline}).encode()
+
+    async def environment(self, _request: bytes, _context: CallContext) -> bytes:
+        return json.dumps({**os.environ, "cwd": os.getcwd()}).encode()
 
     async def fail(self, request: bytes, _context: CallContext) -> bytes:
         code, _, message = request.decode().partition(" ")

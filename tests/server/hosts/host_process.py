@@ -1,0 +1,105 @@
+"""Runs a host with the echo application as a child process, and reads what it says."""
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+ECHO = Path(__file__).with_name("echo_application.py")
+PATIENCE_S = 15.0
+
+
+class HostProcess:
+    """A running host. Its standard output is read by a thread; its standard error is kept for messages."""
+
+    def __init__(self, backend: str, options: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+        self.backend = backend
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.errors: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, ECHO, backend, json.dumps(options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._readers = [threading.Thread(target=self._read_events), threading.Thread(target=self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+
+    @classmethod
+    def started(cls, backend: str, **options: Any) -> Self:
+        """Start on free ports and wait until they are open."""
+        host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options})
+        host.listening = host.wait_for("announce")
+        return host
+
+    listening: dict[str, Any]
+
+    @property
+    def grpc(self) -> str:
+        address: str = self.listening["grpc"]
+        return address
+
+    @property
+    def rest(self) -> str:
+        return f"http://{self.listening['rest']}"
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next event of this name; others before it are skipped."""
+        while (said := self._events.get(timeout=PATIENCE_S)) is not None:
+            if said["event"] == event:
+                return said
+        raise AssertionError(f"the host ended before it said {event!r}: {''.join(self.errors)}")
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def exit_code(self) -> int:
+        """Wait for the end."""
+        code = self.process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return code
+
+    def serving_pid(self) -> int:
+        """The process that the application runs in: Envoy's, or the host's own."""
+        pid: int = self.listening["pid"]
+        return pid
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        family = [self.process.pid] if self.process.poll() is None else []
+        serving = getattr(self, "listening", {}).get("pid")
+        for pid in {*family, *([serving] if serving and psutil.pid_exists(serving) else [])}:
+            psutil.Process(pid).kill()
+        self.exit_code()
+
+    def _read_events(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            self.errors.extend(lines)
+
+
+@contextmanager
+def running(backend: str, **options: Any) -> Iterator[HostProcess]:
+    host = HostProcess.started(backend, **options)
+    try:
+        yield host
+    finally:
+        host.close()

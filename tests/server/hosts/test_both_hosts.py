@@ -1,0 +1,205 @@
+"""What a client sees is the same on both hosts: real servers, driven by grpcio and httpx."""
+
+import asyncio
+import gzip
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx
+import pytest
+from tpuserve_server.core.errors import Code
+
+from tests.server.hosts.host_process import HostProcess, running
+
+MEBIBYTE = 1 << 20
+BACKENDS = ["envoy", "python"]
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    path = tmp_path_factory.mktemp("socket") / "grpc.sock"
+    with running(request.param, grpc_socket_path=str(path), max_message_bytes=64 * MEBIBYTE) as host:
+        yield host
+
+
+@pytest.fixture
+def channel(host: HostProcess) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(host.grpc, UNLIMITED) as channel:
+        yield channel
+
+
+@pytest.fixture
+async def aio_channel(host: HostProcess) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(host.grpc, UNLIMITED) as channel:
+        yield channel
+
+
+def unary(channel: Any, method: str) -> Callable[..., Any]:
+    return channel.unary_unary(f"/echo.Echo/{method}")
+
+
+def stream(channel: Any, method: str) -> Callable[..., Any]:
+    return channel.stream_stream(f"/echo.Echo/{method}")
+
+
+def failure(call: Callable[..., Any], *args: Any, **options: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(*args, **options)
+    return raised.value.code(), raised.value.details()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, MEBIBYTE, 10 * MEBIBYTE, 64 * MEBIBYTE])
+def test_unary_echoes_messages_of_every_size(channel: grpc.Channel, size: int) -> None:
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert unary(channel, "Unary")(message) == message
+
+
+def test_message_over_the_limit_is_refused_and_the_next_is_served(channel: grpc.Channel) -> None:
+    size = 64 * MEBIBYTE + 1
+    code, message = failure(unary(channel, "Unary"), bytes(size))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"Received message larger than max ({size} vs. {64 * MEBIBYTE})" in message
+    assert unary(channel, "Unary")(b"next") == b"next"
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+def test_every_code_and_its_message_arrive(channel: grpc.Channel, code: Code) -> None:
+    message = "größer, 100 % \n and a tab\t"
+    got = failure(unary(channel, "Fail"), f"{code.name} {message}".encode())
+    assert got == (grpc.StatusCode[code.name], message)
+
+
+def test_unexpected_exception_is_internal_and_tells_nothing(channel: grpc.Channel) -> None:
+    assert failure(unary(channel, "Fail"), b"bug") == (grpc.StatusCode.INTERNAL, "Internal error")
+
+
+def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
+    got = failure(unary(channel, "Nothing"), b"")
+    assert got == (grpc.StatusCode.UNIMPLEMENTED, "Unknown method /echo.Echo/Nothing")
+
+
+def test_metadata_and_deadline_reach_the_method(channel: grpc.Channel) -> None:
+    metadata = [("x-one", "1"), ("x-two", "a"), ("x-two", "b"), ("x-raw-bin", b"\x00\xff")]
+    context = json.loads(unary(channel, "Context")(b"", metadata=metadata, timeout=100))
+    assert context["metadata"]["x-one"] == "1"
+    assert context["metadata"]["x-two"] == "a,b"
+    assert context["metadata"]["x-raw-bin"] == "AP8"
+    assert not {"te", "content-type", "grpc-timeout", "host"} & context["metadata"].keys()
+    assert 50 < context["deadline"] < 101
+
+
+def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
+    assert json.loads(unary(channel, "Context")(b""))["deadline"] is None
+
+
+def test_passed_deadline_cancels_the_method(host: HostProcess, channel: grpc.Channel) -> None:
+    code, _ = failure(unary(channel, "Held"), b"", timeout=0.2)
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    host.wait_for("cancelled")
+
+
+def test_cancelled_call_cancels_the_method(host: HostProcess, channel: grpc.Channel) -> None:
+    call = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # grpcio's multi-callables are untyped.
+    host.wait_for("held")
+    call.cancel()
+    host.wait_for("cancelled")
+
+
+def test_lost_connection_cancels_the_method(host: HostProcess) -> None:
+    channel = grpc.insecure_channel(host.grpc)
+    call = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # As above.
+    host.wait_for("held")
+    channel.close()
+    assert call.code() is grpc.StatusCode.CANCELLED
+    host.wait_for("cancelled")
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_requests_are_read(channel: grpc.Channel, compression: grpc.Compression) -> None:
+    message = b"squeeze me " * 10_000
+    assert unary(channel, "Size")(message, compression=compression) == b"%d" % len(message)
+
+
+def test_compressed_request_over_the_limit_is_refused(channel: grpc.Channel) -> None:
+    code, message = failure(unary(channel, "Size"), bytes(65 * MEBIBYTE), compression=grpc.Compression.Gzip)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in message
+
+
+async def test_server_stream_delivers_its_messages_before_its_status(aio_channel: grpc.aio.Channel) -> None:
+    call = aio_channel.unary_stream("/echo.Echo/Count")(b"3")
+    assert [await call.read() for _ in range(3)] == [b"0", b"1", b"2"]
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call.read()
+    assert raised.value.details() == "counted, and that is all"
+
+
+async def test_two_way_stream_answers_while_the_client_still_sends(aio_channel: grpc.aio.Channel) -> None:
+    call = stream(aio_channel, "Each")()
+    for message in (b"a", b"", b"c" * MEBIBYTE):
+        await call.write(message)
+        assert await call.read() == message
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_cancelled_stream_cancels_the_method(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:
+    call = aio_channel.unary_stream("/echo.Echo/Watch")(b"")
+    assert await call.read() == b"watching"
+    call.cancel()
+    await asyncio.to_thread(host.wait_for, "cancelled")
+
+
+async def test_deadline_ends_a_stream(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:
+    call = aio_channel.unary_stream("/echo.Echo/Watch")(b"", timeout=0.3)
+    assert await call.read() == b"watching"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call.read()
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await asyncio.to_thread(host.wait_for, "cancelled")
+
+
+async def test_two_hundred_calls_at_once(aio_channel: grpc.aio.Channel) -> None:
+    messages = [b"%d" % number * 100 for number in range(200)]
+    call = unary(aio_channel, "Unary")
+    assert await asyncio.gather(*(call(message) for message in messages)) == messages
+
+
+def test_unix_socket_serves_the_same_table(host: HostProcess) -> None:
+    with grpc.insecure_channel(host.listening["grpc_socket"]) as channel:
+        assert unary(channel, "Unary")(b"local") == b"local"
+
+
+def test_rest_reaches_its_application(host: HostProcess) -> None:
+    response = httpx.post(f"{host.rest}/v1/models/m:predict?x=1", content=b"body")
+    assert (response.status_code, response.content, response.headers["x-echo"]) == (200, b"body", "1")
+
+
+@pytest.mark.parametrize("size", [0, 1, MEBIBYTE, 64 * MEBIBYTE])
+def test_rest_bodies_of_every_size(host: HostProcess, size: int) -> None:
+    assert httpx.post(host.rest, content=bytes(size), timeout=15).content == bytes(size)
+
+
+def test_rest_refuses_a_body_before_it_has_all_come(host: HostProcess) -> None:
+    # httpx stops sending when an answer comes early, or sees the connection end after it: both are an answer.
+    response = httpx.post(f"{host.rest}/limited", content=(bytes(MEBIBYTE) for _ in range(3)))
+    assert response.status_code == 413
+
+
+def test_rest_hears_that_its_client_left(host: HostProcess) -> None:
+    address, port = host.listening["rest"].split(":")
+    with socket.create_connection((address, int(port))) as client:
+        client.sendall(b"POST /held HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx")
+        host.wait_for("held")
+    host.wait_for("http.disconnect")
+
+
+def test_gzipped_rest_body_is_passed_on_as_it_is(host: HostProcess) -> None:
+    body = gzip.compress(b"{}")
+    assert httpx.post(host.rest, content=body, headers={"content-encoding": "gzip"}).content == body

@@ -1,0 +1,232 @@
+"""How hosts start, drain and end: signals, failures, orphans. On both hosts where both can."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx
+import psutil
+import pytest
+
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+
+BACKENDS = ["envoy", "python"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def host(backend: str) -> Iterator[HostProcess]:
+    with running(backend) as host:
+        yield host
+
+
+def unary(channel: Any, method: str) -> Callable[..., Any]:
+    return channel.unary_unary(f"/echo.Echo/{method}")
+
+
+def assert_gone(pid: int) -> None:
+    """Wait for the end of a process that is not our child."""
+    try:
+        psutil.Process(pid).wait(PATIENCE_S)
+    except psutil.NoSuchProcess:
+        return
+
+
+async def _call_until_refused(address: str, done: list[bytes], broken: list[str]) -> None:
+    """Calls without a pause. Being refused, by the server or by its port, is how it ends; anything else broke a call."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        for number in itertools.count():
+            try:
+                done.append(await unary(channel, "Unary")(b"%d" % number))
+            except grpc.aio.AioRpcError as error:
+                details = str(error.details())
+                if "refused" not in details and details != "The server is shutting down":
+                    broken.append(details)
+                return
+
+
+def _post_until_refused(url: str, done: list[bytes], broken: list[str]) -> None:
+    with httpx.Client() as client:
+        for number in itertools.count():
+            try:
+                done.append(client.post(url, content=b"%d" % number).content)
+            except httpx.ConnectError:
+                return
+            except httpx.HTTPError as error:
+                broken.append(repr(error))
+                return
+
+
+async def test_sigterm_under_load_breaks_no_call_and_exits_0(host: HostProcess) -> None:
+    done: list[bytes] = []
+    broken: list[str] = []
+    grpc_load = [_call_until_refused(host.grpc, done, broken) for _ in range(8)]
+    rest_load = [asyncio.to_thread(_post_until_refused, host.rest, done, broken) for _ in range(4)]
+    load = asyncio.gather(*grpc_load, *rest_load)
+    while len(done) < 500:  # noqa: ASYNC110  # A list that threads fill has nothing to wait on.
+        await asyncio.sleep(0.01)
+    host.terminate()
+    await load
+    assert await asyncio.to_thread(host.exit_code) == 0
+    assert broken == []
+    assert host.wait_for("stop")["answered"] == len(done)
+
+
+def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
+    with grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"slow")  # type: ignore[attr-defined]  # grpcio's are untyped.
+        host.wait_for("held")
+        gate = grpc.insecure_channel(host.grpc, [("grpc.use_local_subchannel_pool", 1)])
+        grpc.channel_ready_future(gate).result(PATIENCE_S)
+        host.terminate()
+        host.wait_for("drain")
+        if host.backend == "envoy":  # grpcio's server refuses new calls as soon as it drains.
+            unary(gate, "Open")(b"")
+            assert held.result(PATIENCE_S) == b"slow"
+        gate.close()
+    assert host.exit_code() == 0
+
+
+def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
+    with running(backend, drain_delay_s=1.0) as host, grpc.insecure_channel(host.grpc) as channel:
+        assert httpx.get(f"{host.rest}/ready").status_code == 200
+        host.terminate()
+        host.wait_for("drain")
+        assert httpx.get(f"{host.rest}/ready").status_code == 503
+        assert unary(channel, "Unary")(b"still") == b"still"
+        assert host.exit_code() == 0
+
+
+def test_drain_does_not_wait_for_open_streams(host: HostProcess) -> None:
+    with grpc.insecure_channel(host.grpc) as channel:
+        watch = channel.unary_stream("/echo.Echo/Watch")(b"")
+        assert next(watch) == b"watching"
+        host.terminate()
+        with pytest.raises(grpc.RpcError) as raised:
+            next(watch)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert raised.value.details() == "The server is shutting down"
+    assert host.exit_code() == 0
+
+
+def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
+    with running(backend, drain_timeout_s=0.3) as host, grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # As above.
+        host.wait_for("held")
+        host.terminate()
+        assert host.exit_code() == 0
+        assert held.exception(PATIENCE_S) is not None
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_forces_the_end(host: HostProcess, first: signal.Signals) -> None:
+    with grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # As above.
+        host.wait_for("held")
+        host.process.send_signal(first)
+        host.wait_for("drain")
+        host.process.send_signal(signal.SIGTERM)
+        assert host.exit_code() == 128 + signal.SIGTERM
+        assert held.code() is grpc.StatusCode.UNAVAILABLE
+    assert_gone(host.serving_pid())
+
+
+def test_slow_client_gets_its_whole_answer_during_a_drain(host: HostProcess) -> None:
+    size = 32 << 20
+    address, port = host.listening["rest"].split(":")
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
+        first = client.recv(1)  # The answer has begun, and most of it waits in the server's buffers.
+        host.terminate()
+        host.wait_for("drain")
+        received = len(first) + sum(len(chunk) for chunk in iter(lambda: client.recv(1 << 20), b""))
+    assert received > size
+    assert host.exit_code() == 0
+
+
+def test_taken_port_is_said_in_one_line(backend: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for which in ("grpc_port", "rest_port"):
+            host = HostProcess(
+                backend, {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": None, which: port}
+            )
+            assert host.exit_code() == 1
+            last = host.errors[-1]
+            assert last.startswith("tpuserve: Cannot listen for ")
+            assert last.endswith(f"on 127.0.0.1:{port}: it is in use. Stop what uses it or choose another port.\n")
+
+
+def test_second_server_does_not_share_the_first_ones_port(host: HostProcess) -> None:
+    port = int(host.grpc.rpartition(":")[2])
+    second = HostProcess(host.backend, {"bind_address": "127.0.0.1", "grpc_port": port, "rest_port": None})
+    assert second.exit_code() == 1
+
+
+def test_application_that_cannot_start_is_said_in_one_line(backend: str) -> None:
+    host = HostProcess(
+        backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}, {**os.environ, "ECHO_FAILS": "1"}
+    )
+    assert host.exit_code() == 1
+    assert host.errors[-1] == "tpuserve: There is nothing to echo.\n"
+
+
+def test_nothing_is_left_behind_in_the_temporary_folder(backend: str, tmp_path: Path) -> None:
+    options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
+    host = HostProcess(backend, options, {**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        host.wait_for("announce")
+        host.terminate()
+        assert host.exit_code() == 0
+    finally:
+        host.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_supervisor_leaves_no_envoy_and_cuts_no_call() -> None:
+    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"slow")  # type: ignore[attr-defined]  # As above.
+        host.wait_for("held")
+        host.process.kill()
+        host.wait_for("drain")
+        unary(channel, "Open")(b"")
+        assert held.result(PATIENCE_S) == b"slow"
+        assert_gone(host.serving_pid())
+
+
+def test_envoys_own_end_is_an_error() -> None:
+    with running("envoy") as host:
+        psutil.Process(host.serving_pid()).kill()
+        assert host.exit_code() == 1
+        assert host.errors[-1].startswith("tpuserve: Envoy ended by itself (signal SIGKILL)")
+
+
+def test_sigterm_while_the_application_loads_ends_at_once(tmp_path: Path) -> None:
+    loading = tmp_path / "loading"
+    os.mkfifo(loading)
+    options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
+    host = HostProcess("envoy", options, {**os.environ, "ECHO_LOADS": str(loading)})
+    with loading.open("w"):  # Opens when the application does, which then waits for a line.
+        host.terminate()
+        assert host.exit_code() == 0
+
+
+def test_environment_of_the_embedding_does_not_leak(tmp_path: Path) -> None:
+    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+        environment = json.loads(unary(channel, "Environment")(b""))
+    for name in ("LD_PRELOAD", "PYTHONHOME", "TPUSERVE_ENVOY_CHILD"):
+        assert environment.get(name) == os.environ.get(name)
+    assert environment["cwd"] == os.getcwd()
