@@ -124,4 +124,4 @@ def _describe_version(status: VersionStatus) -> dict[str, object]:
 def _raw_path(scope: "Scope") -> bytes:
     """The path as it was sent. Not every ASGI server tells; a name with a slash in it then reads as two."""
     raw: bytes | None = scope.get("raw_path")
-    return quote(scope["path"]).encode() if raw is None else raw.partition(b"?")[0]
+    return quote(scope["path"], safe="/:").encode() if raw is None else raw.partition(b"?")[0]

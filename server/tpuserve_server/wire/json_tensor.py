@@ -179,8 +179,8 @@ def _floats(leaves: list[JsonValue], dtype: np.dtype[Any]) -> Array:
     with np.errstate(over="ignore"):
         try:
             return np.array(leaves, dtype)
-        except OverflowError:
-            # An integer beyond a double's range, which only Python's parser keeps.
+        except (OverflowError, TypeError):
+            # An integer beyond a double's range, which only Python's parser keeps; ml_dtypes refuses them over 64 bits.
             return np.array([_clamped(leaf) for leaf in leaves], dtype)
 
 

@@ -116,6 +116,14 @@ def test_floats_take_any_number(dtype: DTypeLike) -> None:
     assert numbers.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_floats_take_integers_over_64_bits(dtype: DTypeLike) -> None:
+    array = decode(f'{{"instances": [1, {2**63}]}}', x=dtype).inputs["x"]
+    np.testing.assert_array_equal(
+        array.astype(np.float64), np.array([1, 2**63], np.float64).astype(dtype).astype(np.float64)
+    )
+
+
 def test_integers_beyond_a_double_become_infinite_floats() -> None:
     huge = "9" * 400
     assert lists(decode(f'{{"instances": [NaN, {huge}, -{huge}, 1.5]}}', x=np.float64))["x"][1:] == [  # type: ignore[index]  # a list

@@ -1,0 +1,47 @@
+"""What the edge reports of each request."""
+
+import asyncio
+
+import pytest
+from tpuserve_server.core.errors import Code, NotFound, Unavailable
+from tpuserve_server.frontends.edge import Edge
+
+from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+
+
+def fail(metrics: FakeMetrics, model: str, error: BaseException) -> None:
+    with Edge(FakeService(), metrics, FakeClock(), "rest").request("Predict") as measured:
+        measured.model = model
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotFound("no"), Code.NOT_FOUND),
+        (Unavailable("no"), Code.UNAVAILABLE),
+        (asyncio.CancelledError(), Code.CANCELLED),
+        (ZeroDivisionError(), Code.INTERNAL),
+    ],
+)
+def test_an_error_goes_on_and_is_counted_under_its_code(error: BaseException, code: Code) -> None:
+    metrics = FakeMetrics()
+    with pytest.raises(type(error)):
+        fail(metrics, "m", error)
+    assert metrics.finished == [Finished("m", "Predict", "rest", code, 0.0)]
+
+
+def test_latency_is_the_clocks() -> None:
+    metrics, clock = FakeMetrics(), FakeClock()
+    with Edge(FakeService(), metrics, clock, "grpc").request("Unknown") as measured:
+        measured.method = "Predict"
+        measured.model = "m"
+        clock.now_s += 0.25
+    assert metrics.finished == [Finished("m", "Predict", "grpc", Code.OK, 0.25)]
+
+
+def test_made_up_names_never_become_labels() -> None:
+    metrics = FakeMetrics()
+    with pytest.raises(NotFound):
+        fail(metrics, "made-up", NotFound("no"))
+    assert metrics.finished[0].model == ""

@@ -1,0 +1,341 @@
+"""The REST application over a fake service, through ASGI as a host drives it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from openapi_spec_validator import validate
+from tpuserve_server.core.errors import Code, DeadlineExceeded, Internal, ResourceExhausted, ServingError, Unavailable
+from tpuserve_server.core.types import ServableId, State, VersionStatus
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+
+from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+
+PREDICT = "/v1/models/m:predict"
+ROWS = b'{"instances": [1, 3]}'
+LIMIT = 1000
+
+
+class Rest:
+    """The application, and a client over ASGI that turns no exception into a response."""
+
+    def __init__(self, render: Any = lambda: (b"requests 1\n", "text/plain; version=1.0.0")) -> None:  # noqa: ANN401 (a callable that may raise)
+        self.service = FakeService()
+        self.metrics = FakeMetrics()
+        options = RestOptions(max_body_bytes=LIMIT, timeout_s=2.5, disconnect_watch_delay_s=0)
+        self.app = rest_app(self.service, self.metrics, FakeClock(now_s=10), render, options)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://server")
+
+    async def post(self, path: str = PREDICT, body: bytes = ROWS) -> httpx.Response:
+        return await self.client.post(path, content=body)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.client.get(path)
+
+    async def messages(self, *received: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> list[Any]:
+        """Drive the application by hand: what it sends for exactly these messages."""
+        waiting = list(received)
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return waiting.pop(0)
+
+        async def send(message: Any) -> None:  # noqa: ANN401 (ASGI's messages)
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": list(headers)}
+        await self.app(scope, receive, send)
+        return sent
+
+
+@pytest.fixture
+async def rest() -> AsyncIterator[Rest]:
+    made = Rest()
+    async with made.client:
+        yield made
+
+
+def chunk(body: bytes, *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+DISCONNECT = {"type": "http.disconnect"}
+
+
+def error_of(response: httpx.Response) -> str:
+    assert response.headers["content-type"] == "application/json"
+    assert response.json().keys() == {"error"}
+    return str(response.json()["error"])
+
+
+async def test_rows_are_answered_with_predictions_and_version(rest: Rest) -> None:
+    response = await rest.post()
+    assert (response.status_code, response.content) == (200, b'{"predictions":[2.5,3.5]}')
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-tpuserve-model-version"] == "7"
+    assert int(response.headers["content-length"]) == len(response.content)
+    assert rest.metrics.finished == [Finished("m", "Predict", "rest", Code.OK, 0.0)]
+
+
+@pytest.mark.parametrize("path", [PREDICT, "/V1/MODELS/m/versions/7:PREDICT", "/v1/models/m/labels/l:predict?x=1"])
+async def test_columns_are_answered_with_outputs_on_every_path(rest: Rest, path: str) -> None:
+    response = await rest.post(path, b'{"inputs": {"x": 1}}')
+    assert (response.status_code, response.content) == (200, b'{"outputs":2.5}')
+
+
+async def test_path_label_signature_and_timeout_reach_the_service(rest: Rest) -> None:
+    await rest.post("/v1/models/m/labels/l:predict", b'{"signature_name": "serving_default", "instances": [1]}')
+    (request,) = rest.service.requests
+    assert (request.spec.version_label, request.spec.signature_name) == ("l", "serving_default")
+    assert request.deadline.at_s == 12.5
+    assert request.inputs["x"].dtype == np.float32
+
+
+async def test_encoded_names_are_decoded_once(rest: Rest) -> None:
+    response = await rest.post("/v1/models/a%2Fb%252F:predict")
+    assert error_of(response) == "Servable not found for request: Latest(a/b%2F)"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        (PREDICT, b"", 400, "JSON Parse error: The document is empty"),
+        (PREDICT, b"instances = [1, 2]", 400, "JSON Parse error: Invalid value."),
+        (PREDICT, b'{"instances": ["x"]}', 400, "Failed to process element: 0 of 'instances' list."),
+        (
+            PREDICT,
+            b'{"signature_name": "s", "instances": [1]}',
+            400,
+            'Serving signature name: "s" not found in signature def',
+        ),
+        ("/v1/models/n:predict", ROWS, 404, "Servable not found for request: Latest(n)"),
+        ("/v1/models/m/versions/9:predict", ROWS, 404, "Servable not found for request: Specific(m, 9)"),
+        (f"/v1/models/m/versions/{2**64}:predict", ROWS, 400, f"Failed to convert version: {2**64} to numeric."),
+        ("/v1/foo", ROWS, 400, "Malformed request: POST /v1/foo"),
+        ("/v1/models/m:classify", ROWS, 501, "The classify method is not supported; use predict"),
+        ("/v1/models/m:regress", ROWS, 501, "The regress method is not supported; use predict"),
+        (PREDICT, b" " * (LIMIT + 1), 413, f"Request body is larger than the limit of {LIMIT} bytes"),
+    ],
+)
+async def test_bad_requests_have_upstreams_status_and_text(
+    rest: Rest, path: str, body: bytes, status: int, text: str
+) -> None:
+    response = await rest.post(path, body)
+    assert response.status_code == status
+    assert error_of(response).startswith(text)
+    assert len(rest.metrics.finished) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry"),
+    [
+        (Unavailable("queue full"), 503, "1"),
+        (ResourceExhausted("quota"), 429, "1"),
+        (DeadlineExceeded("late"), 504, None),
+        (Internal("model"), 500, None),
+    ],
+)
+async def test_what_the_service_refuses_is_told(
+    rest: Rest, error: ServingError, status: int, retry: str | None
+) -> None:
+    rest.service.fault = error
+    response = await rest.post()
+    assert (response.status_code, error_of(response)) == (status, error.message)
+    assert response.headers.get("retry-after") == retry
+    assert rest.metrics.finished[0].code == error.code
+
+
+async def test_unexpected_error_is_logged_and_hidden(rest: Rest, caplog: pytest.LogCaptureFixture) -> None:
+    rest.service.fault = ZeroDivisionError("secret /path")
+    with caplog.at_level(logging.ERROR):
+        response = await rest.post()
+    assert (response.status_code, error_of(response)) == (500, "Internal error")
+    assert "secret /path" in caplog.text
+    assert rest.metrics.finished[0].code == Code.INTERNAL
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", PREDICT), ("GET", PREDICT), ("DELETE", "/v1/models/m")])
+async def test_other_methods_are_malformed_as_upstream(rest: Rest, method: str, path: str) -> None:
+    response = await rest.client.request(method, path)
+    assert (response.status_code, error_of(response)) == (400, f"Malformed request: {method} {path}")
+    assert rest.metrics.finished[0].method == "Unknown"
+
+
+async def test_body_in_chunks_is_put_together(rest: Rest) -> None:
+    chunks = [chunk(ROWS[index : index + 1], more=True) for index in range(len(ROWS))]
+    start, body = await rest.messages(*chunks, chunk(b""), DISCONNECT)
+    assert start["status"] == 200
+    assert body["body"] == b'{"predictions":[2.5,3.5]}'
+
+
+async def test_body_is_not_read_past_the_limit(rest: Rest) -> None:
+    # Were a third chunk asked for, there would be none.
+    start, _ = await rest.messages(chunk(b" " * LIMIT, more=True), chunk(b" ", more=True))
+    assert start["status"] == 413
+
+
+async def test_one_chunk_over_the_limit_is_refused(rest: Rest) -> None:
+    start, _ = await rest.messages(chunk(b" " * (LIMIT + 1)))
+    assert start["status"] == 413
+
+
+async def test_declared_length_over_the_limit_is_refused_unread(rest: Rest) -> None:
+    start, _ = await rest.messages(headers=((b"host", b"h"), (b"content-length", b"1001")))
+    assert start["status"] == 413
+
+
+async def test_declared_length_that_is_no_number_is_left_to_the_body(rest: Rest) -> None:
+    start, _ = await rest.messages(chunk(ROWS), headers=((b"content-length", b"9" * 5000),))
+    assert start["status"] == 200
+
+
+async def test_client_gone_during_the_body_gets_nothing(rest: Rest) -> None:
+    for messages in ([DISCONNECT], [chunk(b"{", more=True), DISCONNECT]):
+        assert await rest.messages(*messages) == []
+        assert rest.metrics.finished.pop().code == Code.CANCELLED
+    assert rest.service.requests == []
+
+
+async def test_client_gone_while_waiting_cancels_the_prediction(rest: Rest) -> None:
+    rest.service.gate.clear()
+    assert await rest.messages(chunk(ROWS), DISCONNECT) == []
+    assert rest.service.cancelled == 1
+    assert rest.metrics.finished == [Finished("m", "Predict", "rest", Code.CANCELLED, 0.0)]
+
+
+async def test_server_that_says_nothing_new_while_waiting_is_not_asked_again(rest: Rest) -> None:
+    rest.service.gate.clear()
+    task = asyncio.create_task(rest.messages(chunk(ROWS), chunk(b"")))
+    await rest.service.waiting.wait()
+    # Long enough for the watch to have started and to have read the second message.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    rest.service.gate.set()
+    start, _ = await task
+    assert start["status"] == 200
+
+
+async def test_cancelled_by_the_host_is_not_mistaken_for_a_client_gone(rest: Rest) -> None:
+    rest.service.gate.clear()
+    task = asyncio.create_task(rest.post())
+    await rest.service.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert rest.metrics.finished[0].code == Code.CANCELLED
+
+
+async def test_status_is_upstreams(rest: Rest) -> None:
+    response = await rest.get("/v1/models/m")
+    assert response.json() == {
+        "model_version_status": [
+            {"version": "7", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        ]
+    }
+    missing = await rest.get("/v1/models/n")
+    assert (missing.status_code, error_of(missing)) == (404, "Could not find any versions of model n")
+    assert [finished.method for finished in rest.metrics.finished] == ["GetModelStatus"] * 2
+
+
+async def test_metadata_shows_the_signatures(rest: Rest) -> None:
+    metadata = (await rest.get("/v1/models/m/versions/7/metadata")).json()
+    assert metadata["model_spec"] == {"name": "m", "signature_name": "", "version": "7"}
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["inputs"]["x"] == {
+        "dtype": "DT_FLOAT",
+        "tensor_shape": {"dim": [], "unknown_rank": True},
+        "name": "x:0",
+    }
+
+
+async def test_models_are_listed_with_their_notes(rest: Rest) -> None:
+    rest.service.statuses = [VersionStatus(ServableId("m", 7), State.END, "why", notes=("device: cpu",))]
+    assert (await rest.get("/v1/models")).json() == {
+        "models": [
+            {
+                "name": "m",
+                "versions": [{"version": "7", "state": "END", "error": "why", "notes": ["device: cpu"]}],
+            }
+        ]
+    }
+    rest.service.statuses = []
+    assert (await rest.get("/v1/models")).json() == {"models": [{"name": "m", "versions": []}]}
+
+
+async def test_liveness_and_readiness_differ(rest: Rest) -> None:
+    assert (await rest.get("/healthz")).json() == {"status": "alive"}
+    ready = await rest.get("/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"ready": True, "reason": ""})
+    rest.service.set_ready("draining")
+    unready = await rest.get("/readyz")
+    assert (unready.status_code, unready.json()) == (503, {"ready": False, "reason": "draining"})
+    assert (await rest.get("/healthz")).status_code == 200
+
+
+async def test_metrics_are_what_the_renderer_gives(rest: Rest) -> None:
+    response = await rest.get("/metrics")
+    assert response.content == b"requests 1\n"
+    assert response.headers["content-type"] == "text/plain; version=1.0.0"
+
+
+async def test_failing_page_hides_its_reason() -> None:
+    def render() -> tuple[bytes, str]:
+        raise ZeroDivisionError("secret")
+
+    rest = Rest(render)
+    transport = httpx.ASGITransport(rest.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        response = await client.get("/metrics")
+    assert (response.status_code, error_of(response)) == (500, "Internal error")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/nothing", 404, "Not Found"),
+        ("GET", "/v1", 404, "Not Found"),
+        ("POST", "/healthz", 405, "Method Not Allowed"),
+    ],
+)
+async def test_errors_outside_v1_have_the_same_form(rest: Rest, method: str, path: str, status: int, text: str) -> None:
+    response = await rest.client.request(method, path)
+    assert (response.status_code, error_of(response)) == (status, text)
+
+
+async def test_openapi_document_is_valid_and_whole(rest: Rest) -> None:
+    document = (await rest.get("/openapi.json")).json()
+    validate(document)
+    assert document == rest.app.openapi()
+    assert document["paths"].keys() == {
+        "/v1/models",
+        *(
+            f"/v1/models/{{model}}{target}{action}"
+            for target in ("", "/versions/{version}", "/labels/{label}")
+            for action in ("", "/metadata", ":predict")
+        ),
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+
+
+async def test_every_documented_path_is_served(rest: Rest) -> None:
+    document = rest.app.openapi()
+    for path, operations in document["paths"].items():
+        concrete = path.format(model="m", version="7", label="l")
+        for method in operations:
+            body = ROWS if method == "post" else None
+            response = await rest.client.request(method.upper(), concrete, content=body)
+            assert response.status_code == 200, path
+
+
+async def test_messages_with_lone_surrogates_can_be_sent(rest: Rest) -> None:
+    body = json.dumps({"inputs": {"x": "\ud800"}, "n": float("nan")}).encode()
+    assert '"?"' in error_of(await rest.post(PREDICT, body))
+    body = json.dumps({"instances": [{"\ud800": 1, "n": float("nan")}]}).encode()
+    assert "does not have named input: ?" in error_of(await rest.post(PREDICT, body))
