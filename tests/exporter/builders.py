@@ -34,7 +34,7 @@ def unnamed() -> keras.Model:
 
 def named_parts() -> keras.Model:
     """Dictionaries in and out, of two inputs with different dtypes."""
-    ids, weight = keras.Input((5,), dtype="int32"), keras.Input((1,))
+    ids, weight = keras.Input((5,), name="ids", dtype="int32"), keras.Input((1,), name="weight")
     pooled = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(2, 4)(ids))
     outputs = {"score": keras.layers.Dense(1)(pooled) * weight, "embedding": pooled}
     return keras.Model({"ids": ids, "weight": weight}, outputs)

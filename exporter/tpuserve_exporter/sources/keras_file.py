@@ -1,10 +1,13 @@
 """A Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a model the builder makes."""
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.builder import build_model
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable
 from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -37,12 +40,26 @@ def _load(source: Path, options: ModelOptions) -> "keras.Model":
     return _load_model(source)
 
 
+@contextlib.contextmanager
+def _nothing_skipped(source: Path) -> Iterator[None]:
+    """Keras only warns where it leaves layers with fresh weights: that is a mismatch here."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    skipped = [str(one.message) for one in caught if "freshly-initialized" in str(one.message)]
+    if skipped:
+        raise CheckpointMismatch(f"{source.name} lacks weights of the model: {skipped[0]}")
+
+
 def _load_model(source: Path) -> "keras.Model":
     import keras
 
     keras.backend.clear_session()
     try:
-        return keras.saving.load_model(source, compile=False)
+        with _nothing_skipped(source):
+            return keras.saving.load_model(source, compile=False)
+    except ExportError:
+        raise
     except Exception as error:  # zip, HDF5 and JSON errors, unregistered classes, lambdas: all mean it cannot be read
         hint = " (its own classes are imported by --model pkg.module:function)" if isinstance(error, TypeError) else ""
         raise SourceUnreadable(f"cannot read {source.name}: {_first_line(error)}{hint}") from error
@@ -53,7 +70,10 @@ def _load_weights(source: Path, options: ModelOptions) -> "keras.Model":
     model = build_model(options.builder, options.builder_args)
     build_weights(model, options)
     try:
-        model.load_weights(source)
+        with _nothing_skipped(source):
+            model.load_weights(source)
+    except ExportError:
+        raise
     except (ValueError, KeyError) as error:
         raise CheckpointMismatch(
             f"{source.name} does not fit the model that {options.builder} builds: {_first_line(error)}"
