@@ -89,16 +89,16 @@ def test_an_answer_that_cannot_be_read_is_a_failure(server: Doubling) -> None:
     assert "PredictResponse" in json.loads(run.stdout)["errors"][0]["message"]
 
 
-def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured() -> None:
+@pytest.mark.parametrize(("option", "scheme"), [("--grpc", ""), ("--rest", "http://")])
+def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: str, scheme: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # taken, and nobody listens on it
-        place = f"127.0.0.1:{closed.getsockname()[1]}"
-        for option, address in (("--grpc", place), ("--rest", f"http://{place}")):
-            run = loadtest(MODEL, option, address)
-            assert run.returncode == 3
-            assert run.stdout == ""
-            assert f"{address} cannot be reached" in run.stderr
-            assert "Traceback" not in run.stderr
+        address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
+        run = loadtest(MODEL, option, address)
+    assert run.returncode == 3
+    assert run.stdout == ""
+    assert f"{address} cannot be reached" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize(
