@@ -3,8 +3,9 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from pydantic import ValidationError
@@ -16,6 +17,8 @@ from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Sett
 from tpuserve_server.tensorflow_start import start_tensorflow
 
 logger = logging.getLogger(__name__)
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _EPILOG = """\b
 Examples:
@@ -42,7 +45,7 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of whole numbers such as 1,8,32", param, ctx)
 
 
-def _switch(name: str, default: bool | None, text: str) -> Any:  # noqa: ANN401 - a decorator of click's
+def _switch(name: str, default: bool | None, text: str) -> Callable[[_Decorated], _Decorated]:
     """A boolean flag as TensorFlow Serving's: `--x`, `--x=true`, `--x=false`."""
     return click.option(
         f"--{name}",

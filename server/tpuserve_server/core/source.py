@@ -35,6 +35,7 @@ class Source:
         self._is_whole = is_whole
         self._seen: dict[ServableId, str] = {}
         self._settled: dict[ServableId, str] = {}
+        self._waiting: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source")
 
@@ -64,16 +65,26 @@ class Source:
     def _poll_model(self, name: str, base_path: Path) -> bool:
         try:
             versions = find_versions(base_path)
+            if not versions:
+                self._say_waiting(name, base_path)
             if versions is None:
                 return False
             if not versions:
                 self._on_aspired(name, {})
                 return True
+            self._waiting.discard(name)
             return self._aspire_latest(name, versions)
         except OSError as error:
             # One model's file system must not stop the poll of the others; the next poll asks again.
             logger.warning("Cannot read the versions of model %s: %s", name, error.strerror)
             return False
+
+    def _say_waiting(self, name: str, base_path: Path) -> None:
+        """Once, not at every poll."""
+        if name not in self._waiting:
+            self._waiting.add(name)
+            what = "holds no version folder such as 1/" if base_path.is_dir() else "does not exist"
+            logger.warning("Model %s waits: its base path %s %s", name, base_path, what)
 
     def _aspire_latest(self, name: str, versions: Mapping[int, Path]) -> bool:
         """Report the highest whole version; True if that is the highest of all."""

@@ -43,9 +43,15 @@ def test_the_highest_version_is_aspired(tmp_path: Path) -> None:
     assert watch.reports == [[1], [2]]
 
 
-def test_a_missing_base_path_changes_nothing_and_an_empty_one_takes_the_model_away(tmp_path: Path) -> None:
+def test_a_missing_base_path_changes_nothing_and_an_empty_one_takes_the_model_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     watch = Watch(tmp_path / "absent")
     assert not watch.source.poll()
+    assert not watch.source.poll()
+    assert [record.message for record in caplog.records] == [
+        f"Model m waits: its base path {tmp_path / 'absent'} does not exist"
+    ]
     assert watch.reports == []
     (tmp_path / "absent").mkdir()
     watch.source.poll()
