@@ -19,15 +19,23 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def server() -> ModelServer:
-    return ModelServer()
+@pytest.fixture(scope="session")
+def running() -> Iterator[tuple[ModelServer, dict[str, str]]]:
+    """One server for the session, and its address by protocol."""
+    shared = ModelServer()
+    with serving(shared, "grpc") as grpc_place, serving(shared, "rest") as rest_place:
+        yield shared, {"grpc": grpc_place, "rest": rest_place}
 
 
 @pytest.fixture
-def address(server: ModelServer, protocol: str) -> Iterator[str]:
-    with serving(server, protocol) as place:
-        yield place
+def server(running: tuple[ModelServer, dict[str, str]]) -> ModelServer:
+    running[0].reset()
+    return running[0]
+
+
+@pytest.fixture
+def address(server: ModelServer, running: tuple[ModelServer, dict[str, str]], protocol: str) -> str:
+    return running[1][protocol]
 
 
 @pytest.fixture

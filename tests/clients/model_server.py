@@ -78,6 +78,10 @@ class ModelServer:
     """Models, failures to come and requests seen. `version` is what "latest" means; `version_header` as tpuserve's."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: the tests of a session share one server, which takes a tenth of a second to stop."""
         self.served: list[Served] = []
         self.failures: deque[Failure] = deque()
         self.ready = True
@@ -85,7 +89,7 @@ class ModelServer:
         self.version_header = True
         self.signatures = dict(SIGNATURES)
         self.run: Callable[[str, Arrays], Arrays] = run_model
-        self.gate = threading.Event()  # cleared: predict requests wait for it
+        self.gate = threading.Event()  # cleared: predictions and health checks wait for it
         self.gate.set()
 
     def methods(self) -> list[str]:
@@ -135,7 +139,7 @@ class GrpcFace(grpc.GenericRpcHandler):
             failure = self._server.begin(self._seen(method, request, context))
             if failure is not None:
                 context.abort(next(c for c in grpc.StatusCode if c.value[0] == failure.code), failure.message)
-            if method == "Predict":
+            if method in ("Predict", "Check"):
                 self._server.gate.wait(10)
             return answer(request)
 
@@ -229,6 +233,7 @@ class RestFace:
 
     async def _readyz(self, request: Request) -> Response:
         refused = self._refused(Served("Check"))
+        await asyncio.to_thread(self._server.gate.wait, 10)
         return refused or Response(status_code=200 if self._server.ready else 503)
 
     async def _predict(self, request: Request) -> Response:

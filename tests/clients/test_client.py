@@ -254,6 +254,45 @@ def test_waiting_ends_when_the_server_is_ready(timed_client: Client, server: Mod
     assert max(clock.pauses_s) <= 1.0
 
 
+def test_model_that_is_not_known_yet_is_waited_for(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+    server.failures.append(Failure(Code.NOT_FOUND, "Could not find any versions of model affine"))
+    timed_client.wait_until_ready(60.0, "affine")
+    assert len(clock.pauses_s) == 1
+
+
+def test_server_without_a_health_check_is_not_waited_for(client: Client, server: ModelServer) -> None:
+    server.failures.append(Failure(Code.NOT_FOUND, "Not found: /readyz"))
+    with pytest.raises(NotFound, match="readyz"):
+        client.wait_until_ready(60.0)
+
+
+def test_probe_without_an_answer_is_not_ready(client: Client, server: ModelServer) -> None:
+    server.gate.clear()
+    try:
+        assert not client.is_ready(timeout_s=0.2)
+    finally:
+        server.gate.set()
+
+
+def test_deadline_that_passed_sends_nothing(timed_client: Client, server: ModelServer) -> None:
+    with pytest.raises(DeadlineExceeded, match="before the request was sent"):
+        timed_client.status("affine", timeout_s=0.0)
+    assert server.served == []
+
+
+def test_signature_that_is_gone_is_forgotten(client: Client, server: ModelServer) -> None:
+    """A model whose input was renamed: the first call fails, the next one knows."""
+    server.version_header = False
+    client.predict("single", [[[1, 2], [3, 4]]])
+    _, outputs = server.signatures["single"]
+    server.signatures["single"] = ({"picture": (serving_pb2.DT_FLOAT, [-1, 2, 2])}, outputs)
+    server.run = lambda _, arrays: {"sum": arrays["picture"].sum(axis=(1, 2))}
+    server.failures.append(Failure(Code.INVALID_ARGUMENT, "Missing but required: picture"))
+    with pytest.raises(InvalidArgument, match="picture"):
+        client.predict("single", [[[1, 2], [3, 4]]])
+    assert client.predict("single", [[[1, 2], [3, 4]]])["sum"].tolist() == [10.0]
+
+
 def test_waiting_in_vain_ends_with_the_last_reason(timed_client: Client, server: ModelServer, clock: Clock) -> None:
     server.ready = False
     with pytest.raises(DeadlineExceeded, match=r"Model affine was not ready within 3 s: version 7 is LOADING"):

@@ -1,9 +1,17 @@
 """`tpuserve status` against a real server."""
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from tpuserve_client._proto import serving_pb2
 from tpuserve_client.cli import main
 from tpuserve_client.errors import Code
 
@@ -70,3 +78,35 @@ def test_unknown_model_is_one_line(server: ModelServer) -> None:
 @pytest.mark.parametrize("arguments", [["--version", "1"], ["m", "--address", "ftp://x"], ["m", "--timeout", "0"]])
 def test_wrong_usage_exits_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["status", *arguments]).exit_code == 2
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a command prints when its standard output is a terminal."""
+    ours, theirs = pty.openpty()
+    # A terminal of its own type: colours and width do not depend on whoever runs the tests.
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100"}
+    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        output = bytearray()
+        with os.fdopen(ours, "rb", closefd=True) as reader, contextlib.suppress(OSError):  # EIO: the other end closed
+            while chunk := reader.read1():
+                output += chunk
+    assert process.returncode == 0
+    return output.decode()
+
+
+def test_table_on_a_terminal(address: str) -> None:
+    tpuserve = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]
+    output = on_a_terminal([*tpuserve, "status", "affine", "--address", address])
+    title, *_, failed, _bottom = output.splitlines()
+    assert title.strip() == "affine"
+    assert [cell.strip() for cell in failed.split("│")[1:-1]] == ["3", "END", "INTERNAL: weights are corrupt"]
+
+
+def test_long_output_is_cut_on_a_terminal(address: str, tmp_path: Path, server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_INT64, [-1])}
+    server.signatures["mirror"] = (spec, spec)
+    np.save(tmp_path / "x.npy", np.arange(150))
+    tpuserve = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]
+    arguments = ["predict", "mirror", "--input", str(tmp_path / "x.npy"), "--address", address]
+    assert "… 50 more]" in " ".join(on_a_terminal([*tpuserve, *arguments]).split())
