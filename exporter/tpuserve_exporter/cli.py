@@ -260,7 +260,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         code = _report_usage(error, "--json" in arguments)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("broken off; nothing was published", err=True)
+        click.echo("broken off", err=True)
         code = _BROKEN_OFF
     sys.exit(code)
 

@@ -42,15 +42,15 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 
 def print_success(console: Console, exported: Exported, seconds: float) -> None:
     """A panel on a terminal, lines elsewhere."""
-    facts = dict(_facts(exported, seconds))
+    facts = _facts(exported, seconds)
     title = "Checked, not published (dry run)" if exported.version is None else f"Published version {exported.version}"
     if not console.is_terminal:
         console.print(title, highlight=False)
-        for name, value in facts.items():
+        for name, value in facts:
             console.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
         return
     grid = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
+    for name, value in facts:
         grid.add_row(Text(name, style="dim"), Text(value))
     console.print(Panel(grid, title=title, title_align="left", border_style="green", expand=False))
 

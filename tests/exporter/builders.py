@@ -1,6 +1,7 @@
 """Models for the exporter's tests, named on its command line as `tests.exporter.builders:FUNCTION`."""
 
 import random
+import threading
 from typing import Any
 
 import keras
@@ -90,3 +91,18 @@ def failing() -> keras.Model:
 
 def no_model() -> int:
     return 3
+
+
+class Stuck(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Builds, and then never finishes being traced for serving."""
+
+    def call(self, x: Any, training: bool | None = None) -> Any:  # noqa: ANN401 - a Keras tensor
+        if training is False:
+            print("tracing for ever", flush=True)
+            threading.Event().wait()
+        return x
+
+
+def stuck() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, Stuck(name="scores")(features))

@@ -1,0 +1,110 @@
+"""The command as users start it: quick to help, quiet, interruptible, and readable on a terminal."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tpuserve_exporter.export import Exported
+from tpuserve_exporter.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
+from tpuserve_exporter.progress import TerminalProgress
+from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.summary import print_success
+
+COMMAND = Path(sys.executable).with_name("tpuserve-export")
+TINY = ("--model", "tests.exporter.builders:tiny")
+
+
+def test_help_names_the_command_as_users_call_it_and_every_exit_code() -> None:
+    done = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: tpuserve export [OPTIONS] SOURCE OUT_BASE")
+    assert "tpuserve export checkpoints/ models/digits --model examples.digits.model:build" in done.stdout
+    codes = [line.split()[0] for line in done.stdout.split("Exit codes:")[1].splitlines() if line.startswith("    ")]
+    assert codes == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "130"]
+
+
+def test_help_does_not_wait_for_tensorflow() -> None:
+    look = "import sys, tpuserve_exporter.cli; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("exporter")
+def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, tiny_checkpoint, tmp_path / "tiny", *TINY], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Start TensorFlow (")
+    assert "Published version 1\n" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("exporter")
+def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Stopped while it holds a hidden directory: a builder's model that never finishes tracing keeps it there."""
+    base = tmp_path / "tiny"
+    stuck = ("--model", "tests.exporter.builders:stuck", "--allow-unused", "*")
+    with subprocess.Popen(
+        [COMMAND, tiny_checkpoint, base, *stuck], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert any(line == b"tracing for ever\n" for line in run.stdout)
+        assert base.exists()
+        run.send_signal(signal.SIGTERM)
+        _, errors = run.communicate()
+    assert run.returncode == 130
+    assert errors.decode().strip() == "broken off"
+    assert not base.exists()
+
+
+def test_terminal_shows_steps_and_a_panel() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    progress = TerminalProgress(console)
+    with progress.step("Publish") as step:
+        step.detail = "models/digits/1"
+    progress.warn("the source's own warm-up requests are kept")
+    with pytest.raises(KeyError), progress.step("Break"):
+        raise KeyError
+    print_success(console, _exported(), 1.5)
+    shown = screen.getvalue()
+    assert "✓ Publish" in shown
+    assert ": models/digits/1" in shown
+    assert "! the source's own warm-up requests are kept" in shown
+    assert "✗ Break" in shown
+    assert "Published version 3" in shown
+    for name in ("first", "second"):
+        assert f"{name}(x: float32[?, 2]) -> y: float32[?, 2]" in shown
+
+
+def _exported() -> Exported:
+    spec = TensorSpec("float32", (None, 2))
+    signatures = {name: Signature(name, {"x": spec}, {"y": spec}) for name in ("first", "second")}
+    manifest = Manifest(
+        exporter_version="0.1.0",
+        created_at="2026-01-01T00:00:00Z",
+        source=ManifestSource(kind="keras", name="m.keras"),
+        compute_dtype="float32",
+        cpu=ManifestCpu(allow_bfloat16_kernels=False),
+        signatures={name: ManifestSignature.describe(one, (1, 2), True) for name, one in signatures.items()},
+        parity=ManifestParity(max_abs_difference=0.0, atol=0.0, rtol=0.0, rows=2),
+        files={},
+    )
+    return Exported(3, Path("models/digits/3"), manifest, signatures, None, 4, ())
+
+
+def test_the_working_directory_is_importable_for_builders_alone(tmp_path: Path) -> None:
+    """A module beside the user's checkpoint must not take the place of one of ours before it is asked for."""
+    (tmp_path / "rich.py").write_text("raise SystemExit('imported what nobody named')")
+    done = subprocess.run(
+        [COMMAND, "--help"], cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
