@@ -59,7 +59,7 @@ class ClientWatch:
     """A context manager around waiting for an answer: cancels the wait, as ClientGone, when the client leaves.
 
     It only looks after `delay_s`: most answers are there before, and then all this costs is a timer that never fires,
-    a third of what a task waiting on `receive` costs.
+    about a microsecond; a task waiting on `receive` costs four.
     """
 
     __slots__ = ("_delay_s", "_gone", "_receive", "_task", "_timer", "_watcher")

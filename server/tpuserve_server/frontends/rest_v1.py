@@ -1,8 +1,9 @@
 """Everything under /v1/: TensorFlow Serving's REST API as a plain ASGI application, without routing or middleware.
 
-A FastAPI endpoint costs several times what a whole prediction does here.
+A FastAPI endpoint costs more than twice what all of a prediction does here (benchmarks/codecs.py).
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from tpuserve_server.frontends.rest_request import ClientGone, ClientWatch, read
 from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
 from tpuserve_server.wire.json_response import encode_predictions
-from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json_tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MEBIBYTE = 1 << 20
+# Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
+# still do while orjson parses, which keeps the interpreter to itself.
+_LARGE_BODY_BYTES = _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,19 @@ class V1:
 
     async def _predict(self, target: ModelSpec, body: bytes, receive: "Receive") -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
-        parsed = parse_predict_body(body)
-        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
-        decoded = decode_predict_inputs(parsed, self._signature(spec))
+        if len(body) <= _LARGE_BODY_BYTES:
+            spec, decoded = self._decode(target, body)
+        else:
+            spec, decoded = await asyncio.to_thread(self._decode, target, body)
         with ClientWatch(receive, self._options.disconnect_watch_delay_s):
             result = await self._service.predict(PredictRequest(spec, decoded.inputs, deadline=deadline))
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
         return JsonResponse(200, encoded, result.servable.version)
+
+    def _decode(self, target: ModelSpec, body: bytes) -> tuple[ModelSpec, JsonInputs]:
+        parsed = parse_predict_body(body)
+        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
+        return spec, decode_predict_inputs(parsed, self._signature(spec))
 
     def _signature(self, spec: ModelSpec) -> Signature:
         try:

@@ -42,7 +42,7 @@ def decode_predict_inputs(proto: "PredictRequestProto", spec: ModelSpec, deadlin
 
 
 def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:
-    """A serialized PredictResponse, written by hand: several times faster than filling messages, and no lists.
+    """A serialized PredictResponse, written by hand: a third of what filling messages costs, and no lists.
 
     The spec in it carries the numeric version and the resolved signature, never a label.
     """

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from openapi_spec_validator import validate
 from tpuserve_server.core.errors import Code, DeadlineExceeded, Internal, ResourceExhausted, ServingError, Unavailable
-from tpuserve_server.core.types import ServableId, State, VersionStatus
+from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, VersionStatus
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
@@ -86,6 +87,29 @@ async def test_rows_are_answered_with_predictions_and_version(rest: Rest) -> Non
 async def test_columns_are_answered_with_outputs_on_every_path(rest: Rest, path: str) -> None:
     response = await rest.post(path, b'{"inputs": {"x": 1}}')
     assert (response.status_code, response.content) == (200, b'{"outputs":2.5}')
+
+
+async def test_large_bodies_are_decoded_beside_the_event_loop() -> None:
+    service = FakeService()
+    options = RestOptions(max_body_bytes=1 << 30)
+    app = rest_app(service, FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
+    decoding_threads = []
+    look_up = service.signature
+
+    def signature(spec: ModelSpec) -> Signature:
+        decoding_threads.append(threading.current_thread())
+        return look_up(spec)
+
+    service.signature = signature  # type: ignore[method-assign]  # the one call between parsing and converting
+    padding = b" " * (1 << 20)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        for body, is_here in ((ROWS, True), (ROWS + padding, False)):
+            decoding_threads.clear()
+            response = await client.post(PREDICT, content=body)
+            assert response.content == b'{"predictions":[2.5,3.5]}'
+            assert (decoding_threads[0] is threading.main_thread()) == is_here
+        refused = await client.post(PREDICT, content=b'{"instances": ["x"]}' + padding)
+        assert refused.status_code == 400
 
 
 async def test_path_label_signature_and_timeout_reach_the_service(rest: Rest) -> None:
