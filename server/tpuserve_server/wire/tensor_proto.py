@@ -112,10 +112,9 @@ def _decode_content(alias: str, content: bytes, wire_type: WireType, shape: tupl
             alias,
             f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} takes {expected}",
         )
-    if wire_type.field == "bool_val":
-        # A byte other than 0 and 1 is no bool: numpy would carry it along unchanged.
-        truths: Array = np.frombuffer(content, np.uint8) != 0
-        return truths.reshape(shape)
+    if wire_type.field == "bool_val" and np.frombuffer(content, np.uint8).max() > 1:
+        # numpy would carry such a byte along unchanged.
+        raise _error(alias, "tensor_content holds a byte that is no bool")
     return np.frombuffer(content, wire_type.dtype).reshape(shape)
 
 
