@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-
 from tpuserve_server.__main__ import serve
 
 
