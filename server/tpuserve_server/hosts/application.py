@@ -1,8 +1,7 @@
 """What a host carries, what it is told, and what it tells back. Imports nothing heavy: the supervisor reads it too."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_server.frontends.rpc import RpcTable
 
@@ -45,13 +44,6 @@ class Listening:
     grpc: str | None = None
     rest: str | None = None
     grpc_socket: str | None = None
-
-    @classmethod
-    def from_json(
-        cls, fields: Mapping[str, Any]
-    ) -> Self:  # JSON's values; the types are asserted by the dataclass's use.
-        """The inverse of `dataclasses.asdict`."""
-        return cls(**fields)
 
 
 class Application(Protocol):

@@ -6,6 +6,7 @@ request on servers that do conform. So callers are asked from time to time, and 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -16,30 +17,34 @@ if TYPE_CHECKING:
 # (two hops between threads), short beside the time that cancelled work would otherwise hold its place in a queue.
 INTERVAL_S = 0.1
 
+# Of messages found while asking. A client whose unread stream is longer than that is not asked any more.
+_MAX_UNREAD = 16
+
 DISCONNECT = "http.disconnect"
 
 
 class Caller:
     """One request's `receive`, which can be asked ahead of its reader whether the client is still there."""
 
-    __slots__ = ("_gone", "_pending", "_receive")
+    __slots__ = ("_ended", "_gone", "_pending", "_receive", "_unread")
 
     def __init__(self, receive: "Receive", gone: Callable[[], None]) -> None:
         """`gone` is called when the client was seen to leave; it may be called more than once."""
         self._receive = receive
         self._gone = gone
         self._pending: asyncio.Future[Message] | None = None
+        self._unread: deque[Message] = deque()
+        self._ended = False
 
     async def receive(self) -> "Message":
-        """ASGI's `receive`, safe to cancel and safe beside `ask`."""
-        pending = self._pending or self._begin()
-        message = await asyncio.shield(pending)
-        self._pending = None
-        return message
+        """ASGI's `receive`, safe to cancel and safe beside `ask`. Not for use after the body's end."""
+        while not self._unread:
+            await asyncio.shield(self._pending or self._begin())
+        return self._unread.popleft()
 
     def ask(self) -> None:
-        """Look whether the client has gone, unless an earlier look has not been answered yet."""
-        if self._pending is None or (self._pending.done() and _says_nothing(self._pending.result())):
+        """Look whether the client has gone, unless an earlier look is unanswered or much was found and not yet read."""
+        if self._pending is None and len(self._unread) < _MAX_UNREAD:
             self._begin()
 
     def close(self) -> None:
@@ -49,13 +54,22 @@ class Caller:
 
     def _begin(self) -> "asyncio.Future[Message]":
         self._pending = pending = _future(self._receive())
+        # Before any reader's own callback, so that a reader which wakes finds the message among the unread.
         pending.add_done_callback(self._answered)
         return pending
 
     def _answered(self, pending: "asyncio.Future[Message]") -> None:
+        self._pending = None
+        if pending.cancelled():
+            return
         # A server that fails to receive has lost the client, too.
-        if not pending.cancelled() and (pending.exception() is not None or pending.result()["type"] == DISCONNECT):
+        message = {"type": DISCONNECT} if pending.exception() is not None else pending.result()
+        if message["type"] == DISCONNECT:
             self._gone()
+        elif self._ended:
+            return  # One more empty body, which says no more than that the client is still there.
+        self._ended = not message.get("more_body", False)
+        self._unread.append(message)
 
 
 class DisconnectWatch:
@@ -126,10 +140,6 @@ class ConformingReceive:
     def _tell(self) -> None:
         if self._gone is not None and not self._gone.done():
             self._gone.set_result({"type": DISCONNECT})
-
-
-def _says_nothing(message: "Message") -> bool:
-    return message["type"] == "http.request" and not message.get("body") and not message.get("more_body")
 
 
 async def _awaited(answer: "Awaitable[Message]") -> "Message":

@@ -96,7 +96,7 @@ class _Supervisor:
         finally:
             self._kill()
             serving.cancel()
-            channel.close()
+            await channel.close()
             await asyncio.wait({ended, hearing})
 
     async def _end(self, ended: asyncio.Task[int]) -> int:

@@ -74,11 +74,11 @@ class EnvoyAdmin:
             connection.close()
 
 
-async def drain(admin: EnvoyAdmin, finished: Awaitable[None]) -> None:
-    """Send clients away, then wait: for `finished`, for Envoy's last byte, for who might be sending just now."""
+async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> None:
+    """Send clients away, then wait: for `finish`, for Envoy's last byte, for who might be sending just now."""
     await asyncio.to_thread(admin.say_farewell)
     gone_at_s = time.monotonic() + FAREWELL_S
-    await finished
+    await finish()
     await until(admin.is_quiet)
     # A client that is still connected may not have heard the farewell yet.
     await until(lambda: time.monotonic() >= gone_at_s or admin.is_deserted())

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -71,13 +72,11 @@ class Channel:
         while line := await self._line():
             yield json.loads(line)
 
-    async def flush(self) -> None:
-        """Wait until what was told has left this process."""
-        await self._writer.drain()
-
-    def close(self) -> None:
-        """Let the other side see the end."""
+    async def close(self) -> None:
+        """Send what was told, then let the other side see the end."""
         self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
 
     async def _line(self) -> bytes:
         try:

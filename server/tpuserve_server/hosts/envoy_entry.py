@@ -79,13 +79,15 @@ class EnvoyEntry:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         # Envoy was told to end by somebody else than the supervisor, and has closed every connection already.
-        await _end_process(application, 0)
+        self._orders.cancel()
+        await asyncio.wait([self._orders])
+        await _end_process(application, channel, 0)
 
     async def _failed(self, error: Exception, channel: Channel, send: "Send") -> None:
         if not isinstance(error, HostError):
             _log.error("The application could not start", exc_info=error)
         channel.tell("failed", why=str(error) or type(error).__name__)
-        await channel.flush()
+        await channel.close()
         await send({"type": "lifespan.startup.failed", "message": str(error)})
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
@@ -112,26 +114,26 @@ class EnvoyEntry:
         application.drain()
         await asyncio.sleep(setup.options.drain_delay_s)
         await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
-        await _end_process(application, code)
+        await _end_process(application, channel, code)
 
     async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
         """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await drain(admin, self._in_flight.finish())
+                await drain(admin, self._in_flight.finish)
         except TimeoutError:
             _log.error("Requests were still in flight after %g s: cut", timeout_s)
         except (OSError, HTTPException) as error:
             _log.error("Envoy does not answer its admin interface (%s): requests in flight are cut", error)
 
 
-async def _end_process(application: Application, code: int) -> None:
+async def _end_process(application: Application, channel: Channel, code: int) -> None:
     try:
         await application.stop()
     except Exception:  # Nothing is left to do about it, and the process must end.
         _log.exception("The application could not stop in order")
         code = 1
-    logging.shutdown()
+    await channel.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -20,7 +20,9 @@ from tpuserve_server.hosts.envoy_entry import EnvoyEntry
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-ERRORS = {code: type(code.name, (ServingError,), {"code": code}) for code in Code if code is not Code.OK}
+ERRORS: dict[Code, type[ServingError]] = {
+    code: type(code.name, (ServingError,), {"code": code}) for code in Code if code is not Code.OK
+}
 
 
 def say(event: str, **fields: object) -> None:

@@ -20,7 +20,7 @@ PATIENCE_S = 15.0
 class HostProcess:
     """A running host. Its standard output is read by a thread; its standard error is kept for messages."""
 
-    def __init__(self, backend: str, options: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, backend: str, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.backend = backend
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
@@ -36,7 +36,7 @@ class HostProcess:
             reader.start()
 
     @classmethod
-    def started(cls, backend: str, **options: Any) -> Self:
+    def started(cls, backend: str, **options: object) -> Self:
         """Start on free ports and wait until they are open."""
         host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options})
         host.listening = host.wait_for("announce")
@@ -97,7 +97,7 @@ class HostProcess:
 
 
 @contextmanager
-def running(backend: str, **options: Any) -> Iterator[HostProcess]:
+def running(backend: str, **options: object) -> Iterator[HostProcess]:
     host = HostProcess.started(backend, **options)
     try:
         yield host

@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.server.hosts.grpc_calls import server_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 
 BACKENDS = ["envoy", "python"]
@@ -33,10 +33,6 @@ def host(backend: str) -> Iterator[HostProcess]:
         yield host
 
 
-def unary(channel: Any, method: str) -> Callable[..., Any]:
-    return channel.unary_unary(f"/echo.Echo/{method}")
-
-
 def assert_gone(pid: int) -> None:
     """Wait for the end of a process that is not our child."""
     try:
@@ -46,7 +42,7 @@ def assert_gone(pid: int) -> None:
 
 
 async def _call_until_refused(address: str, done: list[bytes], broken: list[str]) -> None:
-    """Calls without a pause. Being refused, by the server or by its port, is how it ends; anything else broke a call."""
+    """Calls without a pause, until refused by the server or by its port; anything else broke a call."""
     async with grpc.aio.insecure_channel(address) as channel:
         for number in itertools.count():
             try:
@@ -87,7 +83,7 @@ async def test_sigterm_under_load_breaks_no_call_and_exits_0(host: HostProcess) 
 
 def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
     with grpc.insecure_channel(host.grpc) as channel:
-        held = unary(channel, "Held").future(b"slow")  # type: ignore[attr-defined]  # grpcio's are untyped.
+        held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
         gate = grpc.insecure_channel(host.grpc, [("grpc.use_local_subchannel_pool", 1)])
         grpc.channel_ready_future(gate).result(PATIENCE_S)
@@ -112,7 +108,7 @@ def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
 
 def test_drain_does_not_wait_for_open_streams(host: HostProcess) -> None:
     with grpc.insecure_channel(host.grpc) as channel:
-        watch = channel.unary_stream("/echo.Echo/Watch")(b"")
+        watch = server_stream(channel, "Watch")(b"")
         assert next(watch) == b"watching"
         host.terminate()
         with pytest.raises(grpc.RpcError) as raised:
@@ -124,7 +120,7 @@ def test_drain_does_not_wait_for_open_streams(host: HostProcess) -> None:
 
 def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
     with running(backend, drain_timeout_s=0.3) as host, grpc.insecure_channel(host.grpc) as channel:
-        held = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # As above.
+        held = unary(channel, "Held").future(b"")
         host.wait_for("held")
         host.terminate()
         assert host.exit_code() == 0
@@ -134,7 +130,7 @@ def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_second_signal_forces_the_end(host: HostProcess, first: signal.Signals) -> None:
     with grpc.insecure_channel(host.grpc) as channel:
-        held = unary(channel, "Held").future(b"")  # type: ignore[attr-defined]  # As above.
+        held = unary(channel, "Held").future(b"")
         host.wait_for("held")
         host.process.send_signal(first)
         host.wait_for("drain")
@@ -198,7 +194,7 @@ def test_nothing_is_left_behind_in_the_temporary_folder(backend: str, tmp_path: 
 
 def test_killed_supervisor_leaves_no_envoy_and_cuts_no_call() -> None:
     with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
-        held = unary(channel, "Held").future(b"slow")  # type: ignore[attr-defined]  # As above.
+        held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
         host.process.kill()
         host.wait_for("drain")

@@ -1,0 +1,76 @@
+"""Drives an ASGI application by hand: what it receives is scripted, what it sends is kept."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_server.hosts.grpc_frames import frame
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message
+
+HEADERS = [(b"host", b"x"), (b"content-type", b"application/grpc"), (b"te", b"trailers")]
+
+
+def body(data: bytes, *, more: bool = False) -> "Message":
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+@dataclass
+class Exchange:
+    """One request. After the scripted messages `receive` waits until `leave`, as ASGI says; or, with `talkative`,
+    goes on with empty bodies until then, as Envoy's embedding does.
+    """
+
+    messages: "list[Message]"
+    path: str = "/echo.Echo/Unary"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=lambda: list(HEADERS))
+    method: str = "POST"
+    talkative: bool = False
+    sent: "list[Message]" = field(default_factory=list)
+    send_error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self._left = asyncio.Event()
+        self._unread = list(self.messages)
+
+    @classmethod
+    def unary(cls, message: bytes, *headers: tuple[bytes, bytes], **fields: Any) -> "Exchange":  # noqa: ANN401
+        return cls([body(frame(message))], headers=[*HEADERS, *headers], **fields)
+
+    async def run(self, app: "ASGIApp") -> "Exchange":
+        scope = {"type": "http", "method": self.method, "path": self.path, "headers": self.headers}
+        await app(scope, self.receive, self.send)
+        return self
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def receive(self) -> "Message":
+        if self._unread:
+            return self._unread.pop(0)
+        if self.talkative and not self._left.is_set():
+            return body(b"")
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: "Message") -> None:
+        if self.send_error is not None and message["type"] != "http.response.start":
+            raise self.send_error
+        self.sent.append(message)
+
+    @property
+    def http_status(self) -> int:
+        status: int = self.sent[0]["status"]
+        return status
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def status(self) -> tuple[int, str]:
+        """grpc-status and grpc-message, from the trailers or, trailers-only, from the headers."""
+        last = self.sent[-1] if self.sent[-1]["type"] == "http.response.trailers" else self.sent[0]
+        found = dict(last["headers"])
+        return int(found[b"grpc-status"]), found.get(b"grpc-message", b"").decode()

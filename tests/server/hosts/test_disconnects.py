@@ -1,0 +1,97 @@
+import asyncio
+
+import pytest
+from tpuserve_server.hosts.disconnects import Caller, ConformingReceive, DisconnectWatch
+
+from tests.server.hosts.asgi_client import Exchange, body
+
+INTERVAL_S = 0.001  # What a test waits, not what it asserts.
+
+
+@pytest.mark.parametrize("talkative", [True, False])
+async def test_watched_caller_that_leaves_is_noticed(talkative: bool) -> None:
+    exchange = Exchange([], talkative=talkative)
+    gone = asyncio.Event()
+    caller = Caller(exchange.receive, gone.set)
+    watch = DisconnectWatch(INTERVAL_S)
+    watch.add(caller)
+    await asyncio.sleep(5 * INTERVAL_S)
+    assert not gone.is_set()
+    exchange.leave()
+    await gone.wait()
+    watch.remove(caller)
+
+
+async def test_quick_request_is_never_asked() -> None:
+    asked = 0
+
+    async def receive() -> dict[str, object]:
+        nonlocal asked
+        asked += 1
+        return {"type": "http.disconnect"}
+
+    watch = DisconnectWatch(INTERVAL_S)
+    caller = Caller(receive, lambda: None)
+    watch.add(caller)
+    watch.remove(caller)
+    await asyncio.sleep(5 * INTERVAL_S)
+    assert asked == 0
+
+
+async def test_body_found_while_asking_is_kept_for_the_reader() -> None:
+    exchange = Exchange([body(b"data", more=True), body(b"end")])
+    caller = Caller(exchange.receive, lambda: None)
+    caller.ask()
+    await asyncio.sleep(0)
+    caller.ask()
+    await asyncio.sleep(0)
+    assert [(await caller.receive())["body"] for _ in range(2)] == [b"data", b"end"]
+
+
+async def test_failing_receive_is_a_caller_that_left() -> None:
+    async def receive() -> dict[str, object]:
+        raise ConnectionError
+
+    gone = asyncio.Event()
+    caller = Caller(receive, gone.set)
+    caller.ask()
+    await gone.wait()
+
+
+async def test_cancelled_reader_leaves_the_servers_future_alone() -> None:
+    pending = asyncio.get_running_loop().create_future()
+    caller = Caller(lambda: pending, lambda: None)
+    reader = asyncio.create_task(caller.receive())
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.wait([reader])
+    caller.close()
+    assert not pending.cancelled()
+
+
+async def test_conforming_receive_waits_after_the_body() -> None:
+    exchange = Exchange([body(b"a", more=True), body(b"b")], talkative=True)
+    watch = DisconnectWatch(INTERVAL_S)
+    receive = ConformingReceive(exchange.receive, watch)
+    assert [(await receive())["body"] for _ in range(2)] == [b"a", b"b"]
+    waiting = asyncio.create_task(receive())
+    await asyncio.sleep(5 * INTERVAL_S)
+    assert not waiting.done()
+    exchange.leave()
+    assert await waiting == {"type": "http.disconnect"}
+    assert await receive() == {"type": "http.disconnect"}
+    receive.close()
+
+
+async def test_conforming_receive_ends_with_its_response() -> None:
+    exchange = Exchange([body(b"")], talkative=True)
+    receive = ConformingReceive(exchange.receive, DisconnectWatch(INTERVAL_S))
+    await receive()
+    waiting = asyncio.create_task(receive())
+    await asyncio.sleep(0)
+    receive.close()
+    assert await waiting == {"type": "http.disconnect"}
+
+
+def test_conforming_receive_that_nobody_waited_on_closes() -> None:
+    ConformingReceive(lambda: None, DisconnectWatch()).close()  # type: ignore[arg-type, return-value]  # Never called.

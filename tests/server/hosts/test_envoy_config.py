@@ -1,0 +1,106 @@
+"""The generated configuration, as data and as Envoy itself reads it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tpuserve_server.hosts import envoy_process
+from tpuserve_server.hosts.application import MEBIBYTE, HostError, HostOptions
+from tpuserve_server.hosts.envoy_config import Embedding, bootstrap
+
+EVERYWHERE = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=0, grpc_socket_path="/tmp/tpuserve-test.sock")
+
+IDLE = """
+async def app(scope, receive, send):
+    for step in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{step}.complete"})
+"""
+
+
+def configured(options: HostOptions) -> dict[str, Any]:
+    embedding = Embedding(envoy_process.embedding_library(), "echo_application:asgi")
+    config = bootstrap(options, embedding, Path("/run/tpuserve/admin.sock"))
+    assert json.loads(json.dumps(config)) == config
+    return config
+
+
+def listener(options: HostOptions) -> dict[str, Any]:
+    [only] = configured(options)["static_resources"]["listeners"]
+    assert isinstance(only, dict)
+    return only
+
+
+def manager(options: HostOptions) -> dict[str, Any]:
+    [chain] = listener(options)["filter_chains"]
+    [network_filter] = chain["filters"]
+    config: dict[str, Any] = network_filter["typed_config"]
+    return config
+
+
+def test_every_address_is_the_one_listeners() -> None:
+    found = listener(EVERYWHERE)
+    assert found["address"] == {"socket_address": {"address": "127.0.0.1", "port_value": 0}}
+    assert [address["address"] for address in found["additional_addresses"]] == [
+        {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
+        {"pipe": {"path": "/tmp/tpuserve-test.sock"}},
+    ]
+    assert found["enable_reuse_port"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        (HostOptions(grpc_port=None, rest_port=1), {"socket_address": {"address": "0.0.0.0", "port_value": 1}}),
+        (HostOptions(grpc_port=None, rest_port=None, grpc_socket_path="/s"), {"pipe": {"path": "/s"}}),
+        (
+            HostOptions(bind_address="::", grpc_port=1, rest_port=None),
+            {"socket_address": {"address": "::", "port_value": 1, "ipv4_compat": True}},
+        ),
+    ],
+)
+def test_one_address_alone(options: HostOptions, address: dict[str, Any]) -> None:
+    assert listener(options)["address"] == address
+    assert listener(options)["additional_addresses"] == []
+
+
+def test_nowhere_to_listen_is_an_error() -> None:
+    with pytest.raises(HostError, match="Nothing to listen on"):
+        HostOptions(grpc_port=None, rest_port=None)
+
+
+def test_admin_is_on_a_private_socket_only() -> None:
+    assert configured(EVERYWHERE)["admin"] == {"address": {"pipe": {"path": "/run/tpuserve/admin.sock", "mode": 0o600}}}
+
+
+@pytest.mark.parametrize(("message", "body"), [(1, 100 * MEBIBYTE), (100 * MEBIBYTE, 1)])
+def test_buffer_is_larger_than_what_the_application_allows(message: int, body: int) -> None:
+    options = HostOptions(max_message_bytes=message, max_body_bytes=body)
+    assert listener(options)["per_connection_buffer_limit_bytes"] > 100 * MEBIBYTE
+
+
+def test_streams_may_stay_open_but_requests_must_come_in() -> None:
+    config = manager(EVERYWHERE)
+    assert config["stream_idle_timeout"] == "0s"
+    assert config["request_timeout"] == "300s"
+    assert config["request_headers_timeout"] == "10s"
+    assert config["http2_protocol_options"]["max_concurrent_streams"] == 1024
+    assert "access_log" not in config
+
+
+def test_envoy_accepts_it(tmp_path: Path) -> None:
+    """Envoy validates with everything loaded, the application too: here one that only starts and stops."""
+    (tmp_path / "idle_application.py").write_text(IDLE)
+    path = tmp_path / "envoy.json"
+    embedding = Embedding(envoy_process.embedding_library(), "idle_application:app")
+    path.write_text(json.dumps(bootstrap(EVERYWHERE, embedding, tmp_path / "admin.sock")))
+    environment = envoy_process.child_environment({})
+    environment["PYTHONPATH"] += f":{tmp_path}"
+    checked = subprocess.run(
+        [envoy_process.envoy_binary(), "--mode", "validate", "--disable-hot-restart", "--config-path", path],
+        env=environment, capture_output=True, text=True, timeout=15,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr
+    assert "warning" not in checked.stderr

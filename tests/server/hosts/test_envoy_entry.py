@@ -1,0 +1,226 @@
+"""The application's side of the Envoy host, in this process: hand-made ASGI calls, and a supervisor's orders."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tpuserve_server.core.errors import Code
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
+from tpuserve_server.hosts.application import HostError, HostOptions, Listening
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
+from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
+from tpuserve_server.hosts.envoy_entry import EnvoyEntry
+
+from tests.server.hosts.asgi_client import Exchange, body
+from tests.server.hosts.plain_envoy import plain_envoy
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=None, drain_timeout_s=0.2)
+
+
+class Recorded:
+    """An Application that keeps what it was told."""
+
+    def __init__(self, start_error: Exception | None = None, stop_error: Exception | None = None) -> None:
+        self.told: list[object] = []
+        self.gate = asyncio.Event()
+        self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo), "/a.A/Held": UnaryMethod(self.held)}
+        self._start_error = start_error
+        self._stop_error = stop_error
+
+    async def start(self) -> None:
+        self.told.append("start")
+        if self._start_error is not None:
+            raise self._start_error
+
+    def announce(self, listening: Listening) -> None:
+        self.told.append(listening)
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    async def stop(self) -> None:
+        self.told.append("stop")
+        if self._stop_error is not None:
+            raise self._stop_error
+
+    async def echo(self, request: bytes, _context: CallContext) -> bytes:
+        return request
+
+    async def held(self, request: bytes, _context: CallContext) -> bytes:
+        self.told.append("held")
+        await self.gate.wait()
+        return request
+
+    async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+
+class Hosted:
+    """An entry whose lifespan runs as a task, a supervisor's end of its channel, and the exit code it ends with."""
+
+    def __init__(self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.application = application
+        self.entry = EnvoyEntry(lambda: application)
+        self.ours, theirs = socket.socketpair()
+        self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.lifespan_sent: list[Message] = []
+        self.lifespan_end = asyncio.Event()
+        setup = ChildSetup(OPTIONS, str(admin), theirs.detach(), os.getcwd(), {"PYTHONHOME": None, "LD_PRELOAD": ""})
+        monkeypatch.setenv(VARIABLE, setup.to_json())
+        monkeypatch.setenv("PYTHONHOME", "/embedded")
+        monkeypatch.delenv("LD_PRELOAD", raising=False)
+        # Ending for real would end the tests. The entry does nothing after it.
+        monkeypatch.setattr(os, "_exit", self.exit_code.set_result)
+
+    async def start(self) -> None:
+        self.channel = await Channel.over(self.ours)
+        self._lifespan = asyncio.create_task(self.entry({"type": "lifespan"}, self._receive, self._send))
+        self.heard = self.channel.messages()
+
+    async def close(self) -> None:
+        self.lifespan_end.set()
+        await self.channel.close()
+        await self._lifespan
+
+    async def _receive(self) -> "Message":
+        if not self.lifespan_sent and not self.application.told:
+            return {"type": "lifespan.startup"}
+        await self.lifespan_end.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def _send(self, message: "Message") -> None:
+        self.lifespan_sent.append(message)
+
+
+@pytest.fixture
+def application() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+async def hosted(application: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hosted]:
+    hosted = Hosted(application, tmp_path / "admin.sock", monkeypatch)
+    await hosted.start()
+    assert await anext(hosted.heard) == {"type": "ready"}
+    yield hosted
+    # Whatever the test did, the lifespan must find its exit code free to take.
+    if hosted.exit_code.done():
+        monkeypatch.setattr(os, "_exit", lambda _code: None)
+    await hosted.close()
+
+
+async def test_start_leaves_no_trace_of_the_embedding(hosted: Hosted) -> None:
+    assert hosted.lifespan_sent == [{"type": "lifespan.startup.complete"}]
+    assert (os.environ.get("PYTHONHOME"), os.environ.get("LD_PRELOAD"), os.environ.get(VARIABLE)) == (
+        None,
+        "",
+        None,
+    )
+
+
+async def test_grpc_goes_by_content_type_and_rest_gets_the_rest(hosted: Hosted) -> None:
+    exchange = await Exchange.unary(b"x", path="/a.A/Echo").run(hosted.entry)
+    assert exchange.status == (Code.OK, "")
+    rest = await Exchange([body(b"")], path="/v1/models/m", headers=[(b"host", b"x")]).run(hosted.entry)
+    assert (rest.http_status, rest.content) == (204, b"/v1/models/m")
+    json = await Exchange([body(b"")], path="/v1", headers=[(b"content-type", b"application/json")]).run(hosted.entry)
+    assert json.http_status == 204
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-type", b"application/json")]])
+async def test_grpc_method_without_its_content_type_is_415(hosted: Hosted, headers: list[tuple[bytes, bytes]]) -> None:
+    assert (await Exchange([body(b"")], path="/a.A/Echo", headers=headers).run(hosted.entry)).http_status == 415
+
+
+async def test_announcement_reaches_the_application(hosted: Hosted) -> None:
+    hosted.channel.tell("announce", listening={"grpc": "127.0.0.1:1", "rest": None, "grpc_socket": None})
+    hosted.channel.tell("drain")
+    await hosted.exit_code
+    assert hosted.application.told == ["start", Listening(grpc="127.0.0.1:1"), "drain", "stop"]
+
+
+async def test_drain_waits_for_the_call_in_flight(
+    application: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with plain_envoy(OPTIONS, tmp_path) as admin:
+        await until(EnvoyAdmin(admin).is_live)
+        hosted = Hosted(application, admin, monkeypatch)
+        await hosted.start()
+        assert await anext(hosted.heard) == {"type": "ready"}
+        running = asyncio.create_task(Exchange.unary(b"slow", path="/a.A/Held").run(hosted.entry))
+        hosted.channel.tell("drain")
+        await until(lambda: "drain" in application.told)
+        assert not hosted.exit_code.done()
+        application.gate.set()
+        assert (await running).status == (Code.OK, "")
+        assert await hosted.exit_code == 0
+        assert application.told == ["start", "held", "drain", "stop"]
+        monkeypatch.setattr(os, "_exit", lambda _code: None)
+        await hosted.close()
+
+
+async def test_drain_ends_although_envoy_does_not_answer(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
+    hosted.channel.tell("drain")
+    assert await hosted.exit_code == 0
+    assert "Envoy does not answer" in caplog.text
+
+
+async def test_lost_supervisor_drains_and_ends(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
+    await hosted.channel.close()
+    assert await hosted.exit_code == 1
+    assert hosted.application.told == ["start", "drain", "stop"]
+    assert "The supervisor is gone" in caplog.text
+
+
+async def test_call_that_never_ends_is_cut(
+    application: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with plain_envoy(OPTIONS, tmp_path) as admin:
+        await until(EnvoyAdmin(admin).is_live)
+        hosted = Hosted(application, admin, monkeypatch)
+        await hosted.start()
+        assert await anext(hosted.heard) == {"type": "ready"}
+        running = asyncio.create_task(Exchange.unary(b"", path="/a.A/Held").run(hosted.entry))
+        await until(lambda: "held" in application.told)
+        hosted.channel.tell("drain")
+        assert await hosted.exit_code == 0
+        assert "still in flight after 0.2 s" in caplog.text
+        running.cancel()
+        monkeypatch.setattr(os, "_exit", lambda _code: None)
+        await hosted.close()
+
+
+async def test_envoys_own_shutdown_stops_the_application(hosted: Hosted) -> None:
+    hosted.lifespan_end.set()
+    assert await hosted.exit_code == 0
+    assert hosted.application.told == ["start", "stop"]
+
+
+@pytest.mark.parametrize(("error", "logged"), [(HostError("No models."), False), (ValueError("a bug"), True)])
+async def test_application_that_cannot_start_tells_why(
+    error: Exception, logged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosted = Hosted(Recorded(start_error=error), tmp_path, monkeypatch)
+    await hosted.start()
+    assert await anext(hosted.heard) == {"type": "failed", "why": str(error)}
+    await hosted.close()
+    assert hosted.lifespan_sent == [{"type": "lifespan.startup.failed", "message": str(error)}]
+    assert ("could not start" in caplog.text) == logged
+
+
+async def test_application_that_cannot_stop_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted = Hosted(Recorded(stop_error=ValueError("a bug")), tmp_path, monkeypatch)
+    await hosted.start()
+    assert await anext(hosted.heard) == {"type": "ready"}
+    hosted.lifespan_end.set()
+    assert await hosted.exit_code == 1
+    await hosted.close()
