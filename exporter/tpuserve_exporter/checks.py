@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
 from tpuserve_exporter.options import ExportOptions
 from tpuserve_exporter.parity import ParityResult, Tolerance, check_parity
@@ -69,7 +69,7 @@ class Checks:
             try:
                 return PythonModel(version)
             except Exception as error:  # TensorFlow raises nearly anything here
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reason = reason_of(error)
                 if source.reference is not None:
                     raise ParityFailed(f"the SavedModel does not load by Python: {reason}") from error
         self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")

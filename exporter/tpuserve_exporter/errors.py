@@ -11,7 +11,13 @@ ExportError                 1   (nothing more exact is known)
 └── PublishFailed           8   the version is taken, or the base directory cannot be written
 """
 
+import re
 from typing import Any, ClassVar
+
+# What TensorFlow puts around the sentence that says what went wrong.
+_FRAME = re.compile(
+    r"\s*(Graph execution error:|Detected at node|Node: '|\[\[|Errors may have|Original stack|\d+ successful)"
+)
 
 
 class ExportError(Exception):
@@ -58,3 +64,9 @@ class SamplesUnfit(ExportError):
 
 class PublishFailed(ExportError):
     exit_code = 8
+
+
+def reason_of(error: Exception) -> str:
+    """The one line of another library's error that says what went wrong; the error's name where it says nothing."""
+    lines = [line.strip() for line in str(getattr(error, "message", None) or error).splitlines() if line.strip()]
+    return next((line for line in lines if not _FRAME.match(line)), type(error).__name__)

@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tpuserve_exporter.errors import SessionLoadFailed
-from tpuserve_exporter.signature import Signature, Tensors, read_signatures
+from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
+from tpuserve_exporter.made_up_example import make_example
+from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -26,11 +28,21 @@ class SessionModel:
         self.signatures = signatures
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        """Outputs by name. Raises tf.errors.OpError where the graph does, SamplesUnfit for shapes it cannot take."""
         feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
         fetches = {name: spec.graph_name for name, spec in signature.outputs.items()}
-        outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
+        try:
+            outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
+        except UnicodeDecodeError as error:
+            # The graph refused a string; its message quotes the string, and the quotation is no text.
+            raise SamplesUnfit(f"{signature.name} cannot take a string it was fed") from error
+        except ValueError as error:
+            raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
+
+    def make_example(self) -> bytes:
+        """A tf.Example that the graph's parsers take."""
+        return make_example(self._session.graph.as_graph_def())
 
     def uses_bfloat16(self) -> bool:
         """Whether any operation, in the graph or its functions, makes bfloat16."""
@@ -54,11 +66,31 @@ def open_session(path: Path) -> Iterator[SessionModel]:
             with graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-            raise SessionLoadFailed(f"the SavedModel does not load in a session: {_first_line(error)}") from error
-        signatures = read_signatures(meta_graph.signature_def)
+            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+        signatures = {
+            name: _settle(signature, graph) for name, signature in read_signatures(meta_graph.signature_def).items()
+        }
         if not signatures:
             raise SessionLoadFailed("the SavedModel has no signature to serve")
         yield SessionModel(session, signatures)
+
+
+def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
+    """The signature with the graph's dtypes, and its shapes where the signature states none.
+
+    Old exporters left shapes out, which reads as an unknown rank or as a scalar, and got some dtypes wrong: a session
+    goes by the graph.
+    """
+
+    def settle(spec: TensorSpec) -> TensorSpec:
+        if not spec.graph_name:
+            raise SessionLoadFailed(f"{signature.name} has a sparse or composite tensor; only dense ones are served")
+        tensor = graph.get_tensor_by_name(spec.graph_name)
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        return replace(spec, dtype=tensor.dtype.base_dtype.name, shape=spec.shape or shape)
+
+    inputs = {name: settle(spec) for name, spec in signature.inputs.items()}
+    return replace(signature, inputs=inputs, outputs={name: settle(spec) for name, spec in signature.outputs.items()})
 
 
 class PythonModel:
@@ -77,7 +109,3 @@ class PythonModel:
         tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
         outputs = self._loaded.signatures[signature.name](**tensors)
         return {name: value.numpy() for name, value in outputs.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

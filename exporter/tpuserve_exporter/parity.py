@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.loaded_model import Runnable
 from tpuserve_exporter.samples import count_rows, take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors
@@ -150,8 +150,7 @@ def _run(model: Runnable, signature: Signature, case: _Case, way: str) -> Tensor
     try:
         return model.run(signature, case.inputs)
     except tf.errors.OpError as error:
-        reason = error.message.splitlines()[0]
-        raise ParityFailed(f"{signature.name}, {case.name}, loaded by {way}: fails with {reason}") from error
+        raise ParityFailed(f"{signature.name}, {case.name}, loaded by {way}: {reason_of(error)}") from error
 
 
 def _failure(what: str, largest: float, tolerance: Tolerance) -> ParityFailed:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tpuserve_exporter.errors import SamplesUnfit
-from tpuserve_exporter.loaded_model import Runnable
+from tpuserve_exporter.errors import SamplesUnfit, reason_of
+from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 _SEED = 20
@@ -18,11 +18,10 @@ _PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
     "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
 )
-# Strings tried: text, nothing (which is also a tf.Example without features), an image.
-_STRINGS = (b"tpuserve", b"", _PNG)
+_TEXT = b"tpuserve"
 
 
-def find_samples(signature: Signature, rows: int, given: Path | None, model: Runnable) -> Tensors:
+def find_samples(signature: Signature, rows: int, given: Path | None, model: SessionModel) -> Tensors:
     """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
 
     Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
@@ -32,13 +31,13 @@ def find_samples(signature: Signature, rows: int, given: Path | None, model: Run
     if given is not None:
         return read_samples(given, signature, rows)
     reason = ""
-    for candidate in _made_up(signature, rows):
+    for candidate in _made_up(signature, rows, model.make_example()):
         try:
             model.run(signature, candidate)
         except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0]
-        except UnicodeDecodeError:
-            continue  # TensorFlow quotes the image it refuses, and its own binding chokes on the quotation
+            reason = reason_of(error)
+        except SamplesUnfit as error:
+            reason = str(error)
         else:
             return candidate
     raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
@@ -95,13 +94,12 @@ def _repeat(inputs: Tensors, rows: int) -> Tensors:
     return inputs if count >= rows else take_rows(inputs, np.arange(rows) % count)
 
 
-def _made_up(signature: Signature, rows: int) -> Iterator[Tensors]:
-    """Guesses, likeliest first; reproducible."""
+def _made_up(signature: Signature, rows: int, example: bytes) -> Iterator[Tensors]:
+    """Guesses, likeliest first; reproducible. Strings are text, an example or an image."""
     specs = signature.inputs
-    has_strings = any(spec.dtype == "string" for spec in specs.values())
+    strings = (_TEXT, example, _PNG) if any(spec.dtype == "string" for spec in specs.values()) else (_TEXT,)
     has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
-    guesses = itertools.product(_FREE_SIZES if has_free else _FREE_SIZES[:1], _STRINGS if has_strings else _STRINGS[:1])
-    for size, text in guesses:
+    for size, text in itertools.product(_FREE_SIZES if has_free else _FREE_SIZES[:1], strings):
         random = np.random.default_rng(_SEED)
         first = rows if signature.is_batchable else size
         yield {name: _make_up(random, spec, _shape(spec, first, size), text) for name, spec in specs.items()}
@@ -109,7 +107,7 @@ def _made_up(signature: Signature, rows: int) -> Iterator[Tensors]:
 
 def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
     if spec.shape is None:
-        return ()
+        return (first,)
     free = [first if axis == 0 else size for axis in range(len(spec.shape))]
     return tuple(free[axis] if dim is None else dim for axis, dim in enumerate(spec.shape))
 

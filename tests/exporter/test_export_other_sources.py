@@ -147,6 +147,19 @@ def test_made_up_strings_that_a_model_refuses_ask_for_real_ones(
     assert finished.code == 0, finished.err
 
 
+def test_tf1_signature_of_examples_is_checked_with_an_example_made_for_it(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    source = _save_tf1(tmp_path / "source")
+    finished = export(source, tmp_path / "tf1")
+    assert finished.code == 0, finished.err
+    assert "loads in a session, not by Python" in finished.out
+    signatures = read_manifest(tmp_path / "tf1/1")["signatures"]
+    assert signatures["classify"]["inputs"] == {"examples": {"dtype": "string", "shape": [None]}}
+    assert signatures["classify"]["rows_independent"] is True
+    assert signatures["weights"]["batch_sizes"] == []
+
+
 @pytest.mark.parametrize("kind", ["nothing", "empty directory", "a text file", "a base of versions"])
 def test_what_is_no_source_is_said_so(export: Export, tensorflow: None, tmp_path: Path, kind: str) -> None:
     source = tmp_path / "source"
@@ -180,6 +193,39 @@ def _save_module(path: Path) -> Path:
         "scale": scale.get_concrete_function(x=tf.TensorSpec([None, 2], tf.float32)),
     }
     tf.saved_model.save(module, str(path), signatures)
+    return path
+
+
+def _save_tf1(path: Path) -> Path:
+    """A classifier of tf.Examples, and a signature that hands out a reference variable, which Python cannot load."""
+    import tensorflow as tf
+
+    v1, graph = tf.compat.v1, tf.Graph()
+    with graph.as_default(), v1.Session(graph=graph) as session:
+        examples, factor = v1.placeholder(tf.string, (None,)), v1.placeholder_with_default(1.0, ())
+        features = v1.io.parse_example(
+            examples,
+            {
+                "x": tf.io.FixedLenFeature((2,), tf.float32),
+                "n": tf.io.FixedLenFeature((), tf.int64),
+                "word": tf.io.FixedLenFeature((), tf.string),
+            },
+        )
+        weights = v1.Variable(np.ones((2, 1), np.float32), use_resource=False)
+        found = tf.strings.to_hash_bucket_fast(features["word"], 2) + features["n"]
+        scores = tf.matmul(features["x"], weights) + tf.cast(found, tf.float32)[:, None]
+        session.run(v1.global_variables_initializer())
+        signature = v1.saved_model.predict_signature_def
+        builder = v1.saved_model.Builder(str(path))
+        builder.add_meta_graph_and_variables(
+            session,
+            ["serve"],
+            {
+                "classify": signature({"examples": examples}, {"scores": scores}),
+                "weights": signature({"factor": factor}, {"weights": v1.assign(weights, weights + 0 * factor)}),
+            },
+        )
+        builder.save()
     return path
 
 

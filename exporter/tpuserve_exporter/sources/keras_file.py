@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.builder import build_model
-from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable, reason_of
 from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -62,7 +62,7 @@ def _load_model(source: Path) -> "keras.Model":
         raise
     except Exception as error:  # zip, HDF5 and JSON errors, unregistered classes, lambdas: all mean it cannot be read
         hint = " (its own classes are imported by --model pkg.module:function)" if isinstance(error, TypeError) else ""
-        raise SourceUnreadable(f"cannot read {source.name}: {_first_line(error)}{hint}") from error
+        raise SourceUnreadable(f"cannot read {source.name}: {reason_of(error)}{hint}") from error
 
 
 def _load_weights(source: Path, options: ModelOptions) -> "keras.Model":
@@ -76,12 +76,8 @@ def _load_weights(source: Path, options: ModelOptions) -> "keras.Model":
         raise
     except (ValueError, KeyError) as error:
         raise CheckpointMismatch(
-            f"{source.name} does not fit the model that {options.builder} builds: {_first_line(error)}"
+            f"{source.name} does not fit the model that {options.builder} builds: {reason_of(error)}"
         ) from error
     except Exception as error:  # zip and HDF5 errors
-        raise SourceUnreadable(f"cannot read {source.name}: {_first_line(error)}") from error
+        raise SourceUnreadable(f"cannot read {source.name}: {reason_of(error)}") from error
     return model
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
@@ -125,4 +125,4 @@ def _read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) ->
 
 def _reason(error: Exception, prefix: Path) -> str:
     """TensorFlow's first line, without the directory."""
-    return str(error).splitlines()[0].replace(f"{prefix.parent}/", "") if str(error) else type(error).__name__
+    return reason_of(error).replace(f"{prefix.parent}/", "")

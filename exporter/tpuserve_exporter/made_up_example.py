@@ -1,0 +1,72 @@
+"""A tf.Example that a graph can parse: the features that its own ParseExample operations ask for."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from tensorflow.core.example.feature_pb2 import Feature
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+
+
+def make_example(graph: "GraphDef") -> bytes:
+    """A serialized tf.Example with every dense feature of the graph; without features, an empty one.
+
+    Sparse features may always be missing, and dense ones of unknown size may be empty.
+    """
+    from tensorflow.core.example.example_pb2 import Example
+
+    example = Example()
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for name, feature in _dense_features(nodes):
+            example.features.feature[name].CopyFrom(feature)
+    return bytes(example.SerializeToString())
+
+
+def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, Feature]]":
+    """From the operations of one graph or function, whose constants hold the names."""
+    constants = {node.name: node for node in nodes if node.op == "Const"}
+    for node in nodes:
+        if node.op in ("ParseExample", "ParseExampleV2"):
+            names = _dense_names(node, constants)
+            for name, dtype, shape in zip(
+                names, node.attr["Tdense"].list.type, node.attr["dense_shapes"].list.shape, strict=False
+            ):
+                yield name, _make_feature(dtype, shape)
+
+
+def _dense_names(node: "NodeDef", constants: "Mapping[str, NodeDef]") -> list[str]:
+    """Inputs in the order of core/ops/parsing_ops.cc: V2 has one vector of names, V1 an input for each."""
+    if node.op == "ParseExampleV2":
+        return _strings(constants, node.input[3])
+    first = 2 + node.attr["Nsparse"].i
+    return [name for one in node.input[first : first + node.attr["Ndense"].i] for name in _strings(constants, one)]
+
+
+def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
+    import tensorflow as tf
+
+    constant = constants.get(name.split(":")[0])
+    if constant is None:
+        return []
+    return [value.decode() for value in np.atleast_1d(tf.make_ndarray(constant.attr["value"].tensor))]
+
+
+def _make_feature(dtype: int, shape: "TensorShapeProto") -> "Feature":
+    import tensorflow as tf
+    from tensorflow.core.example.feature_pb2 import Feature
+
+    dims = [dim.size for dim in shape.dim]
+    size = 0 if any(dim < 0 for dim in dims) else int(np.prod(dims, dtype=np.int64))
+    feature = Feature()
+    if dtype == tf.float32.as_datatype_enum:
+        feature.float_list.value.extend([0.5] * size)
+    elif dtype == tf.int64.as_datatype_enum:
+        feature.int64_list.value.extend([1] * size)
+    else:
+        feature.bytes_list.value.extend([b"tpuserve"] * size)
+    return feature
