@@ -237,6 +237,12 @@ TWO = {"i": np.int32, "s": STRING}
             "Failed to process element: 0 key: s of 'instances' list. Error: INVALID_ARGUMENT: "
             'JSON Value: {\n    "b64": 1\n} not formatted correctly for base64 data',
         ),
+        (
+            '{"instances": [{"i": 1, "s": {"b64": "YQ=="}}, {"s": "a", "i": "x"}]}',
+            TWO,
+            "Failed to process element: 1 key: i of 'instances' list. Error: INVALID_ARGUMENT: "
+            'JSON Value: "x" Type: String is not of expected type: int32',
+        ),
         ('{"inputs": [1]}', TWO, f"inputs is a plain value/list, but expecting an object {PLAIN}"),
         ('{"inputs": {"i": 1}}', TWO, "Missing named input: s in 'inputs' object."),
         ('{"inputs": {"i": 1, "s": 2}}', TWO, "JSON Value: 2 Type: Number is not of expected type: string"),
