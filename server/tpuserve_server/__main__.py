@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.selection import Selection, select_host
 from tpuserve_server.logs import configure_logging
+from tpuserve_server.process import build_server
 from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
-from tpuserve_server.tensorflow_start import start_tensorflow
 
 logger = logging.getLogger(__name__)
 
@@ -166,11 +166,9 @@ def _run(selection: Selection, settings: Settings) -> int:
 
         environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
         return envoy.run("tpuserve_server.embedded:asgi", options, environment)
-    start_tensorflow()
-    from tpuserve_server.app import build
     from tpuserve_server.hosts import python
 
-    return python.run(lambda: build(settings, host_note), options)
+    return python.run(lambda: build_server(settings, host_note), options)
 
 
 def main() -> None:

@@ -7,18 +7,13 @@ import os
 
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
-from tpuserve_server.logs import configure_logging
+from tpuserve_server.process import build_server
 from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
-from tpuserve_server.tensorflow_start import start_tensorflow
 
 
 def _build() -> Application:
-    configure_logging()
-    start_tensorflow()
-    from tpuserve_server.app import build
-
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
-    return build(settings, os.environ[HOST_NOTE_VARIABLE])
+    return build_server(settings, os.environ[HOST_NOTE_VARIABLE])
 
 
 asgi = EnvoyEntry(_build)
