@@ -79,7 +79,7 @@ class TableHandler(grpc.GenericRpcHandler):
             self._in_flight.begin_stream(interruption.shut_down)
             try:
                 async for message in method.handle(requests, self._call_context(context)):
-                    await context.write(message)
+                    await _write(context, message)
             except asyncio.CancelledError as cancelled:
                 await _abort(context, interruption.absorb(cancelled))
             except Exception as error:  # As above.
@@ -113,6 +113,16 @@ def _refusal(failure: RpcFailure) -> Handler:
         await _abort(context, failure)
 
     return grpc.stream_stream_rpc_method_handler(handle)
+
+
+async def _write(context: Context, message: bytes) -> None:
+    """Write, and when cancelled finish the write first: grpcio sends no status while one is under way."""
+    writing = asyncio.ensure_future(context.write(message))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise
 
 
 async def _abort(context: Context, failure: RpcFailure) -> NoReturn:
