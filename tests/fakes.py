@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
-from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -74,6 +75,25 @@ class FakeMetrics:
         raise AssertionError("front-ends change no versions")
 
 
+class FakeHeldModel(HeldModel):
+    """A signature of FakeService's model. `released` tells whether it was let go."""
+
+    __slots__ = ("_service", "_spec", "released")
+
+    def __init__(self, service: "FakeService", spec: ModelSpec, signature: Signature) -> None:
+        self._service = service
+        self._spec = spec
+        self.signature = signature
+        self.released = False
+        service.held.append(self)
+
+    def __exit__(self, *exception: object) -> None:
+        self.released = True
+
+    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
+        return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline))
+
+
 class FakeService(InferenceService):
     """One model, `m`, version 7, whose arithmetic, faults and readiness a test scripts. No registry, no batcher."""
 
@@ -85,6 +105,7 @@ class FakeService(InferenceService):
         self.run = run
         self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
         self.requests: list[PredictRequest] = []
+        self.held: list[FakeHeldModel] = []
         self.fault: Exception | None = None
         self.not_ready = ""
         self.listeners: list[Callable[[], None]] = []
@@ -106,15 +127,15 @@ class FakeService(InferenceService):
             raise
         if self.fault is not None:
             raise self.fault
-        signature = self.signature(request.spec)
-        return PredictResult(ServableId("m", 7), signature.name, self.run(request.inputs))
+        with self.hold(request.spec) as model:
+            return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs))
 
-    def signature(self, spec: ModelSpec) -> Signature:
+    def hold(self, spec: ModelSpec) -> "FakeHeldModel":
         self._check(spec)
         name = spec.signature_name or DEFAULT_SIGNATURE_NAME
         if name not in self.signatures:
             raise FailedPrecondition(f'Serving signature key "{name}" not found.')
-        return self.signatures[name]
+        return FakeHeldModel(self, spec, self.signatures[name])
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)

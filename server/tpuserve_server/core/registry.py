@@ -34,7 +34,7 @@ class _Model:
 
 
 class ServableHandle:
-    """A loaded version, held: it is not unloaded before the handle is released. Use as a context manager."""
+    """A loaded version, held: it is not unloaded before `release`. Release once, or use as a context manager."""
 
     __slots__ = ("_registry", "_version", "loaded", "servable_id")
 
@@ -50,6 +50,10 @@ class ServableHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the version."""
         self._registry._release(self._version)
 
 

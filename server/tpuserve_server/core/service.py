@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
@@ -29,6 +31,77 @@ from tpuserve_server.core.validation import (
 )
 
 
+class HeldModel:
+    """One signature of one loaded version, held for a request: what was decoded by it is run by it. A context manager."""
+
+    __slots__ = ("_clock", "_handle", "signature")
+
+    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock) -> None:
+        """Own `handle` until the context ends."""
+        self._handle = handle
+        self._clock = clock
+        self.signature = signature
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handle.release()
+
+    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
+        """As `InferenceService.predict`."""
+        handle = self._handle
+        task = self._make_task(inputs, deadline, output_filter)
+        try:
+            outputs = await self._run(task)
+        except InvalidArgument as error:
+            if task.shareable or matches_shapes(self.signature, inputs):
+                raise
+            # The model refused a shape that its signature does not promise to take: say so in its terms first.
+            described = describe_shapes(handle.servable_id, self.signature, inputs)
+            raise InvalidArgument(f"{described} ({error.message})") from None
+        return PredictResult(handle.servable_id, self.signature.name, outputs)
+
+    def _make_task(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...]) -> Task:
+        signature, handle = self.signature, self._handle
+        check_names(signature, inputs)
+        outputs = choose_outputs(signature, output_filter)
+        check_dtypes(handle.servable_id, signature, inputs)
+        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
+        # So is an empty batch, which has no row to pad with.
+        batched = handle.loaded.batcher.batches(signature.name) and matches_shapes(signature, inputs)
+        rows = count_rows(inputs) if batched else 0
+        return Task(
+            signature_name=signature.name,
+            output_names=outputs,
+            inputs=inputs,
+            rows=rows or 1,
+            deadline=deadline,
+            future=asyncio.get_running_loop().create_future(),
+            shareable=rows > 0,
+        )
+
+    async def _run(self, task: Task) -> Tensors:
+        batcher, servable_id = self._handle.loaded.batcher, self._handle.servable_id
+        remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"Deadline exceeded before request for {servable_id} was queued")
+        batcher.submit(task)
+        timer = None
+        if task.deadline.is_finite:
+            timer = task.future.get_loop().call_later(remaining_s, _expire, batcher, task, servable_id)
+        try:
+            return await task.future
+        except asyncio.CancelledError:
+            batcher.discard(task, "cancelled")
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
 class InferenceService:
     """Predict, metadata and status over the registry.
 
@@ -48,27 +121,21 @@ class InferenceService:
         Raises:
             ServingError: with TensorFlow Serving's code and wording for what is wrong.
         """
-        with self._registry.acquire(request.spec) as handle:
-            signature = _find_signature(handle.loaded, request.spec)
-            task = _make_task(handle, signature, request)
-            try:
-                outputs = await self._run(handle.loaded.batcher, task, handle.servable_id)
-            except InvalidArgument as error:
-                if task.shareable or matches_shapes(signature, task.inputs):
-                    raise
-                # The model refused a shape that its signature does not promise to take: say so in its terms first.
-                described = describe_shapes(handle.servable_id, signature, task.inputs)
-                raise InvalidArgument(f"{described} ({error.message})") from None
-            return PredictResult(handle.servable_id, signature.name, outputs)
+        with self.hold(request.spec) as model:
+            return await model.predict(request.inputs, request.deadline, request.output_filter)
 
-    def signature(self, spec: ModelSpec) -> Signature:
-        """The signature a spec resolves to now, for front-ends that need it to decode (REST's rows).
+    def hold(self, spec: ModelSpec) -> HeldModel:
+        """The model and signature a spec resolves to, for front-ends that need the signature to decode (REST's rows).
 
         Raises:
             ServingError: as `predict` for the same spec.
         """
-        with self._registry.acquire(spec) as handle:
-            return _find_signature(handle.loaded, spec)
+        handle = self._registry.acquire(spec)
+        try:
+            return HeldModel(handle, _find_signature(handle.loaded, spec), self._clock)
+        except BaseException:
+            handle.release()
+            raise
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """The signatures of the version a spec resolves to.
@@ -126,42 +193,6 @@ class InferenceService:
         self._draining = True
         for listener in list(self._drain_listeners):
             listener()
-
-    async def _run(self, batcher: Batcher, task: Task, servable_id: ServableId) -> Tensors:
-        remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
-        if remaining_s <= 0:
-            raise DeadlineExceeded(f"Deadline exceeded before request for {servable_id} was queued")
-        batcher.submit(task)
-        timer = None
-        if task.deadline.is_finite:
-            timer = task.future.get_loop().call_later(remaining_s, _expire, batcher, task, servable_id)
-        try:
-            return await task.future
-        except asyncio.CancelledError:
-            batcher.discard(task, "cancelled")
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-
-def _make_task(handle: ServableHandle, signature: Signature, request: PredictRequest) -> Task:
-    check_names(signature, request.inputs)
-    outputs = choose_outputs(signature, request.output_filter)
-    check_dtypes(handle.servable_id, signature, request.inputs)
-    # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
-    # So is an empty batch, which has no row to pad with.
-    batched = handle.loaded.batcher.batches(signature.name) and matches_shapes(signature, request.inputs)
-    rows = count_rows(request.inputs) if batched else 0
-    return Task(
-        signature_name=signature.name,
-        output_names=outputs,
-        inputs=request.inputs,
-        rows=rows or 1,
-        deadline=request.deadline,
-        future=asyncio.get_running_loop().create_future(),
-        shareable=rows > 0,
-    )
 
 
 def _find_signature(loaded: LoadedVersion, spec: ModelSpec) -> Signature:

@@ -57,11 +57,11 @@ def count_rows(inputs: Tensors) -> int:
     Raises:
         InvalidArgument: they differ.
     """
-    sizes: dict[str, int] = {name: array.shape[0] for name, array in inputs.items()}
-    rows = next(iter(sizes.values()))
-    if any(size != rows for size in sizes.values()):
-        raise InvalidArgument(f"Batching Run() input tensors must have equal 0th-dimension size; got {sizes}")
-    return rows
+    sizes: set[int] = {array.shape[0] for array in inputs.values()}
+    if len(sizes) != 1:
+        by_name = {name: array.shape[0] for name, array in inputs.items()}
+        raise InvalidArgument(f"Batching Run() input tensors must have equal 0th-dimension size; got {by_name}")
+    return sizes.pop()
 
 
 def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[str, ...]:

@@ -5,27 +5,31 @@ A FastAPI endpoint costs more than twice what all of a prediction does here (ben
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import orjson
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unimplemented
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, PredictRequest, Signature, VersionStatus
+from tpuserve_server.core.service import HeldModel, InferenceService
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
 from tpuserve_server.frontends.rest_request import ClientGone, ClientWatch, read_body
 from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
 from tpuserve_server.wire.json_response import encode_predictions
-from tpuserve_server.wire.json_tensor import JsonInputs, decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 _MEBIBYTE = 1 << 20
@@ -82,23 +86,19 @@ class V1:
 
     async def _predict(self, target: ModelSpec, body: bytes, receive: "Receive") -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
-        if len(body) <= _LARGE_BODY_BYTES:
-            spec, decoded = self._decode(target, body)
-        else:
-            spec, decoded = await asyncio.to_thread(self._decode, target, body)
-        with ClientWatch(receive, self._options.disconnect_watch_delay_s):
-            result = await self._service.predict(PredictRequest(spec, decoded.inputs, deadline=deadline))
+        run = _run_here if len(body) <= _LARGE_BODY_BYTES else asyncio.to_thread
+        parsed = await run(parse_predict_body, body)
+        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
+        with self._hold(spec) as model:
+            decoded = await run(decode_predict_inputs, parsed, model.signature)
+            with ClientWatch(receive, self._options.disconnect_watch_delay_s):
+                result = await model.predict(decoded.inputs, deadline)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
         return JsonResponse(200, encoded, result.servable.version)
 
-    def _decode(self, target: ModelSpec, body: bytes) -> tuple[ModelSpec, JsonInputs]:
-        parsed = parse_predict_body(body)
-        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
-        return spec, decode_predict_inputs(parsed, self._signature(spec))
-
-    def _signature(self, spec: ModelSpec) -> Signature:
+    def _hold(self, spec: ModelSpec) -> HeldModel:
         try:
-            return self._service.signature(spec)
+            return self._service.hold(spec)
         except FailedPrecondition:
             # The one precondition that is looked up here. REST has another code and text for it than gRPC
             # (http_rest_api_handler.cc, GetInfoMap).
@@ -120,6 +120,13 @@ class V1:
         except NotFound:
             statuses = []
         return {"name": name, "versions": [_describe_version(status) for status in statuses]}
+
+
+async def _run_here(
+    function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+) -> _Result:
+    """`asyncio.to_thread` without the thread."""
+    return function(*args, **kwargs)
 
 
 def _describe_version(status: VersionStatus) -> dict[str, object]:

@@ -207,7 +207,8 @@ async def test_status_and_metadata(house: House) -> None:
     assert [status.state for status in house.service.status(ModelSpec("m"))] == [State.AVAILABLE]
     assert house.service.status(ModelSpec("m", version=3))[0].servable == ID
     assert house.service.metadata(ModelSpec("m")).signatures == {"serving_default": DOUBLE}
-    assert house.service.signature(ModelSpec("m")) is DOUBLE
+    with house.service.hold(ModelSpec("m")) as model:
+        assert model.signature is DOUBLE
     with pytest.raises(NotFound, match="Could not find version 9 of model m"):
         house.service.status(ModelSpec("m", version=9))
     with pytest.raises(NotFound, match="Could not find any versions of model n"):

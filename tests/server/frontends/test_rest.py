@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from openapi_spec_validator import validate
 from tpuserve_server.core.errors import Code, DeadlineExceeded, Internal, ResourceExhausted, ServingError, Unavailable
-from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, VersionStatus
+from tpuserve_server.core.types import ServableId, State, VersionStatus
+from tpuserve_server.frontends import rest_v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
@@ -89,27 +90,32 @@ async def test_columns_are_answered_with_outputs_on_every_path(rest: Rest, path:
     assert (response.status_code, response.content) == (200, b'{"outputs":2.5}')
 
 
-async def test_large_bodies_are_decoded_beside_the_event_loop() -> None:
+async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     service = FakeService()
     options = RestOptions(max_body_bytes=1 << 30)
     app = rest_app(service, FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
     decoding_threads = []
-    look_up = service.signature
 
-    def signature(spec: ModelSpec) -> Signature:
-        decoding_threads.append(threading.current_thread())
-        return look_up(spec)
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def decode(*arguments: Any) -> Any:  # noqa: ANN401 - passed through
+            decoding_threads.append(threading.current_thread())
+            return function(*arguments)
 
-    service.signature = signature  # type: ignore[method-assign]  # the one call between parsing and converting
+        return decode
+
+    for name in ("parse_predict_body", "decode_predict_inputs"):
+        monkeypatch.setattr(rest_v1, name, recorded(getattr(rest_v1, name)))
     padding = b" " * (1 << 20)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
         for body, is_here in ((ROWS, True), (ROWS + padding, False)):
             decoding_threads.clear()
             response = await client.post(PREDICT, content=body)
             assert response.content == b'{"predictions":[2.5,3.5]}'
-            assert (decoding_threads[0] is threading.main_thread()) == is_here
+            assert len(decoding_threads) == 2
+            assert all((thread is threading.main_thread()) == is_here for thread in decoding_threads)
         refused = await client.post(PREDICT, content=b'{"instances": ["x"]}' + padding)
         assert refused.status_code == 400
+    assert all(held.released for held in service.held)
 
 
 async def test_path_label_signature_and_timeout_reach_the_service(rest: Rest) -> None:
