@@ -21,6 +21,7 @@ help: ## List the targets
 setup: $(VENV)/.installed ## Make .venv with everything pinned in requirements/dev.lock
 
 $(UV): requirements/bootstrap.lock
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. tpuserve needs Python 3.11 or later: install it, or set PYTHON=..."; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tpuserve needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments. On Debian: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +29,7 @@ $(UV): requirements/bootstrap.lock
 	@touch $(UV)
 
 $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
+	@echo "Installing what requirements/dev.lock pins into $(VENV): about 1 GB to download the first time."
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@touch $@

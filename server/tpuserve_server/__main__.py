@@ -20,14 +20,23 @@ logger = logging.getLogger(__name__)
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
+# Not TPUSERVE alone: beside a Service named tpuserve Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
+ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"
+
 _EPILOG = """\b
 Examples:
   tpuserve serve --model_name=digits --model_base_path=/models/digits
   tpuserve serve --port=9000 --rest_api_port=9001 --model_base_path=/models/digits --bind_address=127.0.0.1
   MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as TensorFlow Serving's image: /models/digits
 
-Every flag can be set in the environment too, as TPUSERVE_ and its name in capitals. Exit status: 0 after SIGTERM or
-Ctrl-C and a clean drain, 1 when the server cannot start or had to be forced, 2 for wrong flags.
+Every flag can be set in the environment too, as TPUSERVE_SERVE_ and its name in capitals.
+
+\b
+Exit codes:
+  0    drained after SIGTERM or Ctrl-C
+  1    the server could not start, or ended by itself
+  2    wrong flags
+  128+ a second signal forced it: 128 and the signal's number
 """
 
 
@@ -60,7 +69,8 @@ def _switch(name: str, default: bool | None, text: str) -> Callable[[_Decorated]
 
 
 @click.command(
-    context_settings={"auto_envvar_prefix": "TPUSERVE", "show_default": True, "max_content_width": 110}, epilog=_EPILOG
+    context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True, "max_content_width": 110},
+    epilog=_EPILOG,
 )
 @click.option("--port", type=int, default=8500, help="Port of gRPC; 0 for none.")
 @click.option("--rest_api_port", type=int, default=8501, help="Port of REST; 0 for none.")
@@ -73,7 +83,10 @@ def _switch(name: str, default: bool | None, text: str) -> Callable[[_Decorated]
     help="Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs.",
 )
 @click.option(
-    "--model_name", envvar=["TPUSERVE_MODEL_NAME", "MODEL_NAME"], default="default", help="Name that requests use."
+    "--model_name",
+    envvar=["TPUSERVE_SERVE_MODEL_NAME", "MODEL_NAME"],
+    default="default",
+    help="Name that requests use.",
 )
 @click.option(
     "--model_base_path",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from tpuserve_server.core.errors import Code
@@ -21,6 +21,8 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         """Nothing measured yet."""
+        # The time a series began, beside each: nobody asks for it, and it doubles the page.
+        disable_created_metrics()
         self.registry = CollectorRegistry()
         request = ("model_name", "method", "protocol")
         batch = ("model_name", "version", "signature")

@@ -32,7 +32,7 @@ def test_wrong_flags_say_what_to_do_and_exit_2(arguments: tuple[str, ...], messa
 
 
 def test_a_port_in_the_environment_is_checked_like_a_flag() -> None:
-    result = invoke("--model_base_path=/m", TPUSERVE_PORT="70000")
+    result = invoke("--model_base_path=/m", TPUSERVE_SERVE_PORT="70000")
     assert result.exit_code == 2
     assert "--port: Input should be less than or equal to 65535" in result.output
 
@@ -48,4 +48,4 @@ def test_help_shows_examples_and_exit_codes() -> None:
     result = invoke("--help")
     assert result.exit_code == 0
     assert "MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve" in result.output
-    assert "Exit status: 0" in result.output
+    assert "0    drained after SIGTERM" in result.output

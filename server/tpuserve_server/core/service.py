@@ -32,7 +32,7 @@ from tpuserve_server.core.validation import (
 
 
 class HeldModel:
-    """One signature of one loaded version, held for a request: what was decoded by it is run by it. A context manager."""
+    """One signature of one version, held for a request: what was decoded by it is run by it. A context manager."""
 
     __slots__ = ("_clock", "_handle", "signature")
 
