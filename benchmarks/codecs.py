@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 from fastapi import FastAPI
 from tensorflow_serving.apis import predict_pb2
+
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import (

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tpuserve_client import Client
 
 from benchmarks import mlp_model
 from benchmarks.load_tools import Load, run_h2load, run_wrk
 from benchmarks.process_tree import Memory
 from benchmarks.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
+from tpuserve_client import Client
 
 WARM_UP_S = 1
 # The served answer goes through TensorFlow's kernels, the expected one through numpy's.

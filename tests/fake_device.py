@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from tpuserve_server.core.errors import Code, InvalidArgument, ServingError
 from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
 from tpuserve_server.core.service import HeldModel, InferenceService

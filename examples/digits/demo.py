@@ -23,9 +23,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tpuserve_client import Client, TpuserveError  # noqa: E402
-
 from examples.digits.data import Digits, load  # noqa: E402 - the repository is no package
+from tpuserve_client import Client, TpuserveError  # noqa: E402
 
 BIN = Path(sys.executable).parent
 MODEL = "digits"

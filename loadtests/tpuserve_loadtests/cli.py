@@ -10,7 +10,6 @@ from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec, Signature
-
     from tpuserve_loadtests.report import Report
     from tpuserve_loadtests.runner import Plan
     from tpuserve_loadtests.workload import Protocol, Workload
@@ -97,8 +96,8 @@ def loadtest(
     give_process_to_gevent()
     # Locust patches the process too: after gRPC has been told, and before anything else is imported.
     from rich.console import Console
-    from tpuserve_client.model import ModelSpec
 
+    from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.report import print_report, report_json
     from tpuserve_loadtests.runner import Plan
 
@@ -163,7 +162,6 @@ def _workload(
     input_file: Path | None,
 ) -> "Workload":
     from tpuserve_client.errors import InvalidArgument
-
     from tpuserve_loadtests.inputs import BadInput, read_inputs
     from tpuserve_loadtests.workload import build_workload
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
 from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.json_tensor import from_json
 from tpuserve_client.model import Signature, TensorSpec

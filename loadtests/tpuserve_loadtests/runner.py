@@ -12,8 +12,8 @@ from typing import Any, Final
 import gevent
 import grpc
 from locust.env import Environment
-from tpuserve_client.address import parse_address
 
+from tpuserve_client.address import parse_address
 from tpuserve_loadtests.recorder import Recorder
 from tpuserve_loadtests.suite import UserClass, failure_message, grpc_users, rest_users
 from tpuserve_loadtests.workload import Workload

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import grpc
 from locust import FastHttpUser, User
+
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec

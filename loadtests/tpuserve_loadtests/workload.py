@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+
 from tpuserve_client.dtypes import Array
 from tpuserve_client.exchange import Exchange, PredictCall, Wire
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature
 from tpuserve_client.rest_wire import RestWire
-
 from tpuserve_loadtests.inputs import BadInput, has_rows, random_inputs
 
 Protocol: TypeAlias = Literal["grpc", "rest"]

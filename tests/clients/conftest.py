@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from tpuserve_client import Client
 
 from tests.clients.clients_under_test import Clock, make_client
 from tests.clients.model_server import ModelServer, serving
+from tpuserve_client import Client
 
 
 @pytest.fixture(params=["grpc", "rest"])

@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import Code

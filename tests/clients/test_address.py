@@ -1,6 +1,7 @@
 """Addresses as people write them."""
 
 import pytest
+
 from tpuserve_client import Client, InvalidArgument
 from tpuserve_client.address import Address, parse_address
 

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from tpuserve_client.casting import named_arrays, needs_signature
 from tpuserve_client.dtypes import DType
 from tpuserve_client.errors import InvalidArgument

@@ -5,6 +5,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
+from tests.clients.clients_under_test import Clock, make_client
+from tests.clients.model_server import Failure, ModelServer, run_model, serving
 from tpuserve_client import (
     Client,
     DeadlineExceeded,
@@ -19,9 +22,6 @@ from tpuserve_client import (
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import to_wire
 from tpuserve_client.errors import Code
-
-from tests.clients.clients_under_test import Clock, make_client
-from tests.clients.model_server import Failure, ModelServer, run_model, serving
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

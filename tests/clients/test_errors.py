@@ -2,6 +2,7 @@
 
 import grpc
 import pytest
+
 from tpuserve_client import errors
 from tpuserve_client.errors import Code, TpuserveError, from_code, from_http
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from tpuserve_client.dtypes import Array, DType
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.json_tensor import from_json, to_json

@@ -10,11 +10,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.clients.model_server import http_address
 from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable, Unknown
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.rest_transport import AsyncRestTransport, RestTransport
-
-from tests.clients.model_server import http_address
 
 
 async def trickle(_request: Request) -> Response:

@@ -1,6 +1,7 @@
 """When to try again, as a table: no clock, no sleep."""
 
 import pytest
+
 from tpuserve_client.errors import Code, TpuserveError, Unavailable, from_code
 from tpuserve_client.retry import Retry
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from tpuserve_client.errors import Code, Internal, InvalidArgument
 from tpuserve_client.exchange import PredictCall, Reply, Wire
 from tpuserve_client.grpc_wire import GrpcWire

@@ -22,6 +22,7 @@ from tensorflow_serving.apis import (
     predict_pb2,
     status_pb2,
 )
+
 from tpuserve_client import dtypes, tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array

@@ -16,6 +16,7 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
+
 from tpuserve_client import AsyncClient, Client, FailedPrecondition, State
 from tpuserve_client.errors import Code
 

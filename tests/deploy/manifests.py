@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tpuserve_server.__main__ import serve
 
 from tests.deploy.dockerfile import ROOT
+from tpuserve_server.__main__ import serve
 
 BASE = ROOT / "deploy/kubernetes/base"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from tpuserve_server.__main__ import serve
 
 from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
 from tests.deploy.manifests import BASE, base_manifests, parse_flags, read, server_container
+from tpuserve_server.__main__ import serve
 
 MANIFESTS = base_manifests()
 POD = MANIFESTS["Deployment"]["spec"]["template"]["spec"]

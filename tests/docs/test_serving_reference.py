@@ -4,10 +4,10 @@ import re
 
 import click
 from prometheus_client import Metric
-from tpuserve_server.__main__ import serve
-from tpuserve_server.prometheus import PrometheusMetrics
 
 from tests.deploy.dockerfile import ROOT
+from tpuserve_server.__main__ import serve
+from tpuserve_server.prometheus import PrometheusMetrics
 
 TEXT = (ROOT / "docs/serving.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import predict_pb2
-from tpuserve_client import Client, InvalidArgument
 
 from tests.e2e.running_server import RunningServer
+from tpuserve_client import Client, InvalidArgument
 
 pytestmark = pytest.mark.timeout(180)
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

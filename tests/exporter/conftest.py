@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tpuserve_exporter.cli import main
 from tpuserve_exporter.tensorflow_start import start_tensorflow
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
 from tpuserve_exporter.export import Exported
 from tpuserve_exporter.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
 from tpuserve_exporter.progress import TerminalProgress

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from tpuserve_exporter.parity import Tolerance, compare
 
 NEAR = Tolerance(atol=1e-3, rtol=0.0)

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.publish import next_version, publish, staging_directory
 

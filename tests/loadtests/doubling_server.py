@@ -15,6 +15,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 

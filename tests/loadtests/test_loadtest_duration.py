@@ -1,4 +1,5 @@
 import pytest
+
 from tpuserve_loadtests.duration import parse_duration
 
 

@@ -2,6 +2,7 @@ import math
 import random
 
 import pytest
+
 from tpuserve_loadtests.recorder import HIGHEST_TRACKABLE_US, MAX_DISTINCT_ERRORS, OTHER_ERRORS, Recorder, Tally
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING

@@ -1,6 +1,8 @@
 from pathlib import Path
 
 import pytest
+
+from tests.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.banner import print_banner
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.loader import LoadedVersion
@@ -8,8 +10,6 @@ from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.hosts.application import Listening
-
-from tests.fake_device import FakeServable, RecordingMetrics
 
 ID = ServableId("digits", 7)
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket="unix:/run/s")

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tpuserve_server.process import settle_garbage_collector
 
 START = """

@@ -1,4 +1,5 @@
 from prometheus_client.parser import text_string_to_metric_families
+
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.prometheus import PrometheusMetrics

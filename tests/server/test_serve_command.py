@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+
 from tpuserve_server.__main__ import serve
 
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from tpuserve_server.settings import Settings
 
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ class ChildSetup:
         fields = json.loads(os.environ.pop(VARIABLE))
         setup = cls(**{**fields, "options": HostOptions(**fields["options"])})
         os.chdir(setup.directory)
+        # The embedding put it there; from here on it would mean a folder of the user's.
+        sys.path[:] = [entry for entry in sys.path if entry != "."]
         for name, value in setup.environment.items():
             os.environ.pop(name, None)
             if value is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from tpuserve_client.cli import main
 from tpuserve_client.cli.companion import COMPANIONS, Companion, find_program
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
+
+from tests.clients.model_server import Failure, ModelServer
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.cli import main
 from tpuserve_client.errors import Code
-
-from tests.clients.model_server import Failure, ModelServer
 
 ROW = [1.0, 2.0, 3.0, 4.0]
 ANSWER = [3.0, 5.0, 7.0, 9.0]

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+
+from tests.clients.model_server import Failure, ModelServer
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.cli import main
 from tpuserve_client.errors import Code
-
-from tests.clients.model_server import Failure, ModelServer
 
 
 @pytest.fixture(autouse=True)

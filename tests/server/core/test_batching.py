@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import numpy as np
 import pytest
+
+from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import Batcher, BatchingOptions, Task
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
@@ -15,8 +17,6 @@ from tpuserve_server.core.errors import (
     Unavailable,
 )
 from tpuserve_server.core.types import ServableId
-
-from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 
 ID = ServableId("m", 1)
 SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}

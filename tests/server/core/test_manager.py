@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.core.errors import FailedPrecondition, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
-
-from tests.fake_device import FakeServable, RecordingMetrics
 
 
 @dataclass

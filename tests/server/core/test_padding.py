@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, split_rows
 

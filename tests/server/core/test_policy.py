@@ -1,4 +1,5 @@
 import pytest
+
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.types import State
 

@@ -2,12 +2,12 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from tests.fake_device import RecordingMetrics
 from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
-
-from tests.fake_device import RecordingMetrics
 
 
 def aspired(version: int, fingerprint: str = "") -> AspiredVersion:

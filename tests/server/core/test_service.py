@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import Batcher, BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import (
@@ -18,8 +20,6 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, PredictRequest, ServableId, State, Tensors
-
-from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
 
 ID = ServableId("m", 3)
 X = np.ones((1, 2), np.float32)

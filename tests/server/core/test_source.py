@@ -3,6 +3,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from tpuserve_server.core.source import Source, find_versions, fingerprint_tree
 from tpuserve_server.core.types import AspiredVersion
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, Internal, NotFound, ServingError, error_for_code
 from tpuserve_server.core.types import Signature, TensorSpec

@@ -5,6 +5,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tests.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow import (
@@ -13,8 +15,6 @@ from tpuserve_server.executors.tensorflow import (
     TensorFlowServable,
     cpu_has_bfloat16,
 )
-
-from tests.saved_models import save_function, save_half_plus_two, save_mlp
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tpuserve_server.core.errors import Code, NotFound, Unavailable
-from tpuserve_server.frontends.edge import Edge
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tpuserve_server.core.errors import Code, NotFound, Unavailable
+from tpuserve_server.frontends.edge import Edge
 
 
 def fail(metrics: FakeMetrics, model: str, error: BaseException) -> None:

@@ -11,12 +11,12 @@ import httpx
 import numpy as np
 import pytest
 from openapi_spec_validator import validate
+
+from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.errors import Code, DeadlineExceeded, Internal, ResourceExhausted, ServingError, Unavailable
 from tpuserve_server.core.types import ServableId, State, VersionStatus
 from tpuserve_server.frontends import rest_v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
-
-from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [1, 3]}'

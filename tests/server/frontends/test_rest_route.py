@@ -1,6 +1,7 @@
 """Paths under /v1/: upstream's cases (http_rest_api_handler_test.cc) and strange names."""
 
 import pytest
+
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route

@@ -1,6 +1,7 @@
 """Every code through both error tables."""
 
 import pytest
+
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.status import MAX_MESSAGE_CHARACTERS, grpc_message, http_status
 

@@ -94,7 +94,7 @@ class EchoApplication:
         return json.dumps({"metadata": dict(context.metadata), "deadline": deadline}).encode()
 
     async def environment(self, _request: bytes, _context: CallContext) -> bytes:
-        return json.dumps({**os.environ, "cwd": os.getcwd()}).encode()
+        return json.dumps({**os.environ, "cwd": os.getcwd(), "path": sys.path}).encode()
 
     async def fail(self, request: bytes, _context: CallContext) -> bytes:
         code, _, message = request.decode().partition(" ")

@@ -3,6 +3,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from tpuserve_server.hosts.addresses import cannot_listen, check_free, check_socket_path, join, listen
 from tpuserve_server.hosts.application import HostError, HostOptions
 

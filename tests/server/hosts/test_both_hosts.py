@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import httpx
 import pytest
-from tpuserve_server.core.errors import Code
 
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import HostProcess, running
+from tpuserve_server.core.errors import Code
 
 MEBIBYTE = 1 << 20
 BACKENDS = ["envoy", "python"]

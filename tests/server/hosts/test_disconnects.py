@@ -1,9 +1,9 @@
 import asyncio
 
 import pytest
-from tpuserve_server.hosts.disconnects import Caller, ConformingReceive, DisconnectWatch
 
 from tests.server.hosts.asgi_client import Exchange, body
+from tpuserve_server.hosts.disconnects import Caller, ConformingReceive, DisconnectWatch
 
 INTERVAL_S = 0.001  # What a test waits, not what it asserts.
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain, until
 
 from tests.server.hosts.plain_envoy import plain_envoy
+from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain, until
 
 
 @pytest.fixture

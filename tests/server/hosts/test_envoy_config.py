@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tpuserve_server.hosts import envoy_process
 from tpuserve_server.hosts.application import MEBIBYTE, HostError, HostOptions
 from tpuserve_server.hosts.envoy_config import Embedding, bootstrap

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.server.hosts.asgi_client import Exchange, body
+from tests.server.hosts.plain_envoy import plain_envoy
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
-
-from tests.server.hosts.asgi_client import Exchange, body
-from tests.server.hosts.plain_envoy import plain_envoy
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

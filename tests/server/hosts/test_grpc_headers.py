@@ -3,6 +3,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message

@@ -226,3 +226,4 @@ def test_environment_of_the_embedding_does_not_leak(tmp_path: Path) -> None:
     for name in ("LD_PRELOAD", "PYTHONHOME", "TPUSERVE_ENVOY_CHILD"):
         assert environment.get(name) == os.environ.get(name)
     assert environment["cwd"] == os.getcwd()
+    assert not {"", "."} & set(environment["path"])

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tpuserve_server.hosts import envoy_process, selection
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import Selection, select_host

@@ -6,14 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
-from tpuserve_server.core.batching import BatchingOptions, Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.types import AspiredVersion, ServableId
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
-from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
-from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 
 from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics
 from tests.saved_models import (
@@ -25,6 +17,14 @@ from tests.saved_models import (
     write_manifest,
     write_warmup,
 )
+from tpuserve_server.core.batching import BatchingOptions, Task
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
+from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 
 pytestmark = pytest.mark.timeout(120)
 ID = ServableId("m", 1)

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, is_whole
 
 from tests.saved_models import write_manifest
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, is_whole
 
 
 @pytest.fixture

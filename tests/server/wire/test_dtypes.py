@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DataType
+
 from tpuserve_server.wire.dtypes import BY_DTYPE, BY_NUMBER, WireType, type_name
 
 

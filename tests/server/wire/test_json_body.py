@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json_body import MAX_DEPTH, check_depth, parse_json
 

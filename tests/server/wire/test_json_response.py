@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
 from tpuserve_server.wire.dtypes import BY_DTYPE

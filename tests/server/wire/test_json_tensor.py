@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike
+
 from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.dtypes import BY_DTYPE

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tpuserve_server.wire.json_text import MAX_CHARACTERS, type_text, value_text
 
 

@@ -9,6 +9,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataResponse,
     SignatureDefMap,
 )
+
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, ServableId, Signature, TensorSpec
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response, metadata_to_json

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
+
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec, PredictRequest, PredictResult, ServableId

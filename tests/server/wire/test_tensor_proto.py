@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
 from tpuserve_server.wire.dtypes import BY_DTYPE, BY_NUMBER
