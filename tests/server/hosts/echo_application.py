@@ -122,7 +122,7 @@ class EchoApplication:
             raise
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """POST echoes up to a limit; /ready tells; /held waits for its client to go."""
+        """POST echoes up to a limit; /ready tells; /open lets held calls go; /held waits for its client to leave."""
         limit = 1 << 20 if scope["path"] == "/limited" else 1 << 40
         body = bytearray()
         while len(body) <= limit:
@@ -131,6 +131,8 @@ class EchoApplication:
             if not message.get("more_body"):
                 break
         status = 413 if len(body) > limit else 503 if scope["path"] == "/ready" and self._draining else 200
+        if scope["path"] == "/open":
+            self._gate.set()
         if scope["path"] == "/held":
             say("held")
             say((await receive())["type"])
