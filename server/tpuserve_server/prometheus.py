@@ -22,7 +22,7 @@ class PrometheusMetrics:
     def __init__(self) -> None:
         """Nothing measured yet."""
         # The time a series began, beside each: nobody asks for it, and it doubles the page.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # without annotations upstream
         self.registry = CollectorRegistry()
         request = ("model_name", "method", "protocol")
         batch = ("model_name", "version", "signature")

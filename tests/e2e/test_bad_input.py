@@ -168,11 +168,3 @@ def test_one_bad_row_never_fails_its_neighbours(server: RunningServer) -> None:
             assert "is not in [0, 3)" in answer
         else:
             assert answer == [10 * (index + 1)]
-
-
-def test_a_deadline_that_passed_is_said_as_such(server: RunningServer) -> None:
-    with grpc.insecure_channel(server.grpc) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(PREDICT)
-        with pytest.raises(grpc.RpcError) as caught:
-            call(request(x=X), timeout=0.0000001)
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -77,14 +77,18 @@ class TableHandler(grpc.GenericRpcHandler):
             interruption = Interruption(Deadline.never(), self._clock)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
+            messages = method.handle(requests, self._call_context(context))
             try:
-                async for message in method.handle(requests, self._call_context(context)):
+                async for message in messages:
                     await _write(context, message)
             except asyncio.CancelledError as cancelled:
                 await _abort(context, interruption.absorb(cancelled))
             except Exception as error:  # As above.
                 await _abort(context, failure_of(error, path))
             finally:
+                # Cancelled while we wrote, the method has not heard of it. What is no generator has nothing to close.
+                if (close := getattr(messages, "aclose", None)) is not None:
+                    await close()
                 interruption.disarm()
                 self._in_flight.end_stream(interruption.shut_down)
                 self._in_flight.end()

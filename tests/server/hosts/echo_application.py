@@ -113,11 +113,12 @@ class EchoApplication:
             yield request
 
     async def watch(self, _requests: AsyncIterator[bytes], _context: CallContext) -> AsyncIterator[bytes]:
-        yield b"watching"
-        say("watching")
         try:
+            yield b"watching"
+            say("watching")
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
+            # The latter when the call is cancelled while the message is on its way.
             say("cancelled")
             raise
 
