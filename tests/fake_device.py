@@ -19,6 +19,14 @@ DOUBLE = Signature(
     method_name="tensorflow/serving/predict",
 )
 
+# As DOUBLE, but for rows of any width.
+DOUBLE_WIDE = Signature(
+    name="serving_default",
+    inputs={"x": TensorSpec("x", FLOAT, (None, None), "x:0")},
+    outputs={"y": TensorSpec("y", FLOAT, (None, None), "y:0"), "x": TensorSpec("x", FLOAT, (None, None), "x:0")},
+    method_name="tensorflow/serving/predict",
+)
+
 
 @dataclass
 class FakeServable:

@@ -22,7 +22,7 @@ from tpuserve_server.core.errors import (
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, split_rows
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import Array, ServableId, Tensors
+from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,8 @@ class Task:
     future: asyncio.Future[Tensors]
     shareable: bool
     enqueued_s: float = field(default=0.0)
+    # Tasks of one group can share a batch. Set by the batcher.
+    group: Hashable = field(default=None)
 
 
 Outcome: TypeAlias = Tensors | ServingError
@@ -87,8 +89,9 @@ Outcome: TypeAlias = Tensors | ServingError
 class Batcher:
     """Collects requests into batches and runs them, greedily: a batch leaves as soon as the device is free.
 
-    `submit` and `discard` may be called from any thread and never block on the device. Everything about the queue is
-    guarded by `_changed`; `_buffers` belongs to the device thread.
+    Any number of event loops may submit, none of them ever waits for the device. Everything about the queue is guarded
+    by `_changed`; `_idle` says that the device thread waits there, `_waking` which loop is about to wake it. `_buffers`
+    belongs to the device thread.
     """
 
     def __init__(
@@ -112,6 +115,9 @@ class Batcher:
         self._queues: dict[Hashable, deque[Task]] = {}
         self._queued: dict[str, int] = {}
         self._stopping = False
+        self._idle = False
+        self._waking: asyncio.AbstractEventLoop | None = None
+        self._free_rows = frozenset(name for name in options if _has_free_rows(servable.signatures[name]))
         self._buffers: dict[Hashable, dict[str, Array]] = {}
         self._thread = threading.Thread(target=self._run, name=f"device-{servable_id.name}-{servable_id.version}")
         self._thread.start()
@@ -121,7 +127,7 @@ class Batcher:
         return signature_name in self._options
 
     def submit(self, task: Task) -> None:
-        """Queue a task or refuse it at once.
+        """Queue a task or refuse it at once. Called on the task's event loop.
 
         Raises:
             InvalidArgument: it has more rows than a batch can hold.
@@ -133,25 +139,31 @@ class Batcher:
                 f"Task size {task.rows} is larger than maximum input batch size {options.max_batch_size}"
             )
         task.enqueued_s = self._clock.monotonic_s()
-        key = self._group(task)
+        task.group = self._group(task)
+        loop = task.future.get_loop()
         with self._changed:
             self._admit(task, options)
-            self._queues.setdefault(key, deque()).append(task)
+            self._queues.setdefault(task.group, deque()).append(task)
             self._queued[task.signature_name] = self._queued.get(task.signature_name, 0) + self._cost(task)
-            self._changed.notify()
+            is_first = self._idle and self._waking is not loop
+            if is_first:
+                self._waking = loop
+        if is_first:
+            # Not at once: the loop has more requests in its hands, which would find the interpreter's lock with the
+            # device thread and the device with a batch of one. When it has handed them in, one wake-up serves all.
+            loop.call_soon(self._wake)
 
     def discard(self, task: Task, reason: str) -> bool:
         """Take a task that nobody waits for out of the queue, so that its place is free at once.
 
         False if it has left the queue already. `reason` is `expired` or `cancelled`, for the metrics.
         """
-        key = self._group(task)
         with self._changed:
             try:
-                self._queues[key].remove(task)
+                self._queues[task.group].remove(task)
             except (KeyError, ValueError):
                 return False
-            self._forget(key, [task])
+            self._forget(task.group, [task])
         self._metrics.task_dropped(servable=self._id, reason=reason)
         return True
 
@@ -165,9 +177,11 @@ class Batcher:
     # The queue.
 
     def _group(self, task: Task) -> Hashable:
-        """Tasks of one group can share a batch: same signature, same outputs, same row shapes."""
+        """Same signature, same outputs, same row shapes, where the signature leaves those free."""
         if not task.shareable:
             return (task.signature_name, id(task))
+        if task.signature_name not in self._free_rows:
+            return (task.signature_name, task.output_names)
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in task.inputs.values()))
 
     def _cost(self, task: Task) -> int:
@@ -193,13 +207,20 @@ class Batcher:
         if not self._queues[key]:
             del self._queues[key]
 
+    def _wake(self) -> None:
+        with self._changed:
+            self._waking = None
+            self._changed.notify()
+
     def _next_batch(self) -> list[Task] | None:
         """Wait for work; the longest-waiting group's tasks, as many as fit. None when stopped and drained."""
         with self._changed:
             while not self._queues:
                 if self._stopping:
                     return None
+                self._idle = True
                 self._changed.wait()
+                self._idle = False
             key = min(self._queues, key=lambda key: self._queues[key][0].enqueued_s)
             return self._take(key)
 
@@ -289,7 +310,7 @@ class Batcher:
             batch = empty_batch(first.inputs, bucket)
             fill_batch(batch, parts, rows)
             return batch, False
-        batch = self._buffer((self._group(first), bucket), first.inputs, bucket)
+        batch = self._buffer((first.group, bucket), first.inputs, bucket)
         fill_batch(batch, parts, rows)
         return batch, True
 
@@ -300,6 +321,11 @@ class Batcher:
                 self._buffers.clear()
             buffer = self._buffers[key] = empty_batch(like, bucket)
         return buffer
+
+
+def _has_free_rows(signature: Signature) -> bool:
+    """Whether rows of one input can have different shapes."""
+    return any(spec.shape is None or None in spec.shape[1:] for spec in signature.inputs.values())
 
 
 def _detached(outputs: Tensors, buffers: Tensors) -> Tensors:

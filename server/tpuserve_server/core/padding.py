@@ -26,12 +26,9 @@ def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> 
     A real row, not zeros, because a model may divide by a norm (tensorflow/serving, batching/README.md).
     """
     for name, target in batch.items():
-        start = 0
-        for part in parts:
-            source = part[name]
-            target[start : start + len(source)] = source
-            start += len(source)
-        target[rows:] = target[rows - 1]
+        np.concatenate([part[name] for part in parts], out=target[:rows])
+        if rows < len(target):
+            target[rows:] = target[rows - 1]
 
 
 def split_rows(outputs: Tensors, sizes: Sequence[int], bucket: int) -> list[dict[str, Array]]:

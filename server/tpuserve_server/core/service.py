@@ -21,14 +21,7 @@ from tpuserve_server.core.types import (
     Tensors,
     VersionStatus,
 )
-from tpuserve_server.core.validation import (
-    check_dtypes,
-    check_names,
-    choose_outputs,
-    count_rows,
-    describe_shapes,
-    matches_shapes,
-)
+from tpuserve_server.core.validation import check_inputs, choose_outputs, count_rows, describe_shapes, matches_shapes
 
 
 class HeldModel:
@@ -66,13 +59,11 @@ class HeldModel:
 
     def _make_task(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...]) -> Task:
         signature, handle = self.signature, self._handle
-        check_names(signature, inputs)
+        matches = check_inputs(handle.servable_id, signature, inputs)
         outputs = choose_outputs(signature, output_filter)
-        check_dtypes(handle.servable_id, signature, inputs)
         # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
         # So is an empty batch, which has no row to pad with.
-        batched = handle.loaded.batcher.batches(signature.name) and matches_shapes(signature, inputs)
-        rows = count_rows(inputs) if batched else 0
+        rows = count_rows(inputs) if matches and handle.loaded.batcher.batches(signature.name) else 0
         return Task(
             signature_name=signature.name,
             output_names=outputs,

@@ -22,18 +22,22 @@ def check_names(signature: Signature, inputs: Tensors) -> None:
     )
 
 
-def check_dtypes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> None:
-    """Each input has exactly the signature's dtype.
+def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors) -> bool:
+    """Names and dtypes must be the signature's; whether the ranks and known dimensions are, too, is the result.
 
     Raises:
-        InvalidArgument: naming the input, the dtype expected and the one received.
+        InvalidArgument: naming the input, the dtype expected and the one received; or as `check_names`.
     """
+    check_names(signature, inputs)
+    matches = True
     for name, array in inputs.items():
         spec = signature.inputs[name]
         if array.dtype != spec.dtype:
             raise InvalidArgument(
                 f"Input '{name}' of {_of(servable_id, signature)} has dtype {_dtype(array)}, expected {_dtype(spec)}"
             )
+        matches = matches and spec.accepts_shape(array.shape)
+    return matches
 
 
 def matches_shapes(signature: Signature, inputs: Tensors) -> bool:

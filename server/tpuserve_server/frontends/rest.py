@@ -1,7 +1,7 @@
 """The REST side as one FastAPI application: /v1/ goes to the plain application beside it, the rest is FastAPI's."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +64,12 @@ class _RestApp(FastAPI):
         )
         self._v1 = v1
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    def __call__(  # a coroutine either way, and one frame less on the hot one
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "Coroutine[Any, Any, None]":
         if scope["type"] == "http" and scope["path"][:4].lower() == "/v1/":
-            await self._v1(scope, receive, send)
-            return
-        await super().__call__(scope, receive, send)
+            return self._v1(scope, receive, send)
+        return super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """FastAPI's own document with /v1/ added, which it has no routes for."""

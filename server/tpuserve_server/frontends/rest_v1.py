@@ -5,9 +5,8 @@ A FastAPI endpoint costs more than twice what all of a prediction does here (ben
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import orjson
@@ -27,9 +26,6 @@ from tpuserve_server.wire.model_status import status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 _MEBIBYTE = 1 << 20
@@ -86,11 +82,14 @@ class V1:
 
     async def _predict(self, target: ModelSpec, body: bytes, receive: "Receive") -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
-        run = _run_here if len(body) <= _LARGE_BODY_BYTES else asyncio.to_thread
-        parsed = await run(parse_predict_body, body)
+        is_large = len(body) > _LARGE_BODY_BYTES
+        parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
         spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
         with self._hold(spec) as model:
-            decoded = await run(decode_predict_inputs, parsed, model.signature)
+            if is_large:
+                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
+            else:
+                decoded = decode_predict_inputs(parsed, model.signature)
             with ClientWatch(receive, self._options.disconnect_watch_delay_s):
                 result = await model.predict(decoded.inputs, deadline)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
@@ -120,13 +119,6 @@ class V1:
         except NotFound:
             statuses = []
         return {"name": name, "versions": [_describe_version(status) for status in statuses]}
-
-
-async def _run_here(
-    function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-) -> _Result:
-    """`asyncio.to_thread` without the thread."""
-    return function(*args, **kwargs)
 
 
 def _describe_version(status: VersionStatus) -> dict[str, object]:

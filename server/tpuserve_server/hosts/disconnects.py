@@ -116,7 +116,7 @@ class ConformingReceive:
         self._watch = watch
         self._ended = False
         self._gone: asyncio.Future[Message] | None = None
-        self._caller = Caller(receive, self._tell)
+        self._caller: Caller | None = None
 
     async def __call__(self) -> "Message":
         """ASGI's `receive`."""
@@ -128,12 +128,13 @@ class ConformingReceive:
 
     def close(self) -> None:
         """The response is complete: whoever still waits hears that the client is gone, as ASGI says."""
-        if self._gone is not None:
+        if self._caller is not None:
             self._tell()
             self._watch.remove(self._caller)
 
     def _wait(self) -> "asyncio.Future[Message]":
         self._gone = asyncio.get_running_loop().create_future()
+        self._caller = Caller(self._receive, self._tell)
         self._watch.add(self._caller)
         return self._gone
 

@@ -56,7 +56,7 @@ def _row_count(outputs: Tensors) -> int:
 
 def _column(name: str, array: Array) -> _Column:
     dtype = array.dtype
-    if dtype == np.object_:
+    if dtype.hasobject:
         return _strings(array, as_bytes=name.endswith(_BYTES_SUFFIX))
     if dtype not in BY_DTYPE or dtype.kind == "c":
         raise InvalidArgument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")

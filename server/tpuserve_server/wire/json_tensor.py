@@ -37,6 +37,8 @@ class PredictBody:
 
     document: JsonObject
     signature_name: str
+    # Whether `true` or `false` stands anywhere in its text: numpy would take them for numbers.
+    may_hold_booleans: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def parse_predict_body(body: bytes) -> PredictBody:
         raise InvalidArgument(
             f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
         )
-    return PredictBody(document, signature_name)
+    return PredictBody(document, signature_name, may_hold_booleans=b"true" in body or b"false" in body)
 
 
 def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
@@ -78,57 +80,80 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
             " keys to exist "
         )
     if is_row:
-        return JsonInputs(_decode_rows(document, signature), is_row=True)
+        return JsonInputs(_decode_rows(body, signature), is_row=True)
     if "inputs" in document:
-        return JsonInputs(_decode_columns(document["inputs"], signature), is_row=False)
+        return JsonInputs(_decode_columns(body, signature), is_row=False)
     raise InvalidArgument("Missing 'inputs' or 'instances' key")
 
 
-def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:
+def _decode_rows(body: PredictBody, signature: Signature) -> Tensors:
+    document = body.document
     rows = document["instances"]
     if type(rows) is not list:
         raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
     if not rows:
         raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
-    tensors = _convert_rows(rows, signature)
+    tensors = _convert_rows(rows, signature, body.may_hold_booleans)
     if tensors is None:
         check_depth(rows, 1)
         explain_rows(rows, signature)
     return tensors
 
 
-def _convert_rows(rows: list[JsonValue], signature: Signature) -> Tensors | None:
+def _convert_rows(rows: list[JsonValue], signature: Signature, booleans: bool) -> Tensors | None:
     names = list(signature.inputs)
     if type(rows[0]) is not dict or is_base64_object(rows[0]):
-        return _convert_each({names[0]: rows}, signature) if len(names) == 1 else None
+        return _convert_each({names[0]: rows}, signature, booleans) if len(names) == 1 else None
     keys = signature.inputs.keys()
     if not all(type(row) is dict and row.keys() == keys for row in rows):
         return None
-    return _convert_each({name: [row[name] for row in rows] for name in names}, signature)
+    return _convert_each({name: [row[name] for row in rows] for name in names}, signature, booleans)
 
 
-def _decode_columns(value: JsonValue, signature: Signature) -> Tensors:
+def _decode_columns(body: PredictBody, signature: Signature) -> Tensors:
+    value = body.document["inputs"]
     if type(value) is not dict or is_base64_object(value):
         named = {next(iter(signature.inputs)): value} if len(signature.inputs) == 1 else None
     else:
         for name in value.keys() - signature.inputs.keys():
             check_depth(value[name], 2)
         named = value if value.keys() >= signature.inputs.keys() else None
-    tensors = None if named is None else _convert_each(named, signature)
+    tensors = None if named is None else _convert_each(named, signature, body.may_hold_booleans)
     if tensors is None:
         check_depth(value, 1)
         explain_columns(value, signature)
     return tensors
 
 
-def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature) -> Tensors | None:
+def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature, booleans: bool) -> Tensors | None:
     arrays = {}
     for name, spec in signature.inputs.items():
-        array = _convert(values[name], spec.dtype)
+        array = None if booleans else _convert_numbers(values[name], spec.dtype)
+        if array is None:
+            array = _convert(values[name], spec.dtype)
         if array is None:
             return None
         arrays[name] = array
     return arrays
+
+
+def _convert_numbers(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
+    """The commonest conversion, numbers to floats, by numpy alone; None when it is any other, or might be.
+
+    numpy tells numbers from all else but booleans, of which there must be none in `value`.
+    """
+    if dtype.kind != "f":
+        return None
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "fiu" or array.ndim > _MAX_RANK:
+        return None
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
 
 
 def _convert(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:

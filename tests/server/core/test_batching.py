@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
+from tests.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import Batcher, BatchingOptions, Task
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
@@ -16,7 +16,7 @@ from tpuserve_server.core.errors import (
     ServingError,
     Unavailable,
 )
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.types import ServableId, Signature
 
 ID = ServableId("m", 1)
 SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}
@@ -25,8 +25,13 @@ SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}
 class Bench:
     """A batcher on a fake device."""
 
-    def __init__(self, options: Mapping[str, BatchingOptions] = SIZES, max_enqueued_batches: int = 4) -> None:
-        self.servable = FakeServable()
+    def __init__(
+        self,
+        options: Mapping[str, BatchingOptions] = SIZES,
+        max_enqueued_batches: int = 4,
+        signature: Signature = DOUBLE,
+    ) -> None:
+        self.servable = FakeServable({signature.name: signature})
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.batcher = Batcher(
@@ -138,13 +143,15 @@ async def test_unusual_shapes_run_alone_and_unpadded(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("other", [{"outputs": ("y", "x")}, {"x": np.ones((1, 3), np.float32)}])
-async def test_other_outputs_or_row_shapes_never_share_a_batch(bench: Bench, other: dict[str, object]) -> None:
+async def test_other_outputs_or_row_shapes_never_share_a_batch(other: dict[str, object]) -> None:
+    bench = Bench(signature=DOUBLE_WIDE)
     await bench.hold()
     arguments = {"x": [[1, 1]], **other}
     tasks = [bench.submit([[1, 1]]), bench.submit(**arguments)]  # type: ignore[arg-type]  # a table of arguments
     bench.servable.gate.set()
     for task in tasks:
         await task.future
+    bench.batcher.stop()
     assert bench.metrics.batches[1:] == [(1, 1), (1, 1)]
 
 
@@ -166,13 +173,15 @@ async def test_an_input_handed_through_is_not_overwritten_by_the_next_batch(benc
     assert [future.result()["x"][0, 0] for future in results[0]] == [1, 2, 3]
 
 
-async def test_buffers_of_free_inner_dimensions_do_not_pile_up(bench: Bench) -> None:
+async def test_buffers_of_free_inner_dimensions_do_not_pile_up() -> None:
+    bench = Bench(signature=DOUBLE_WIDE)
     for width in range(1, 70):
         await bench.hold()
         tasks = [bench.submit(np.full((1, width), row, np.float32)) for row in (1, 2)]
         bench.servable.gate.set()
         for row, task in zip((1, 2), tasks, strict=True):
             assert (await task.future)["y"].tolist() == [[2 * row] * width]
+    bench.batcher.stop()
 
 
 async def test_more_rows_than_a_batch_holds_are_refused(bench: Bench) -> None:
