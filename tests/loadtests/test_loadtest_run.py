@@ -119,9 +119,16 @@ def test_what_cannot_be_run_is_exit_code_2(server: Doubling, arguments: list[str
     assert "Traceback" not in run.stderr
 
 
+def _heed_ctrl_c() -> None:
+    # Started by a script in the background, as in some CI, this process ignores SIGINT, and its children would, too.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> None:
     command = [COMMAND, MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "10m", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_ctrl_c
+    ) as process:
         assert process.stderr is not None
         assert "Running for 600 s" in process.stderr.readline()
         server.reached.wait(10)
