@@ -116,7 +116,10 @@ def _switch(name: str, default: bool | None, text: str) -> Callable[[_Decorated]
     "--tensorflow_intra_op_parallelism", type=int, default=0, help="Threads of one operation; 0: as many as cores."
 )
 @click.option(
-    "--tensorflow_inter_op_parallelism", type=int, default=0, help="Operations at the same time; 0: as many as cores."
+    "--tensorflow_inter_op_parallelism",
+    type=int,
+    default=0,
+    help="Operations at the same time; 0: one after the other, in the batch's thread.",
 )
 @_switch("bfloat16_kernels", True, "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them.")
 @click.option("--rest_api_timeout_in_ms", type=int, default=30000, help="Longest time for a REST request.")

@@ -21,6 +21,9 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, Te
 
 SERVE_TAGS = (tf.saved_model.SERVING,)
 
+# RunOptions.inter_op_thread_pool: run operations in the thread that calls, which is the batcher's device thread.
+_IN_CALLERS_THREAD = -1
+
 # Callables kept for each servable: one for each signature and set of outputs that clients ask for.
 _MAX_CALLABLES = 64
 
@@ -29,7 +32,7 @@ _Callable: TypeAlias = Callable[..., list[Array]]
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowOptions:
-    """Thread counts as TensorFlow takes them; 0 lets it choose."""
+    """Threads of one operation, 0 for as many as cores; operations at a time, 0 for one, in the caller's thread."""
 
     intra_op_parallelism: int = 0
     inter_op_parallelism: int = 0
@@ -58,7 +61,13 @@ class TensorFlowExecutor:
         except (tf.errors.OpError, RuntimeError, OSError, ValueError, DecodeError) as error:
             session.close()
             raise _load_error(error, path) from error
-        return TensorFlowServable(servable_id, session, read_signatures(meta_graph), bfloat16=bfloat16)
+        return TensorFlowServable(
+            servable_id,
+            session,
+            read_signatures(meta_graph),
+            inter_op_pool=self._options.inter_op_parallelism > 0,
+            bfloat16=bfloat16,
+        )
 
     def _session_config(self, *, bfloat16: bool) -> config_pb2.ConfigProto:
         config = config_pb2.ConfigProto(
@@ -84,12 +93,14 @@ class TensorFlowServable:
         session: tf.compat.v1.Session,
         signatures: Mapping[str, Signature],
         *,
+        inter_op_pool: bool,
         bfloat16: bool,
     ) -> None:
-        """Own `session` until `close`."""
+        """Own `session` until `close`. Without `inter_op_pool` operations run one by one in the dispatching thread."""
         self._id = servable_id
         self._session = session
         self._signatures = signatures
+        self._run_options = config_pb2.RunOptions(inter_op_thread_pool=0 if inter_op_pool else _IN_CALLERS_THREAD)
         self._bfloat16 = bfloat16
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
 
@@ -132,6 +143,7 @@ class TensorFlowServable:
             options = config_pb2.CallableOptions(
                 feed=[spec.graph_name for spec in signature.inputs.values()],
                 fetch=[signature.outputs[name].graph_name for name in output_names],
+                run_options=self._run_options,
             )
             # Not Session.run or make_callable: they check feeds against static shapes, as TensorFlow Serving does not.
             found = self._callables[key] = self._session._make_callable_from_options(options)
