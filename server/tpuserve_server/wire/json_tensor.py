@@ -14,7 +14,7 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
 from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
+from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, count_members, parse_json
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows
 from tpuserve_server.wire.json_text import value_text
 
@@ -37,8 +37,8 @@ class PredictBody:
 
     document: JsonObject
     signature_name: str
-    # Whether `true` or `false` stands anywhere in its text: numpy would take them for numbers.
-    may_hold_booleans: bool = True
+    # Whether the text is known to have no string and no boolean among its values.
+    has_only_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,18 @@ def parse_predict_body(body: bytes) -> PredictBody:
         raise InvalidArgument(
             f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
         )
-    return PredictBody(document, signature_name, may_hold_booleans=b"true" in body or b"false" in body)
+    return PredictBody(document, signature_name, _has_only_numbers(body, document))
+
+
+def _has_only_numbers(body: bytes, document: JsonObject) -> bool:
+    """Whether all quotes in the text belong to names of members, or to the signature's name, and no boolean is in it.
+
+    May say no where it is so, never yes where it is not: a member counted has two quotes, and a string takes more.
+    """
+    if b"true" in body or b"false" in body:
+        return False
+    in_names = body.count(b'"') - 2 * ("signature_name" in document)
+    return in_names == 2 * len(document) or in_names == 2 * count_members(document)
 
 
 def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
@@ -93,21 +104,21 @@ def _decode_rows(body: PredictBody, signature: Signature) -> Tensors:
         raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
     if not rows:
         raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
-    tensors = _convert_rows(rows, signature, body.may_hold_booleans)
+    tensors = _convert_rows(rows, signature, body.has_only_numbers)
     if tensors is None:
         check_depth(rows, 1)
         explain_rows(rows, signature)
     return tensors
 
 
-def _convert_rows(rows: list[JsonValue], signature: Signature, booleans: bool) -> Tensors | None:
+def _convert_rows(rows: list[JsonValue], signature: Signature, only_numbers: bool) -> Tensors | None:
     names = list(signature.inputs)
     if type(rows[0]) is not dict or is_base64_object(rows[0]):
-        return _convert_each({names[0]: rows}, signature, booleans) if len(names) == 1 else None
+        return _convert_each({names[0]: rows}, signature, only_numbers) if len(names) == 1 else None
     keys = signature.inputs.keys()
     if not all(type(row) is dict and row.keys() == keys for row in rows):
         return None
-    return _convert_each({name: [row[name] for row in rows] for name in names}, signature, booleans)
+    return _convert_each({name: [row[name] for row in rows] for name in names}, signature, only_numbers)
 
 
 def _decode_columns(body: PredictBody, signature: Signature) -> Tensors:
@@ -118,17 +129,17 @@ def _decode_columns(body: PredictBody, signature: Signature) -> Tensors:
         for name in value.keys() - signature.inputs.keys():
             check_depth(value[name], 2)
         named = value if value.keys() >= signature.inputs.keys() else None
-    tensors = None if named is None else _convert_each(named, signature, body.may_hold_booleans)
+    tensors = None if named is None else _convert_each(named, signature, body.has_only_numbers)
     if tensors is None:
         check_depth(value, 1)
         explain_columns(value, signature)
     return tensors
 
 
-def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature, booleans: bool) -> Tensors | None:
+def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature, only_numbers: bool) -> Tensors | None:
     arrays = {}
     for name, spec in signature.inputs.items():
-        array = None if booleans else _convert_numbers(values[name], spec.dtype)
+        array = _convert_numbers(values[name], spec.dtype) if only_numbers else None
         if array is None:
             array = _convert(values[name], spec.dtype)
         if array is None:
@@ -140,7 +151,8 @@ def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature, boole
 def _convert_numbers(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
     """The commonest conversion, numbers to floats, by numpy alone; None when it is any other, or might be.
 
-    numpy tells numbers from all else but booleans, of which there must be none in `value`.
+    There must be no boolean in `value`, which numpy takes for a number, and no string: numpy would give every element
+    the room that the longest takes, gigabytes for a body of some kilobytes. It tells numbers from nulls and objects.
     """
     if dtype.kind != "f":
         return None

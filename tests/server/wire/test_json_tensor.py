@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -334,3 +335,78 @@ def test_a_request_is_refused_if_and_only_if_upstreams_walk_finds_a_fault(
 def test_any_bytes_pass_as_base64(values: list[bytes]) -> None:
     rows = [{"b64": base64.b64encode(value).decode()} for value in values]
     assert lists(decode(json.dumps({"instances": rows}), s=STRING)) == {"s": values}
+
+
+MIXED = [
+    '{"instances": [%s, "%s"]}',
+    '{"instances": [[%s, "%s"]]}',
+    '{"instances": [{"x": [%s, "%s"]}]}',
+    '{"inputs": [%s, "%s"]}',
+    '{"inputs": {"x": [%s, "%s"]}}',
+    '{"signature_name": "", "inputs": {"x": [%s, "%s"]}}',
+    # As many colons as one more member would bring.
+    '{"inputs": {"x": [%s, ":%s"]}}',
+    '{":": 1, "inputs": [%s, "%s"]}',
+    '{"instances": [%s, "\\":%s"]}',
+]
+
+
+def peak_bytes(body: bytes) -> int:
+    """The most memory that decoding, or refusing, `body` takes."""
+    tracemalloc.start()
+    try:
+        refusal_of(lambda: decode_predict_inputs(parse_predict_body(body), signature(x=np.float32)))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_a_string_among_numbers_takes_memory_in_proportion_to_the_body(form: str) -> None:
+    # numpy would give each of the numbers the room of the string: 4 bytes * 10,000 * 10,000.
+    body = (form % (",".join(["1"] * 10_000), "s" * 10_000)).encode()
+    assert peak_bytes(body) < 100 * len(body)
+
+
+@pytest.mark.parametrize("other", ["null", '{"y": 1}', "{}", "[]", "1e400", str(10**30)])
+def test_what_is_no_string_takes_little_memory_too(other: str) -> None:
+    body = f'{{"instances": [{",".join([other, "1.5"] * 10_000)}]}}'.encode()
+    assert peak_bytes(body) < 100 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ('{"instances": [[1, 2.5]]}', True),
+        ('{"instances": [{"x": 1}, {"x": 2}]}', True),
+        ('{"signature_name": "s", "inputs": {"x": [1]}}', True),
+        ('{"signature_name": "s", "instances": [NaN]}', True),
+        ('{"instances": ["1"]}', False),
+        ('{"instances": [true]}', False),
+        ('{"instances": [{"x": "1"}]}', False),
+        ('{"signature_name": "\\"", "instances": [1]}', False),
+    ],
+)
+def test_bodies_of_numbers_alone_are_known_by_their_quotes(body: str, known: bool) -> None:
+    assert parse_predict_body(body.encode()).has_only_numbers == known
+
+
+def strings_in(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(map(strings_in, value.values()))
+    if isinstance(value, list):
+        return sum(map(strings_in, value))
+    return isinstance(value, str | bool)
+
+
+@given(value=NESTED | st.lists(ITEMS), keys=st.lists(st.sampled_from(["a", ":", '"', "a:b", ""]), unique=True))
+@settings(max_examples=300, deadline=None)
+def test_no_body_with_a_string_passes_for_numbers(value: object, keys: list[str]) -> None:
+    for name in ("inputs", "instances"):
+        document = {name: value, **dict.fromkeys(keys, 1)}
+        try:
+            body = parse_predict_body(json.dumps(document).encode())
+        except InvalidArgument:
+            # A lone surrogate: such a body is never decoded.
+            return
+        assert not (body.has_only_numbers and strings_in(value))
