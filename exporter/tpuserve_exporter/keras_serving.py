@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ComputeDtype, ModelOptions
 from tpuserve_exporter.signature import Signature, Tensors
 
@@ -193,4 +194,5 @@ def with_compute_dtype(model: "keras.Model", dtype: ComputeDtype) -> "keras.Mode
     for layer in model._flatten_layers(include_self=True):
         if layer.variable_dtype == "float32" and not (dtype == "bfloat16" and layer in keep):
             layer.dtype_policy = policy
+    renew_constants(model)
     return model

@@ -1,6 +1,7 @@
 """How a checkpoint's variables met a model's: by name, never by value."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -30,10 +31,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Every variable of model and checkpoint. Optimizer state and bookkeeping (step, counters) never count against."""
+    """Every variable of model and checkpoint.
+
+    Never counted against: optimizer state, bookkeeping (step, counters), and what else the checkpoint's root holds
+    beside the model (averaged weights, a teacher), in `other_models` by its name there.
+    """
 
     entries: tuple[Entry, ...]
     optimizer_state: tuple[str, ...] = ()
+    other_models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bookkeeping: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -49,6 +55,7 @@ class RestoreReport:
         counts = [f"{len(found)} {fate}" for fate in Fate if (found := self.of(fate))]
         if self.optimizer_state:
             counts.append(f"{len(self.optimizer_state)} of optimizer state left out")
+        counts += [f"{len(names)} of '{root}' left out" for root, names in self.other_models.items()]
         return ", ".join(counts) or "no variables"
 
     def to_json(self) -> dict[str, Any]:
@@ -57,6 +64,7 @@ class RestoreReport:
             "variables": [asdict(entry) for entry in self.entries],
             "counts": {fate.value: len(self.of(fate)) for fate in Fate},
             "optimizer_state": list(self.optimizer_state),
+            "other_models": {root: list(names) for root, names in self.other_models.items()},
             "bookkeeping": list(self.bookkeeping),
             "notes": list(self.notes),
         }

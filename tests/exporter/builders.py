@@ -106,3 +106,9 @@ class Stuck(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 def stuck() -> keras.Model:
     features = keras.Input((3,), name="features")
     return keras.Model(features, Stuck(name="scores")(features))
+
+
+def normalized() -> keras.Model:
+    """`features` [batch, 3], less the mean it was adapted to and over its deviation."""
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, keras.layers.Normalization(name="scores")(features))

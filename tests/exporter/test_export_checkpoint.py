@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,60 @@ def test_float32_values_go_into_bfloat16_variables(export: Export, tiny_checkpoi
     assert finished.document["manifest"]["signatures"]["serving_default"]["outputs"]["scores"]["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize("compute_dtype", ["keep", "float32"])
+def test_a_normalization_layer_uses_what_it_was_adapted_to(export: Export, tmp_path: Path, compute_dtype: str) -> None:
+    trained = builders.normalized()
+    trained.layers[-1].adapt(np.array([[1, 20, 300], [3, 40, 500]], np.float32))
+    source = _save_models(tmp_path / "checkpoints", model=trained)
+    model = ("--model", "tests.exporter.builders:normalized", "--compute-dtype", compute_dtype)
+    finished = export(source, tmp_path / "normalized", *model)
+    assert finished.code == 0, finished.err
+    served = _serve(tmp_path / "normalized/1", features=np.array([[2, 30, 400], [3, 40, 500]], np.float32))
+    np.testing.assert_allclose(served, [[0, 0, 0], [1, 1, 1]], atol=1e-5)
+
+
+def test_of_two_models_that_fit_the_one_called_model_is_taken_and_the_other_named(
+    export: Export, tmp_path: Path
+) -> None:
+    averaged, trained = builders.tiny(), builders.tiny()
+    source = _save_models(tmp_path / "checkpoints", model=trained, ema=averaged)
+    finished = export(source, tmp_path / "tiny", *TINY)
+    assert finished.code == 0, finished.err
+    assert "took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out
+    rows = np.eye(3, dtype=np.float32)
+    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=rows), trained(rows).numpy(), atol=1e-6)
+    restore = export(source, tmp_path / "tiny", *TINY, "--json").document["restore"]
+    assert sorted(restore["other_models"]["ema"]) == ["hidden/bias", "hidden/kernel", "scores/bias", "scores/kernel"]
+    assert restore["bookkeeping"] == ["save_counter"]
+
+
+def test_names_that_only_count_otherwise_do_not_choose_between_models(export: Export, tmp_path: Path) -> None:
+    import keras
+
+    keras.backend.clear_session()
+    averaged, trained = builders.unnamed(), builders.unnamed()  # dense, dense_1 and dense_2, dense_3
+    source = _save_models(tmp_path / "checkpoints", model=trained, ema=averaged)
+    finished = export(source, tmp_path / "unnamed", "--model", "tests.exporter.builders:unnamed")
+    assert finished.code == 0, finished.err
+    rows = np.eye(3, dtype=np.float32)
+    np.testing.assert_allclose(_serve(tmp_path / "unnamed/1", inputs=rows), trained(rows).numpy(), atol=1e-6)
+
+
+def test_two_models_that_fit_and_none_called_model_are_no_choice(export: Export, tmp_path: Path) -> None:
+    source = _save_models(tmp_path / "checkpoints", student=builders.tiny(), teacher=builders.tiny())
+    finished = export(source, tmp_path / "tiny", *TINY)
+    assert finished.code == 2
+    assert "several models that fit alike: 'student', 'teacher'" in finished.err
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_the_one_model_that_fits_is_taken_whatever_it_is_called(export: Export, tmp_path: Path) -> None:
+    source = _save_models(tmp_path / "checkpoints", model=builders.tiny(units=5), student=builders.tiny())
+    finished = export(source, tmp_path / "tiny", *TINY, "--json")
+    assert finished.code == 0, finished.out
+    assert set(finished.document["restore"]["other_models"]) == {"model"}
+
+
 @pytest.mark.parametrize(("dtype", "allows"), [("float32", False), ("bfloat16", True)])
 def test_compute_dtype_is_changed_on_request(
     export: Export, digits_checkpoint: Path, tmp_path: Path, dtype: str, allows: bool
@@ -255,6 +310,13 @@ def test_a_checkpoint_that_is_no_object_graph_is_refused(export: Export, tmp_pat
     finished = export(tmp_path / "old", tmp_path / "base", *TINY)
     assert finished.code == 3
     assert "name-based TF1 checkpoint" in finished.err
+
+
+def _save_models(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models
+    import tensorflow as tf
+
+    tf.train.CheckpointManager(tf.train.Checkpoint(**models), str(directory), max_to_keep=1).save()
+    return directory
 
 
 def _convolution_dtypes(version: Path) -> set[str]:

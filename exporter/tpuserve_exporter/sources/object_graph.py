@@ -66,6 +66,12 @@ class ObjectGraph:
         nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
         return {node: self.variables[node] for node in nodes if node in self.variables}
 
+    def models(self) -> dict[str, int]:
+        """What the root holds by name, other than optimizers, bookkeeping and bare variables."""
+        without = _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES
+        children = self.children[ROOT].items()
+        return {name: child for name, child in children if name not in without and child not in self.variables}
+
     def optimizer_variables(self) -> dict[int, StoredVariable]:
         """Variables nothing but an optimizer holds, and its slots."""
         others = set(self.reachable(ROOT, _OPTIMIZER_EDGES))

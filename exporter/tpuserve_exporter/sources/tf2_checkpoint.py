@@ -1,6 +1,7 @@
 """A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,12 @@ import numpy as np
 from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
 from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
+from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.restore_report import Fate, RestoreReport, allow
+from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.variable_matching import Matching, compare, match
+from tpuserve_exporter.sources.variable_matching import Matching, compare, match, other_models
 
 if TYPE_CHECKING:
     import keras
@@ -97,6 +99,7 @@ def restore(model: "keras.Model", graph: ObjectGraph, options: ModelOptions) -> 
     for index, stored in matching.pairs.items():
         variable = model.weights[index]
         variable.assign(graph.read(stored).astype(np.dtype(variable.dtype)))
+    renew_constants(model)
     return report
 
 
@@ -104,13 +107,23 @@ def _report(model: "keras.Model", graph: ObjectGraph, matching: Matching, option
     entries = allow(compare(model.weights, matching), options.allow_missing, options.allow_unused)
     optimizer = graph.optimizer_variables()
     known = {variable.node for variable in [*matching.pairs.values(), *matching.leftover]} | set(optimizer)
-    renamed = matching.by_position and any(entry.fate is not Fate.MISSING for entry in entries)
+    others = other_models(graph, known)
+    known |= {variable.node for variables in others.values() for variable in variables}
     return RestoreReport(
         entries,
         optimizer_state=tuple(variable.name for variable in optimizer.values()),
+        other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
         bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
-        notes=("names differ from the checkpoint's: matched by position in the model",) if renamed else (),
+        notes=tuple(_notes(matching, entries)),
     )
+
+
+def _notes(matching: Matching, entries: Sequence[Entry]) -> Iterator[str]:
+    if matching.by_position and any(entry.fate is not Fate.MISSING for entry in entries):
+        yield "names differ from the checkpoint's: matched by position in the model"
+    if matching.rivals:
+        others = ", ".join(f"'{root}'" for root in matching.rivals)
+        yield f"took '{matching.root}' of the checkpoint, where {others} would fit as well"
 
 
 def read_step(graph: ObjectGraph) -> int | None:

@@ -5,11 +5,13 @@ position in the object graph, as tf.train.Checkpoint restores, survives names th
 `dense`).
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.restore_report import Entry, Fate
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, StoredVariable
 
@@ -17,34 +19,91 @@ if TYPE_CHECKING:
     import keras
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+# Of several models in one checkpoint, the one to serve: tf.train.Checkpoint(model=..., ema=...).
+_PREFERRED = "model"
+_COUNT = re.compile(r"_\d+(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Stored variables by the index of the model's variable they belong to, and those of that model left over."""
+    """Stored variables by the index of the model's variable they belong to, and those of that model left over.
 
+    `root` is what the checkpoint calls the object they are under, empty for its root itself. `rivals` are others that
+    would have fitted as well.
+    """
+
+    root: str
     pairs: Mapping[int, StoredVariable]
     leftover: Sequence[StoredVariable]
     by_position: bool
+    rivals: tuple[str, ...] = ()
 
     def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, bool, int]:
         """Higher is better: pairs of one shape, by name, little left over (much where nothing fits: that says most)."""
-        same_shape = sum(tuple(weights[index].shape) == stored.shape for index, stored in self.pairs.items())
         left = len(self.leftover)
-        return same_shape, not self.by_position, -left if self.pairs else left
+        return self.same_shape(weights), not self.by_position, -left if self.pairs else left
+
+    def same_shape(self, weights: "Sequence[keras.Variable]") -> int:
+        return sum(tuple(weights[index].shape) == stored.shape for index, stored in self.pairs.items())
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        return frozenset(stored.node for stored in self.pairs.values())
+
+    @property
+    def uncounted_names(self) -> list[str]:
+        """Names without the numbers Keras tells layers of one kind apart by: `dense_3/kernel` is `dense/kernel`."""
+        return sorted(_COUNT.sub("", stored.name) for stored in self.pairs.values())
 
 
 def match(model: "keras.Model", graph: ObjectGraph) -> Matching:
-    """The best fit between the model and the root of the checkpoint or one of its children."""
+    """The best fit between the model and the root of the checkpoint or one of its children.
+
+    Of several that fit as well (averaged weights beside the trained ones), the one called `model`. Raises
+    CheckpointMismatch where none is called so: any choice would be a guess.
+    """
     weights = model.weights
-    roots = [ROOT, *(child for name, child in graph.children[ROOT].items() if name != "optimizer")]
-    candidates = []
-    for root in roots:
-        stored = graph.model_variables(root)
-        by_name, by_position = _pair_by_name(weights, stored.values()), _pair_by_position(model, graph, root)
-        candidates.append(Matching(by_name, _leftover(stored, by_name), by_position=False))
-        candidates.append(Matching(by_position, _leftover(stored, by_position), by_position=True))
-    return max(candidates, key=lambda candidate: candidate.fit(weights))
+    best_of_each = [_match_root(model, graph, name, node) for name, node in {"": ROOT, **graph.models()}.items()]
+    best = max(best_of_each, key=lambda candidate: candidate.fit(weights))
+    tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
+    chosen = next((one for one in tied if one.root == _PREFERRED), None)
+    if len(tied) > 1 and chosen is None:
+        names = ", ".join(f"'{one.root}'" for one in tied)
+        raise CheckpointMismatch(
+            f"{graph.prefix.name} holds several models that fit alike: {names}; save the one to serve as '{_PREFERRED}'"
+        )
+    chosen = chosen or best
+    return replace(chosen, rivals=tuple(one.root for one in tied if one is not chosen))
+
+
+def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVariable]]:
+    """Variables of what else the checkpoint's root holds, by its name there, without those `known`."""
+    seen, others = set(known), dict[str, list[StoredVariable]]()
+    for name, root in graph.models().items():
+        found = [variable for node, variable in graph.model_variables(root).items() if node not in seen]
+        seen.update(variable.node for variable in found)
+        if found:
+            others[name] = found
+    return others
+
+
+def _match_root(model: "keras.Model", graph: ObjectGraph, name: str, root: int) -> Matching:
+    stored = graph.model_variables(root)
+    by_name, by_position = _pair_by_name(model.weights, stored.values()), _pair_by_position(model, graph, root)
+    candidates = (
+        Matching(name, by_name, _leftover(stored, by_name), by_position=False),
+        Matching(name, by_position, _leftover(stored, by_position), by_position=True),
+    )
+    return max(candidates, key=lambda candidate: candidate.fit(model.weights))
+
+
+def _is_rival(one: Matching, best: Matching, weights: "Sequence[keras.Variable]") -> bool:
+    """Whether `one` is another object that fits as well. A name is a better fit, but not for its number alone."""
+    if one.nodes == best.nodes or not best.same_shape(weights):
+        return False
+    if (one.same_shape(weights), len(one.leftover)) != (best.same_shape(weights), len(best.leftover)):
+        return False
+    return one.by_position == best.by_position or one.uncounted_names == best.uncounted_names
 
 
 def compare(weights: "Sequence[keras.Variable]", matching: Matching) -> list[Entry]:
