@@ -14,15 +14,15 @@ from fastapi import FastAPI
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
     ModelSpec,
-    PredictRequest,
     PredictResult,
     ServableId,
     Signature,
+    Tensors,
     TensorSpec,
 )
 from tpuserve_server.frontends.rest import RestOptions, rest_app
@@ -52,19 +52,30 @@ ROWS = orjson.dumps({"instances": X}, option=orjson.OPT_SERIALIZE_NUMPY)
 Body = dict[str, Any]  # JSON
 
 
-class ConstantService(InferenceService):
+class ConstantModel(HeldModel):
     """Answers at once: what is left is the front-end."""
+
+    def __init__(self) -> None:
+        """Holds nothing."""
+        self.signature = SIGNATURE
+
+    def __exit__(self, *exception: object) -> None:
+        """Holds nothing."""
+
+    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
+        """The same result for everybody."""
+        return RESULT
+
+
+class ConstantService(InferenceService):
+    """Has one model, whatever it is called."""
 
     def __init__(self) -> None:
         """Needs no registry."""
 
-    async def predict(self, request: PredictRequest) -> PredictResult:
-        """The same result for everybody."""
-        return RESULT
-
-    def signature(self, spec: ModelSpec) -> Signature:
-        """The one signature."""
-        return SIGNATURE
+    def hold(self, spec: ModelSpec) -> HeldModel:
+        """The one model."""
+        return ConstantModel()
 
 
 def main() -> None:
@@ -107,10 +118,11 @@ def request_bytes(*, as_content: bool) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def decode(body: bytes) -> PredictRequest:
+def decode(body: bytes) -> Tensors:
     """As the gRPC front-end does."""
     proto = parse_predict_request(body)
-    return decode_predict_inputs(proto, decode_predict_spec(proto), Deadline.never())
+    decode_predict_spec(proto)
+    return decode_predict_inputs(proto, len(body))
 
 
 def decode_rows() -> object:

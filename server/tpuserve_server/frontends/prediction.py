@@ -1,6 +1,7 @@
 """tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
 
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.validation import check_names
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
@@ -15,11 +16,15 @@ from tpuserve_server.wire.predict_proto import (
 class PredictionMethods:
     """The service's methods as bytes in, bytes out. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, edge: Edge, *, as_content: bool) -> None:
-        """With `as_content` outputs go into tensor_content instead of the typed fields."""
+    def __init__(self, service: InferenceService, edge: Edge, *, as_content: bool, max_repeated_bytes: int) -> None:
+        """With `as_content` outputs go into tensor_content instead of the typed fields.
+
+        `max_repeated_bytes` bounds the memory a request may ask for without sending as much.
+        """
         self._service = service
         self._edge = edge
         self._as_content = as_content
+        self._max_repeated_bytes = max_repeated_bytes
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Predict."""
@@ -27,7 +32,11 @@ class PredictionMethods:
             proto = parse_predict_request(body)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
-            result = await self._service.predict(decode_predict_inputs(proto, spec, context.deadline))
+            with self._service.hold(spec) as model:
+                # Before decoding, which may take memory that nobody sent.
+                check_names(model.signature, proto.inputs)
+                inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
+                result = await model.predict(inputs, context.deadline, tuple(proto.output_filter))
             return encode_predict_response(result, as_content=self._as_content)
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:

@@ -21,11 +21,19 @@ _SERVICES = (_PREDICTION.full_name, _MODEL.full_name, _HEALTH.full_name, V1_SERV
 
 
 def rpc_table(
-    service: InferenceService, metrics: Metrics, clock: Clock, *, serialize_as_content: bool = False
+    service: InferenceService,
+    metrics: Metrics,
+    clock: Clock,
+    *,
+    serialize_as_content: bool = False,
+    max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
-    """The methods by full path. `serialize_as_content` puts outputs into tensor_content, not the typed fields."""
+    """The methods by full path. `serialize_as_content` puts outputs into tensor_content, not the typed fields.
+
+    Hosts bound the size of messages; within these, values may repeat to no more than `max_request_bytes` altogether.
+    """
     edge = Edge(service, metrics, clock, "grpc")
-    prediction = PredictionMethods(service, edge, as_content=serialize_as_content)
+    prediction = PredictionMethods(service, edge, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes)
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))

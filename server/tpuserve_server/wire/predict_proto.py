@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2
 
-from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec, PredictRequest, PredictResult, ServableId
+from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.model_spec import decode_model_spec
-from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
+from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 from tpuserve_server.wire.varint import varint
 
 if TYPE_CHECKING:
@@ -35,10 +34,14 @@ def decode_predict_spec(proto: "PredictRequestProto") -> ModelSpec:
     return spec
 
 
-def decode_predict_inputs(proto: "PredictRequestProto", spec: ModelSpec, deadline: Deadline) -> PredictRequest:
-    """The request with its tensors as arrays, some of them views of the message; raises InvalidArgument."""
-    inputs = {name: decode_tensor(name, tensor) for name, tensor in proto.inputs.items()}
-    return PredictRequest(spec, inputs, tuple(proto.output_filter), deadline)
+def decode_predict_inputs(proto: "PredictRequestProto", max_repeated_bytes: int) -> dict[str, Array]:
+    """The tensors as arrays, some of them views of the message; raises InvalidArgument.
+
+    A message of any size can ask for `max_repeated_bytes` of memory, so see first that it is for a model that is here
+    and has its inputs.
+    """
+    budget = RepeatBudget(max_repeated_bytes)
+    return {name: decode_tensor(name, tensor, budget) for name, tensor in proto.inputs.items()}
 
 
 def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.tensor_pb2 import TensorProto
     from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
-# A typed field shorter than its shape says "the last value repeats": a few bytes on the wire may ask for any amount of
-# memory. This is the most that a request may ask for.
+# What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
 # numpy's limit on dimensions.
 _MAX_RANK = 64
@@ -45,8 +44,30 @@ _TAGS = {
 }
 
 
-def decode_tensor(alias: str, proto: "TensorProto") -> Array:
+class RepeatBudget:
+    """Memory for values that repeat, for all tensors of a message together.
+
+    A typed field shorter than its shape says "the last value repeats": a few bytes may ask for any amount of memory.
+    """
+
+    __slots__ = ("_left_bytes",)
+
+    def __init__(self, size_bytes: int) -> None:
+        """Allow this much."""
+        self._left_bytes = size_bytes
+
+    def spend(self, size_bytes: int) -> bool:
+        """Whether so much is left; it then is no longer."""
+        if size_bytes > self._left_bytes:
+            return False
+        self._left_bytes -= size_bytes
+        return True
+
+
+def decode_tensor(alias: str, proto: "TensorProto", budget: RepeatBudget | None = None) -> Array:
     """The array in `proto`, possibly a read-only view of its bytes; strings become an object array of bytes.
+
+    Arrays larger than what was sent for them, whose last value repeats, come out of `budget`.
 
     Raises InvalidArgument naming `alias` (the input's name) when dtype, shape and data do not fit together; nothing is
     allocated before they do.
@@ -61,7 +82,7 @@ def decode_tensor(alias: str, proto: "TensorProto") -> Array:
     values = _decode_values(alias, proto, wire_type)
     count = math.prod(shape)
     if values.size != count:
-        values = _repeat_last(alias, values, count, shape)
+        values = _repeat_last(alias, values, shape, budget or RepeatBudget(MAX_REPEATED_BYTES))
     return values.reshape(shape)
 
 
@@ -175,11 +196,12 @@ def _pair(alias: str, container: Any, wire_type: WireType) -> Array:  # noqa: AN
     return parts.view(wire_type.dtype)
 
 
-def _repeat_last(alias: str, values: Array, count: int, shape: tuple[int, ...]) -> Array:
-    """`values` drawn out to `count` elements as Tensor::FromProto does: the last repeats; zeros if there is none."""
+def _repeat_last(alias: str, values: Array, shape: tuple[int, ...], budget: RepeatBudget) -> Array:
+    """`values` drawn out to fill `shape` as Tensor::FromProto does: the last repeats; zeros if there is none."""
+    count = math.prod(shape)
     if values.size > count:
         raise _error(alias, f"{values.size} values do not fit shape {list(shape)}")
-    if count * values.itemsize > MAX_REPEATED_BYTES:
+    if not budget.spend(count * values.itemsize):
         raise _error(alias, f"shape {list(shape)} is too large for {values.size} values")
     if values.dtype == np.object_:
         last = values[-1] if values.size else b""

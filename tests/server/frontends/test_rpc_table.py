@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -39,11 +40,15 @@ SERVICES = [
 class Caller:
     """The table over a fake service."""
 
-    def __init__(self, *, serialize_as_content: bool = False) -> None:
+    def __init__(self, *, serialize_as_content: bool = False, max_request_bytes: int = 64 << 20) -> None:
         self.service = FakeService()
         self.metrics = FakeMetrics()
         self.table: RpcTable = rpc_table(
-            self.service, self.metrics, FakeClock(), serialize_as_content=serialize_as_content
+            self.service,
+            self.metrics,
+            FakeClock(),
+            serialize_as_content=serialize_as_content,
+            max_request_bytes=max_request_bytes,
         )
 
     async def unary(self, path: str, request: Message | bytes) -> bytes:
@@ -142,6 +147,70 @@ async def test_refusals_have_upstreams_code_and_text_and_are_counted(
 ) -> None:
     assert await caller.refusal(path, request_) == (code, text)
     assert caller.metrics.finished == [Finished(model, path.rpartition("/")[2], "grpc", code, 0.0)]
+
+
+def asking_for_zeros(*names: str, count: int, model: str = "m") -> predict_pb2.PredictRequest:
+    request = predict_pb2.PredictRequest(model_spec={"name": model})
+    for name in names:
+        request.inputs[name].dtype = 1
+        request.inputs[name].tensor_shape.dim.add(size=count)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (asking_for_zeros("x", count=1 << 23, model="n"), Code.NOT_FOUND, "Servable not found for request: Latest(n)"),
+        (
+            asking_for_zeros(*"uvxyz", count=1 << 23),
+            Code.INVALID_ARGUMENT,
+            "input size does not match signature: 5!=1 len({u,v,x,y,z}) != len({x}). Sent extra: {u,v,y,z}. "
+            "Missing but required: {}.",
+        ),
+        (
+            asking_for_zeros("x", count=1 << 25),
+            Code.INVALID_ARGUMENT,
+            f"tensor parsing error: x: shape [{1 << 25}] is too large for 0 values",
+        ),
+    ],
+)
+async def test_refused_requests_take_no_memory_that_they_did_not_send(
+    caller: Caller, request_: predict_pb2.PredictRequest, code: Code, text: str
+) -> None:
+    tracemalloc.start()
+    try:
+        assert await caller.refusal(PREDICT, request_) == (code, text)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert caller.service.requests == []
+    assert all(held.released for held in caller.service.held)
+
+
+async def test_repeated_values_are_bounded_by_the_tables_option() -> None:
+    caller = Caller(max_request_bytes=8)
+    response = predict_pb2.PredictResponse.FromString(await caller.unary(PREDICT, asking_for_zeros("x", count=2)))
+    assert list(response.outputs["y"].float_val) == [2, 2]
+    code, text = await caller.refusal(PREDICT, asking_for_zeros("x", count=3))
+    assert (code, text) == (Code.INVALID_ARGUMENT, "tensor parsing error: x: shape [3] is too large for 0 values")
+
+
+async def test_the_model_is_held_from_before_decoding_until_the_answer(caller: Caller) -> None:
+    caller.service.gate.clear()
+    task = asyncio.create_task(caller.unary(PREDICT, predict_request()))
+    await caller.service.waiting.wait()
+    (held,) = caller.service.held
+    assert not held.released
+    caller.service.gate.set()
+    await task
+    assert all(held.released for held in caller.service.held)
+
+
+async def test_output_filter_reaches_the_service(caller: Caller) -> None:
+    request = predict_request()
+    request.output_filter.extend(["b", "y"])
+    await caller.unary(PREDICT, request)
+    assert caller.service.requests[0].output_filter == ("b", "y")
 
 
 async def test_overload_is_passed_on(caller: Caller) -> None:

@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
 
-from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec, PredictRequest, PredictResult, ServableId
+from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.predict_proto import (
     decode_predict_inputs,
     decode_predict_spec,
     encode_predict_response,
     parse_predict_request,
 )
+
+LIMIT = 4000
 
 
 def message(**spec: object) -> predict_pb2.PredictRequest:
@@ -25,9 +26,9 @@ def message(**spec: object) -> predict_pb2.PredictRequest:
     return request
 
 
-def decode(body: bytes) -> PredictRequest:
+def decode(body: bytes) -> tuple[ModelSpec, dict[str, Array]]:
     proto = parse_predict_request(body)
-    return decode_predict_inputs(proto, decode_predict_spec(proto), Deadline(5.0))
+    return decode_predict_spec(proto), decode_predict_inputs(proto, LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -42,20 +43,17 @@ def decode(body: bytes) -> PredictRequest:
 )
 def test_request_is_decoded(sent: dict[str, object], spec: ModelSpec) -> None:
     proto = message(**sent)
-    proto.output_filter.extend(["b", "a"])
-    request = decode(proto.SerializeToString())
-    assert request.spec == spec
-    assert request.output_filter == ("b", "a")
-    assert request.deadline == Deadline(5.0)
-    assert request.inputs.keys() == {"x"}
-    np.testing.assert_array_equal(request.inputs["x"], np.array([[1, 2]], np.float32))
+    decoded_spec, inputs = decode(proto.SerializeToString())
+    assert decoded_spec == spec
+    assert inputs.keys() == {"x"}
+    np.testing.assert_array_equal(inputs["x"], np.array([[1, 2]], np.float32))
 
 
 def test_streamed_options_and_client_id_are_ignored() -> None:
     proto = message(name="m")
     proto.client_id = b"c"
     proto.predict_streamed_options.request_state = 1
-    assert decode(proto.SerializeToString()).spec == ModelSpec("m")
+    assert decode(proto.SerializeToString())[0] == ModelSpec("m")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +76,34 @@ def test_bad_tensor_is_named() -> None:
     proto.inputs["x"].tensor_content = b"1"
     with pytest.raises(InvalidArgument, match=r"^tensor parsing error: x: tensor_content has 1 bytes"):
         decode(proto.SerializeToString())
+
+
+def repeated(**counts: int) -> bytes:
+    """A request for zeros that it does not send."""
+    proto = predict_pb2.PredictRequest(model_spec={"name": "m"})
+    for name, count in counts.items():
+        proto.inputs[name].dtype = 1
+        proto.inputs[name].tensor_shape.dim.add(size=count)
+    return bytes(proto.SerializeToString())
+
+
+def test_values_repeat_up_to_one_limit_for_all_tensors_together() -> None:
+    _, inputs = decode(repeated(a=900, b=100))
+    assert {name: array.size for name, array in inputs.items()} == {"a": 900, "b": 100}
+    with pytest.raises(
+        InvalidArgument, match=r"^tensor parsing error: (a|b): shape \[\d+\] is too large for 0 values$"
+    ):
+        decode(repeated(a=900, b=101))
+
+
+def test_what_was_sent_is_never_over_the_limit() -> None:
+    proto = predict_pb2.PredictRequest.FromString(repeated(a=1000))
+    for as_content in (False, True):
+        proto.inputs[f"sent {as_content}"].dtype = 1
+        proto.inputs[f"sent {as_content}"].tensor_shape.dim.add(size=LIMIT)
+    proto.inputs["sent True"].tensor_content = b"1234" * LIMIT
+    proto.inputs["sent False"].float_val.extend([1] * LIMIT)
+    assert sum(array.nbytes for array in decode(proto.SerializeToString())[1].values()) == LIMIT * 9
 
 
 @given(
