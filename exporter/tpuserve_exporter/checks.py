@@ -11,7 +11,7 @@ from tpuserve_exporter.options import ExportOptions
 from tpuserve_exporter.parity import ParityResult, Tolerance, check_parity
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.row_independence import find_dependence
-from tpuserve_exporter.samples import find_samples
+from tpuserve_exporter.samples import add_neighbours, distinct_rows, find_samples
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 
@@ -21,12 +21,12 @@ _LEAST_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class CheckedSignature:
-    """One signature that passed, and the inputs it passed with. `depends_on` is empty for independent rows."""
+    """One signature that passed, and the inputs it passed with."""
 
     signature: Signature
     samples: Tensors
     parity: ParityResult
-    depends_on: str
+    rows_independent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +90,31 @@ class Checks:
     ) -> CheckedSignature:
         rows = max(*self._options.batch_sizes, _LEAST_ROWS)
         samples = find_samples(signature, rows, self._options.check, session)
-        depends_on = self._check_rows(signature, samples, session, tolerance)
+        independent = self._check_rows(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
-            parity = check_parity(signature, samples, sizes, reference, loaded, tolerance, padded=not depends_on)
+            parity = check_parity(signature, samples, sizes, reference, loaded, tolerance, padded=independent)
             step.detail = (
                 f"{parity.comparisons} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance.atol:g} + {tolerance.rtol:g} * |expected|)"
             )
-        return CheckedSignature(signature, samples, parity, depends_on)
+        if parity.all_nan:
+            self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
+        return CheckedSignature(signature, samples, parity, independent)
 
-    def _check_rows(self, signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> str:
+    def _check_rows(self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance) -> bool:
         if not signature.is_batchable:
-            return "no batch dimension"
+            return False
         with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
-            found = find_dependence(signature, samples, model, tolerance)
-            step.detail = "no" if found else "yes"
-        if found:
-            self._warn(f"a row of {signature.name} depends on {found}; requests will not share batches")
-        return found
+            if len(distinct_rows(samples)) < 2:
+                samples = add_neighbours(signature, samples, _LEAST_ROWS, session)
+            found = find_dependence(signature, samples, session, tolerance)
+            step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
+        if found.dependence:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
+        elif not found.checked:
+            self._warn(
+                f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
+                "will not share batches (--check with rows that differ)"
+            )
+        return found.independent

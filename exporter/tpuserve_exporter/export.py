@@ -140,7 +140,7 @@ def describe_version(
         compute_dtype=checked.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in checked.compute_dtype),
         signatures={
-            name: ManifestSignature.describe(one.signature, batch_sizes, not one.depends_on)
+            name: ManifestSignature.describe(one.signature, batch_sizes, one.rows_independent)
             for name, one in checked.signatures.items()
         },
         parity=ManifestParity(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
-from tpuserve_exporter.made_up_example import make_example
+from tpuserve_exporter.made_up_example import make_examples
 from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class SessionModel:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
 
-    def make_example(self) -> bytes:
-        """A tf.Example that the graph's parsers take."""
-        return make_example(self._session.graph.as_graph_def())
+    def make_examples(self, count: int) -> list[bytes]:
+        """tf.Examples that the graph's parsers take, each of other values."""
+        return make_examples(self._session.graph.as_graph_def(), count)
 
     def uses_bfloat16(self) -> bool:
         """Whether any operation, in the graph or its functions, makes bfloat16."""

@@ -13,30 +13,32 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 
-def make_example(graph: "GraphDef") -> bytes:
-    """A serialized tf.Example with every dense feature of the graph; without features, an empty one.
+def make_examples(graph: "GraphDef", count: int) -> list[bytes]:
+    """Serialized tf.Examples with every dense feature of the graph, each of other values; without features, empty ones.
 
     Sparse features may always be missing, and dense ones of unknown size may be empty.
     """
     from tensorflow.core.example.example_pb2 import Example
 
-    example = Example()
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
-        for name, feature in _dense_features(nodes):
-            example.features.feature[name].CopyFrom(feature)
-    return bytes(example.SerializeToString())
+    wanted = [
+        found
+        for nodes in (graph.node, *(function.node_def for function in graph.library.function))
+        for found in _dense_features(nodes)
+    ]
+    examples = [Example() for _ in range(count)]
+    for index, example in enumerate(examples):
+        for name, dtype, shape in wanted:
+            example.features.feature[name].CopyFrom(_make_feature(dtype, shape, index))
+    return [bytes(example.SerializeToString()) for example in examples]
 
 
-def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, Feature]]":
+def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, int, TensorShapeProto]]":
     """From the operations of one graph or function, whose constants hold the names."""
     constants = {node.name: node for node in nodes if node.op == "Const"}
     for node in nodes:
         if node.op in ("ParseExample", "ParseExampleV2"):
             names = _dense_names(node, constants)
-            for name, dtype, shape in zip(
-                names, node.attr["Tdense"].list.type, node.attr["dense_shapes"].list.shape, strict=False
-            ):
-                yield name, _make_feature(dtype, shape)
+            yield from zip(names, node.attr["Tdense"].list.type, node.attr["dense_shapes"].list.shape, strict=False)
 
 
 def _dense_names(node: "NodeDef", constants: "Mapping[str, NodeDef]") -> list[str]:
@@ -56,7 +58,7 @@ def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
     return [value.decode() for value in np.atleast_1d(tf.make_ndarray(constant.attr["value"].tensor))]
 
 
-def _make_feature(dtype: int, shape: "TensorShapeProto") -> "Feature":
+def _make_feature(dtype: int, shape: "TensorShapeProto", variant: int) -> "Feature":
     import tensorflow as tf
     from tensorflow.core.example.feature_pb2 import Feature
 
@@ -64,9 +66,9 @@ def _make_feature(dtype: int, shape: "TensorShapeProto") -> "Feature":
     size = 0 if any(dim < 0 for dim in dims) else int(np.prod(dims, dtype=np.int64))
     feature = Feature()
     if dtype == tf.float32.as_datatype_enum:
-        feature.float_list.value.extend([0.5] * size)
+        feature.float_list.value.extend([1 / (2 + variant)] * size)
     elif dtype == tf.int64.as_datatype_enum:
-        feature.int64_list.value.extend([1] * size)
+        feature.int64_list.value.extend([(1 + variant) % 2] * size)
     else:
-        feature.bytes_list.value.extend([b"tpuserve"] * size)
+        feature.bytes_list.value.extend([b"tpuserve %d" % variant] * size)
     return feature

@@ -7,11 +7,23 @@ import numpy as np
 
 from tpuserve_exporter.loaded_model import Runnable
 from tpuserve_exporter.parity import Tolerance, compare
-from tpuserve_exporter.samples import take_rows
+from tpuserve_exporter.samples import distinct_rows, take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors
 
 # Enough rows to have neighbours on both sides; every row of them is checked.
 _ROWS = 4
+_NEIGHBOURS = "its neighbours"
+
+
+class Finding(NamedTuple):
+    """What came of the trials: `dependence` on something, or nothing to be told from them, or independent rows."""
+
+    dependence: str = ""
+    checked: bool = True
+
+    @property
+    def independent(self) -> bool:
+        return self.checked and not self.dependence
 
 
 class _Trial(NamedTuple):
@@ -23,24 +35,33 @@ class _Trial(NamedTuple):
     baseline: Array
 
 
-def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> str:
-    """What a row's result turned out to depend on, or an empty string when on nothing but the row.
+def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> Finding:
+    """Whether a row's result depends on anything but the row.
 
     The rows are compared with themselves alone, in reverse order, and beside neighbours of NaN (floats only): a NaN
-    that gets across shows where a difference would drown in the tolerance.
+    that gets across shows where a difference would drown in the tolerance. Rows that all get one answer tell nothing
+    of their neighbours: then NaN must have told, or the rows count as not checked.
     """
-    rows = take_rows(samples, np.arange(_ROWS) % len(next(iter(samples.values()))))
+    rows = _choose_rows(samples)
     baseline = model.run(signature, rows)
     if any(len(value) != _ROWS for value in baseline.values()):
-        return "the batch: outputs have another number of rows than the inputs"
+        return Finding("the batch: outputs have another number of rows than the inputs")
+    telling = len(distinct_rows(baseline)) > 1
     for trial in _trials(rows):
         expected, actual = take_rows(baseline, trial.baseline), _run(model, signature, trial)
         if actual is None:
             continue
         difference = compare(expected, take_rows(actual, trial.at), tolerance)
         if difference.beyond:
-            return f"{trial.what}: {difference.beyond}"
-    return ""
+            return Finding(f"{trial.what}: {difference.beyond}")
+        telling = telling or trial.what == _NEIGHBOURS
+    return Finding(checked=telling)
+
+
+def _choose_rows(samples: Tensors) -> Tensors:
+    """Rows that differ, as far as there are such."""
+    distinct = np.array(distinct_rows(samples))
+    return take_rows(samples, distinct[np.arange(_ROWS) % len(distinct)])
 
 
 def _trials(rows: Tensors) -> Iterator[_Trial]:
@@ -50,7 +71,7 @@ def _trials(rows: Tensors) -> Iterator[_Trial]:
     yield _Trial("its position", take_rows(rows, order[::-1]), order, order[::-1])
     if any(_is_float(value) for value in rows.values()):
         for index in order:
-            yield _Trial("its neighbours", _spoil_others(rows, int(index)), np.array([index]), np.array([index]))
+            yield _Trial(_NEIGHBOURS, _spoil_others(rows, int(index)), np.array([index]), np.array([index]))
 
 
 def _spoil_others(rows: Tensors, kept: int) -> Tensors:
@@ -75,6 +96,6 @@ def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None
     try:
         return model.run(signature, trial.inputs)
     except tf.errors.InvalidArgumentError:
-        if trial.what == "its neighbours":
+        if trial.what == _NEIGHBOURS:
             return None
         raise

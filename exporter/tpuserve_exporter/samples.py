@@ -1,23 +1,23 @@
 """Inputs to check and warm a signature with: the user's own from an .npz file, or made up from its specs."""
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.loaded_model import SessionModel
+from tpuserve_exporter.made_up_image import make_png
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 _SEED = 20
 # Sizes tried for dimensions, other than the batch, that a signature leaves free.
 _FREE_SIZES = (8, 32, 224)
-# A 1x1 PNG: TensorFlow's image decoders read it whatever they are called.
-_PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
-    "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
-)
 _TEXT = b"tpuserve"
 
 
@@ -26,21 +26,36 @@ def find_samples(signature: Signature, rows: int, given: Path | None, model: Ses
 
     Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
     """
-    import tensorflow as tf
-
     if given is not None:
         return read_samples(given, signature, rows)
+    found, reason = find_made_up(signature, rows, model)
+    if found is None:
+        raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
+    return found
+
+
+def find_made_up(signature: Signature, rows: int, model: SessionModel) -> tuple[Tensors | None, str]:
+    """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
     reason = ""
-    for candidate in _made_up(signature, rows, model.make_example()):
-        try:
-            model.run(signature, candidate)
-        except tf.errors.OpError as error:
-            reason = reason_of(error)
-        except SamplesUnfit as error:
-            reason = str(error)
-        else:
-            return candidate
-    raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
+    for candidate in _made_up(signature, rows, model.make_examples(rows) if _has_strings(signature) else ()):
+        refusal = _refusal(signature, candidate, model)
+        if refusal is None:
+            return candidate, ""
+        reason = refusal
+    return None, reason
+
+
+def _refusal(signature: Signature, inputs: Tensors, model: SessionModel) -> str | None:
+    """Why `model` does not run on `inputs`; None where it does."""
+    import tensorflow as tf
+
+    try:
+        model.run(signature, inputs)
+    except tf.errors.OpError as error:
+        return reason_of(error)
+    except SamplesUnfit as error:
+        return str(error)
+    return None
 
 
 def read_samples(path: Path, signature: Signature, rows: int) -> Tensors:
@@ -48,13 +63,44 @@ def read_samples(path: Path, signature: Signature, rows: int) -> Tensors:
 
     Raises SamplesUnfit naming the input, what was expected and what came.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except (OSError, ValueError) as error:
-        raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
+    arrays = _load(path)
     inputs = {name: _fit(name, spec, _find(name, signature, arrays, path)) for name, spec in signature.inputs.items()}
     return _repeat(inputs, rows) if signature.is_batchable else inputs
+
+
+def _load(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.ndarray):
+                return dict(archive)
+    # A cut file may end in the list of its parts, in a part's header or in compressed data.
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
+    raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+
+
+def distinct_rows(inputs: Tensors) -> list[int]:
+    """The first of every row that is like no row before it."""
+    first: dict[bytes, int] = {}
+    for index in range(count_rows(inputs)):
+        digest = hashlib.sha256()
+        for value in inputs.values():
+            row = np.asarray(value[index])
+            digest.update(repr(row.tolist()).encode() if row.dtype == object else row.tobytes())
+        first.setdefault(digest.digest(), index)
+    return list(first.values())
+
+
+def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: SessionModel) -> Tensors:
+    """`inputs` with made-up rows of the same sizes after its first, where `model` takes such; else as they are."""
+    specs = {name: replace(spec, shape=(None, *inputs[name].shape[1:])) for name, spec in signature.inputs.items()}
+    like_them = replace(signature, inputs=specs)
+    made = find_made_up(like_them, rows - 1, model)[0]
+    if made is None:
+        return inputs
+    mixed = {name: np.concatenate([value[:1], made[name]]) for name, value in inputs.items()}
+    return mixed if _refusal(signature, mixed, model) is None else inputs
 
 
 def take_rows(inputs: Tensors, rows: "slice | Array") -> Tensors:
@@ -94,15 +140,21 @@ def _repeat(inputs: Tensors, rows: int) -> Tensors:
     return inputs if count >= rows else take_rows(inputs, np.arange(rows) % count)
 
 
-def _made_up(signature: Signature, rows: int, example: bytes) -> Iterator[Tensors]:
-    """Guesses, likeliest first; reproducible. Strings are text, an example or an image."""
+def _has_strings(signature: Signature) -> bool:
+    return any(spec.dtype == "string" for spec in signature.inputs.values())
+
+
+def _made_up(signature: Signature, rows: int, examples: Sequence[bytes]) -> Iterator[Tensors]:
+    """Guesses, likeliest first; reproducible. Strings are text, examples or images, of each row its own."""
     specs = signature.inputs
-    strings = (_TEXT, example, _PNG) if any(spec.dtype == "string" for spec in specs.values()) else (_TEXT,)
+    texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
+    images = [make_png(index) for index in range(rows)]
     has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
-    for size, text in itertools.product(_FREE_SIZES if has_free else _FREE_SIZES[:1], strings):
+    sizes = _FREE_SIZES if has_free else _FREE_SIZES[:1]
+    for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):
         random = np.random.default_rng(_SEED)
         first = rows if signature.is_batchable else size
-        yield {name: _make_up(random, spec, _shape(spec, first, size), text) for name, spec in specs.items()}
+        yield {name: _make_up(random, spec, _shape(spec, first, size), strings) for name, spec in specs.items()}
 
 
 def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
@@ -112,14 +164,24 @@ def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
     return tuple(free[axis] if dim is None else dim for axis, dim in enumerate(spec.shape))
 
 
-def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], text: bytes) -> Array:
+def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
     """Floats from 0 to 1; bytes from 0 to 255, as images have; other integers 0 and 1, which any vocabulary has."""
     if spec.dtype == "string":
-        return np.full(shape, text, dtype=object)
+        return _fill(shape, strings)
     dtype = _numpy_dtype(spec)
     if spec.dtype == "bool" or dtype.kind in "iu":
         return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(dtype)
     return random.random(shape).astype(dtype)
+
+
+def _fill(shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
+    """Strings one row after another, in each row the same."""
+    filled = np.empty(shape, dtype=object)
+    for index in range(len(filled) if shape else 0):
+        filled[index] = strings[index % len(strings)]
+    if not shape:
+        filled[()] = strings[0]
+    return filled
 
 
 def _numpy_dtype(spec: TensorSpec) -> "np.dtype[np.generic]":

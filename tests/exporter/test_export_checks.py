@@ -118,6 +118,28 @@ def test_an_npz_file_that_is_none_is_explained(export: Export, tiny_checkpoint: 
     assert (finished.code, "cannot read check.npz" in finished.err) == (7, True)
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "one array"])
+def test_a_damaged_npz_file_is_explained(export: Export, tiny_checkpoint: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "check.npz"
+    np.savez_compressed(path, features=np.random.default_rng(0).random((70, 3)))
+    if damage == "one array":
+        with path.open("wb") as file:
+            np.save(file, np.ones((2, 3)))
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 400])
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--check", path)
+    assert (finished.code, "check.npz" in finished.err, "Traceback" in finished.err) == (7, True, False)
+
+
+def test_a_repeated_row_counts_once(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "check.npz", features=np.ones((1, 3)))
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--check", tmp_path / "check.npz")
+    assert finished.code == 0, finished.err
+    manifest = read_manifest(tmp_path / "tiny/1")
+    assert manifest["parity"]["rows"] == 1
+    assert manifest["signatures"]["serving_default"]["rows_independent"] is True  # made-up rows beside it
+
+
 def test_a_base_that_cannot_be_written_is_explained(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = export(tiny_checkpoint, tmp_path / "file" / "base", *TINY)

@@ -147,6 +147,48 @@ def test_made_up_strings_that_a_model_refuses_ask_for_real_ones(
     assert finished.code == 0, finished.err
 
 
+def test_strings_that_all_get_one_answer_leave_independence_unchecked(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    source = _save_module(tmp_path / "source")
+    finished = export(source, tmp_path / "lookup")  # none of the made-up words is in the vocabulary
+    assert "rows of serving_default all get one answer" in finished.out
+    assert read_manifest(tmp_path / "lookup/1")["signatures"]["serving_default"]["rows_independent"] is False
+    np.savez(tmp_path / "samples.npz", word=np.array(["one", "two"]), x=np.ones((2, 2)))
+    finished = export(source, tmp_path / "lookup", "--check", tmp_path / "samples.npz")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "lookup/2")["signatures"]["serving_default"]["rows_independent"] is True
+    assert read_manifest(tmp_path / "lookup/2")["parity"]["rows"] == 2
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_strings_that_mix_are_found_out(export: Export, tensorflow: None, tmp_path: Path, rows: int) -> None:
+    """With made-up rows, and with one real row among made-up ones."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    mix = tf.function(lambda text: {"longer": tf.strings.length(text) - tf.reduce_max(tf.strings.length(text))})
+    tf.saved_model.save(
+        module, str(tmp_path / "source"), mix.get_concrete_function(text=tf.TensorSpec([None], tf.string))
+    )
+    np.savez(tmp_path / "samples.npz", text=np.array(["one"]))
+    check = ("--check", tmp_path / "samples.npz") if rows else ()
+    finished = export(tmp_path / "source", tmp_path / "mix", *check)
+    assert finished.code == 0, finished.err
+    assert "a row of serving_default depends on being alone" in finished.out
+
+
+def test_answers_of_nothing_but_nan_are_said_to_prove_nothing(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    spoil = tf.function(lambda x: {"spoilt": x * float("nan"), "whole": x})
+    tf.saved_model.save(
+        tf.Module(), str(tmp_path / "source"), spoil.get_concrete_function(x=tf.TensorSpec([None, 2], tf.float32))
+    )
+    finished = export(tmp_path / "source", tmp_path / "nan")
+    assert "answers nothing but NaN in spoilt: not proven equal" in finished.out
+
+
 def test_tf1_signature_of_examples_is_checked_with_an_example_made_for_it(
     export: Export, tensorflow: None, tmp_path: Path
 ) -> None:

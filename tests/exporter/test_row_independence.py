@@ -44,12 +44,28 @@ class _Function:
 )
 def test_dependence_is_found(tensorflow: None, function: Callable[[Array], Array], found: str) -> None:
     with np.errstate(invalid="ignore"):
-        assert find_dependence(SIGNATURE, SAMPLES, _Function(function), WIDE).startswith(found)
-        assert bool(find_dependence(SIGNATURE, SAMPLES, _Function(function), WIDE)) is bool(found)
+        finding = find_dependence(SIGNATURE, SAMPLES, _Function(function), WIDE)
+    assert finding.dependence.startswith(found)
+    assert finding.independent is (found == "")
 
 
 def test_a_model_that_refuses_nan_is_judged_by_the_rest(tensorflow: None) -> None:
     import tensorflow as tf
 
     checked = _Function(lambda x: tf.debugging.check_numerics(x, "checked").numpy())
-    assert find_dependence(SIGNATURE, SAMPLES, checked, WIDE) == ""
+    assert find_dependence(SIGNATURE, SAMPLES, checked, WIDE).independent
+    alike = {"x": np.ones((6, 3), np.float32)}
+    assert not find_dependence(SIGNATURE, alike, checked, WIDE).checked
+
+
+@pytest.mark.parametrize("function", [lambda x: x - x.mean(axis=0), lambda x: x * 2])
+def test_rows_that_all_get_one_answer_prove_nothing(tensorflow: None, function: Callable[[Array], Array]) -> None:
+    alike = {"x": np.ones((6, 3), np.int64)}
+    finding = find_dependence(SIGNATURE, alike, _Function(function), WIDE)
+    assert (finding.checked, finding.independent) == (False, False)
+
+
+def test_rows_that_differ_are_looked_for(tensorflow: None) -> None:
+    late = {"x": np.array([[1], [1], [1], [1], [1], [5]], np.int64)}
+    assert find_dependence(SIGNATURE, late, _Function(lambda x: x - x.mean(axis=0)), WIDE).dependence
+    assert find_dependence(SIGNATURE, late, _Function(lambda x: x * 2), WIDE).independent
