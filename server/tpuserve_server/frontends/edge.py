@@ -3,10 +3,14 @@
 import asyncio
 from types import TracebackType
 
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
+
+_NEVER = Deadline.never()
+# Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
+_TIMER_ERROR_S = 0.002
 
 
 class Edge:
@@ -19,12 +23,16 @@ class Edge:
         self._clock = clock
         self._protocol = protocol
 
-    def request(self, method: str) -> "MeasuredRequest":
-        """A context manager around one request; what leaves it as an exception is its code. Starts the clock now."""
-        return MeasuredRequest(self, method, self._clock.monotonic_s())
+    def request(self, method: str, deadline: Deadline = _NEVER) -> "MeasuredRequest":
+        """A context manager around one request; what leaves it as an exception is its code. Starts the clock now.
+
+        A cancellation counts as DEADLINE_EXCEEDED from `deadline` on: hosts cancel what has missed its deadline.
+        """
+        return MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
 
     def finished(self, request: "MeasuredRequest", error: BaseException | None) -> None:
         """Report one request. A model's name is reported when the request succeeded or the model exists."""
+        now_s = self._clock.monotonic_s()
         model = request.model
         if error is not None and model and model not in self._service.models():
             model = ""
@@ -32,21 +40,22 @@ class Edge:
             model=model,
             method=request.method,
             protocol=self._protocol,
-            code=_code(error),
-            latency_s=self._clock.monotonic_s() - request.started_s,
+            code=_code(error, request.deadline, now_s),
+            latency_s=now_s - request.started_s,
         )
 
 
 class MeasuredRequest:
     """One request under way. Whoever learns its method and model sets them."""
 
-    __slots__ = ("_edge", "method", "model", "started_s")
+    __slots__ = ("_edge", "deadline", "method", "model", "started_s")
 
-    def __init__(self, edge: Edge, method: str, started_s: float) -> None:
+    def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
         """See `Edge.request`."""
         self._edge = edge
         self.method = method
         self.model = ""
+        self.deadline = deadline
         self.started_s = started_s
 
     def __enter__(self) -> "MeasuredRequest":
@@ -60,9 +69,11 @@ class MeasuredRequest:
         self._edge.finished(self, error)
 
 
-def _code(error: BaseException | None) -> Code:
+def _code(error: BaseException | None, deadline: Deadline, now_s: float) -> Code:
     if error is None:
         return Code.OK
     if isinstance(error, ServingError):
         return error.code
-    return Code.CANCELLED if isinstance(error, asyncio.CancelledError) else Code.INTERNAL
+    if isinstance(error, asyncio.CancelledError):
+        return Code.DEADLINE_EXCEEDED if deadline.expired(now_s + _TIMER_ERROR_S) else Code.CANCELLED
+    return Code.INTERNAL

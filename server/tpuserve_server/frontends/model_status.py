@@ -16,7 +16,7 @@ class ModelMethods:
 
     async def get_model_status(self, body: bytes, context: CallContext) -> bytes:
         """GetModelStatus: newest version first; a label is ignored, as upstream."""
-        with self._edge.request("GetModelStatus") as measured:
+        with self._edge.request("GetModelStatus", context.deadline) as measured:
             spec = decode_status_request(body)
             measured.model = spec.name
             return encode_status_response(self._service.status(spec))

@@ -28,7 +28,7 @@ class PredictionMethods:
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Predict."""
-        with self._edge.request("Predict") as measured:
+        with self._edge.request("Predict", context.deadline) as measured:
             proto = parse_predict_request(body)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
@@ -41,7 +41,7 @@ class PredictionMethods:
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """GetModelMetadata."""
-        with self._edge.request("GetModelMetadata") as measured:
+        with self._edge.request("GetModelMetadata", context.deadline) as measured:
             spec = decode_metadata_request(body)
             measured.model = spec.name
             return encode_metadata_response(self._service.metadata(spec))

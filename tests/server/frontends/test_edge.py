@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, NotFound, Unavailable
 from tpuserve_server.frontends.edge import Edge
 
@@ -29,6 +30,30 @@ def test_an_error_goes_on_and_is_counted_under_its_code(error: BaseException, co
     with pytest.raises(type(error)):
         fail(metrics, "m", error)
     assert metrics.finished == [Finished("m", "Predict", "rest", code, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "at_s", "code"),
+    [
+        (asyncio.CancelledError(), 4.9, Code.CANCELLED),
+        # uvloop's timers may be early by a millisecond.
+        (asyncio.CancelledError(), 4.999, Code.DEADLINE_EXCEEDED),
+        (asyncio.CancelledError(), 5.0, Code.DEADLINE_EXCEEDED),
+        (ZeroDivisionError(), 6.0, Code.INTERNAL),
+        (Unavailable("no"), 6.0, Code.UNAVAILABLE),
+    ],
+)
+def test_a_cancellation_after_the_deadline_is_the_deadlines(error: BaseException, at_s: float, code: Code) -> None:
+    metrics, clock = FakeMetrics(), FakeClock(now_s=1)
+
+    def fail_late() -> None:
+        with Edge(FakeService(), metrics, clock, "grpc").request("Predict", Deadline(5.0)):
+            clock.now_s = at_s
+            raise error
+
+    with pytest.raises(type(error)):
+        fail_late()
+    assert metrics.finished == [Finished("", "Predict", "grpc", code, at_s - 1)]
 
 
 def test_latency_is_the_clocks() -> None:

@@ -16,10 +16,14 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
-from tpuserve_server.core.deadline import Deadline
+from tests.server.hosts.asgi_client import Exchange
+from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
+from tpuserve_server.hosts.disconnects import DisconnectWatch
+from tpuserve_server.hosts.in_flight import InFlight
 
 CONTEXT = CallContext(Deadline(1234.5), {})
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -227,6 +231,23 @@ async def test_cancelling_the_call_cancels_the_prediction(caller: Caller) -> Non
         await task
     assert caller.service.cancelled == 1
     assert caller.metrics.finished[0].code == Code.CANCELLED
+
+
+async def test_a_call_that_its_host_cancels_at_the_deadline_is_counted_so() -> None:
+    service, metrics, clock = FakeService(), FakeMetrics(), SystemClock()
+    service.gate.clear()
+    host = GrpcOverAsgi(
+        rpc_table(service, metrics, clock),
+        max_message_bytes=1 << 20,
+        in_flight=InFlight(),
+        watch=DisconnectWatch(),
+        clock=clock,
+    )
+    sent = predict_request().SerializeToString()
+    exchange = await Exchange.unary(sent, (b"grpc-timeout", b"20m"), path=PREDICT).run(host)
+    assert exchange.status[0] == Code.DEADLINE_EXCEEDED
+    assert service.cancelled == 1
+    assert [(finished.model, finished.code) for finished in metrics.finished] == [("m", Code.DEADLINE_EXCEEDED)]
 
 
 async def test_metadata_and_status_answer(caller: Caller) -> None:
