@@ -36,6 +36,10 @@ def test_address_is_read(text: str, target: str, is_rest: bool) -> None:
         "host/path",
         "a@b:1",
         "http://h?q",
+        "http://h:abc",
+        "http://h:99999",
+        "http://[::1",
+        "http://no host",
     ],
 )
 def test_anything_else_is_refused_when_the_client_is_made(text: str) -> None:

@@ -11,6 +11,7 @@ from tests.clients.model_server import Failure, ModelServer, run_model, serving
 from tpuserve_client import (
     Client,
     DeadlineExceeded,
+    FailedPrecondition,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
@@ -313,3 +314,39 @@ def test_new_version_with_other_outputs_is_read_right(
     prediction = client.predict("affine", {"x": X})
     assert set(prediction) == {"x", "y", "best"}
     np.testing.assert_array_equal(prediction["x"], X)
+
+
+def test_closed_client_refuses_every_call(kind: str, address: str) -> None:
+    with make_client(kind, address) as client:
+        client.metadata("affine")
+        client.close()
+        with pytest.raises(FailedPrecondition):
+            client.metadata("affine")  # a method called before
+        with pytest.raises(FailedPrecondition):
+            client.is_ready()
+
+
+@pytest.mark.parametrize("version", [2**63, -(2**63) - 1, "5", 1.5])
+def test_version_that_is_none_is_refused(client: Client, server: ModelServer, version: int) -> None:
+    with pytest.raises(InvalidArgument, match="is no version"):
+        client.predict("affine", {"x": X}, version=version)
+    assert server.served == []
+
+
+def test_largest_version_reaches_the_server(client: Client, server: ModelServer) -> None:
+    client.predict("affine", {"x": X}, version=2**63 - 1)
+    assert server.served[0].version == 2**63 - 1
+
+
+@pytest.mark.parametrize("name", [1, b"x", None])
+def test_input_name_that_is_no_string_is_refused(client: Client, server: ModelServer, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="name is a string"):
+        client.predict("affine", {name: X})
+    assert server.served == []
+
+
+def test_model_name_and_label_that_are_no_strings_are_refused(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="are strings"):
+        client.status(5)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(InvalidArgument, match="are strings"):
+        client.metadata("affine", label=5)  # type: ignore[arg-type]

@@ -1,7 +1,12 @@
 """What HTTP servers and proxies do beyond answering well, against a server that does it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -12,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.clients.model_server import http_address
-from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable, Unknown
+from tpuserve_client.errors import DeadlineExceeded, InvalidArgument, NotFound, TpuserveError, Unavailable, Unknown
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.rest_transport import AsyncRestTransport, RestTransport
 
@@ -45,15 +50,19 @@ async def come_back(_request: Request) -> Response:
     return Response(status_code=503, headers={"retry-after": format_datetime(datetime.now(UTC) + timedelta(hours=1))})
 
 
+async def bottomless(_request: Request) -> Response:
+    return PlainTextResponse("[" * 5000, 404)
+
+
 @pytest.fixture
 def address() -> Iterator[str]:
-    pages = [trickle, cut_short, proxy_page, empty_page, come_back]
+    pages = [trickle, cut_short, proxy_page, empty_page, come_back, bottomless]
     with http_address(Starlette(routes=[Route(f"/{page.__name__}", page) for page in pages])) as place:
         yield place
 
 
-def send(kind: str, address: str, path: str, timeout_s: float | None) -> Reply:
-    exchange = Exchange(path, method="GET")
+def send(kind: str, address: str, path: str, timeout_s: float | None, body: bytes = b"") -> Reply:
+    exchange = Exchange(path, body, method="POST" if body else "GET")
     if kind == "sync":
         transport = RestTransport(address)
         try:
@@ -74,6 +83,78 @@ def send(kind: str, address: str, path: str, timeout_s: float | None) -> Reply:
 def test_body_that_trickles_in_is_given_up_at_the_deadline(kind: str, address: str) -> None:
     with pytest.raises(DeadlineExceeded, match=r"within 0.3 s"):
         send(kind, address, "/trickle", 0.3)
+
+
+@contextmanager
+def one_connection(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a server that gives `serve` its one connection, and is done when the other side leaves."""
+
+    def accept() -> None:
+        with listener.accept()[0] as connection, contextlib.suppress(OSError):
+            serve(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**14)
+        thread = threading.Thread(target=accept, name="test-raw-http")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            thread.join()
+
+
+def trickle_headers(connection: socket.socket) -> None:
+    """A whole answer in the end: who waits for it gets one."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n")
+    for number in range(100):
+        connection.sendall(b"x-%d: .\r\n" % number)
+        time.sleep(0.02)
+    connection.sendall(b"\r\n")
+
+
+def drink_slowly(connection: socket.socket) -> None:
+    for _ in range(100):
+        if not connection.recv(2**14):
+            return
+        time.sleep(0.02)
+
+
+def test_headers_that_trickle_in_are_given_up_at_the_deadline(kind: str) -> None:
+    with one_connection(trickle_headers) as place, pytest.raises(DeadlineExceeded, match=r"within 0.3 s"):
+        send(kind, place, "/", 0.3)
+
+
+def test_request_that_is_taken_slowly_is_given_up_at_the_deadline(kind: str) -> None:
+    with one_connection(drink_slowly) as place, pytest.raises(DeadlineExceeded, match=r"within 0.3 s"):
+        send(kind, place, "/", 0.3, body=bytes(2**26))
+
+
+def test_connection_is_used_again_with_a_deadline_of_its_own(address: str) -> None:
+    transport = RestTransport(address)
+    with contextlib.closing(transport):
+        for _ in range(2):
+            with pytest.raises(Unknown):
+                transport.send(Exchange("/proxy_page", method="GET"), 5.0)
+        with pytest.raises(DeadlineExceeded):
+            transport.send(Exchange("/trickle", method="GET"), 0.2)
+        with pytest.raises(Unknown):
+            transport.send(Exchange("/proxy_page", method="GET"), None)
+
+
+def test_proxy_of_the_environment_is_spoken_to(kind: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", address)  # it answers by path, whatever the host
+    with pytest.raises(Unknown, match="<h1>Bad Gateway</h1>"):
+        send(kind, "http://model.invalid:8501", "/proxy_page", 5.0)
+    monkeypatch.setenv("no_proxy", "model.invalid")
+    with pytest.raises(Unavailable):
+        send(kind, "http://model.invalid:8501", "/proxy_page", 5.0)
+
+
+def test_path_too_long_for_a_url_is_an_invalid_argument(kind: str, address: str) -> None:
+    with pytest.raises(InvalidArgument, match="URL too long"):
+        send(kind, address, "/" + "x" * 70000, 5.0)
 
 
 @pytest.mark.filterwarnings("ignore")  # the server complains about its own broken promise
@@ -97,3 +178,8 @@ def test_retry_after_can_be_a_date(kind: str, address: str) -> None:
     with pytest.raises(TpuserveError) as caught:
         send(kind, address, "/come_back", 5.0)
     assert caught.value.retry_after_s == pytest.approx(3600, abs=60)
+
+
+def test_error_nested_too_deeply_is_read_as_text(kind: str, address: str) -> None:
+    with pytest.raises(NotFound, match=r"^\[{1024}$"):
+        send(kind, address, "/bottomless", 5.0)

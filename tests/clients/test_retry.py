@@ -14,6 +14,12 @@ def test_backoff_is_drawn_from_zero_to_a_growing_bound(attempt: int, longest: fl
     assert RETRY.backoff_s(attempt, jitter) == pytest.approx(jitter * longest)
 
 
+@pytest.mark.parametrize("multiplier", [1.0, 2.0, 2, 1e300])
+def test_backoff_stays_bounded_however_long_the_wait(multiplier: float) -> None:
+    assert Retry(max_backoff_s=0.1, multiplier=multiplier).backoff_s(5000, 0.5) == pytest.approx(0.05)
+    assert Retry(initial_backoff_s=0.0, multiplier=multiplier).backoff_s(5000, 0.5) == 0.0
+
+
 @pytest.mark.parametrize("code", sorted(set(Code) - {Code.OK, Code.UNAVAILABLE}))
 def test_nothing_but_unavailable_is_tried_again(code: Code) -> None:
     assert RETRY.wait_s(from_code(code, ""), attempt=1, jitter=0.5, remaining_s=None) is None

@@ -44,11 +44,33 @@ def test_outputs_unlike_the_signature_are_internal(document: object, signature: 
         RestWire().read_prediction(Reply(json.dumps(document).encode()), PredictCall(SPEC, {}), signature)
 
 
+@pytest.mark.parametrize("body", [b"[" * 5000, b'{"outputs":' * 5000], ids=["lists", "objects"])
+def test_bottomless_json_is_internal(body: bytes) -> None:
+    with pytest.raises(Internal):
+        RestWire().read_prediction(Reply(body), PredictCall(SPEC, {}), ONE)
+    with pytest.raises(Internal):
+        RestWire().read_status(Reply(body))
+
+
+@pytest.mark.parametrize("depth", range(100, 1000, 100))
+def test_deep_json_is_internal_at_whatever_depth_it_ends(depth: int) -> None:
+    """Short of the depth that the parser refuses lie those that it reads and what comes after it does not."""
+    nested = b"[" * depth + b"]" * depth
+    texts = Signature("s", {}, {"y": TensorSpec("y", np.dtype(object), (None,))})
+    for signature in (ONE, texts):
+        with pytest.raises(Internal):
+            RestWire().read_prediction(Reply(b'{"outputs": %b}' % nested), PredictCall(SPEC, {}), signature)
+    with pytest.raises(Internal):
+        RestWire().read_status(Reply(nested))
+
+
 @pytest.mark.parametrize(
     "document",
     [
         {},
         {"model_spec": {}},
+        {"model_spec": {"version": float("inf")}, "metadata": {"signature_def": {"signature_def": {}}}},
+        {"model_version_status": [{"version": float("inf"), "state": "AVAILABLE"}]},
         {"model_spec": {}, "metadata": {"signature_def": {"signature_def": {"s": 1}}}},
         {"model_spec": {"version": "x"}, "metadata": {"signature_def": {"signature_def": {}}}},
         {"model_version_status": [{"state": "AVAILABLE"}]},

@@ -32,8 +32,12 @@ def parse_address(text: str) -> Address:
 
 
 def _base_url(text: str) -> str:
-    parts = urlsplit(text)
-    if not parts.hostname or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # checked when it is read
+    except ValueError as error:
+        raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
+    if not parts.hostname or parts.query or parts.fragment or any(map(str.isspace, text)):
         raise InvalidArgument(f"Not a server's address: {text!r}")
     return text.rstrip("/")
 

@@ -25,10 +25,13 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
     """Inputs as arrays by name. `signature` is needed where `needs_signature` says so.
 
     An array keeps its dtype: a wrong one is for the server to refuse. Lists and numbers take the model's dtype.
-    InvalidArgument for a bare value if the model does not have exactly one input, and for values that do not fit.
+    InvalidArgument for a bare value if the model does not have exactly one input, for values that do not fit, and for
+    a name that is no string.
     """
     if not isinstance(inputs, Mapping):
         inputs = {_only_input(spec, signature): inputs}
+    if odd := [name for name in inputs if not isinstance(name, str)]:
+        raise InvalidArgument(f"Model {spec}: an input's name is a string, not {odd[0]!r:.40}.")
     specs = signature.inputs if signature is not None else {}
     return {name: _array(value, specs.get(name)) for name, value in inputs.items()}
 

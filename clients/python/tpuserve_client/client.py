@@ -108,7 +108,7 @@ class Client:
         self._run(self._operations.wait_until_ready(spec, timeout_s))
 
     def close(self) -> None:
-        """Close the connections. Calls after this fail."""
+        """Close the connections. Calls after this raise FailedPrecondition."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -207,7 +207,7 @@ class AsyncClient:
         await self._run(self._operations.wait_until_ready(spec, timeout_s))
 
     async def close(self) -> None:
-        """Close the connections. Calls after this fail."""
+        """Close the connections. Calls after this raise FailedPrecondition."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 import grpc
 import grpc.aio
 
-from tpuserve_client.errors import TpuserveError, from_code
+from tpuserve_client.errors import FailedPrecondition, TpuserveError, from_code
 from tpuserve_client.exchange import Exchange, Reply
 
 _Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
@@ -30,13 +30,15 @@ class GrpcTransport:
         self._calls: dict[str, _Call] = {}  # by method path; making one twice does no harm
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        call = self._calls.get(exchange.path)
-        if call is None:
-            call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
         try:
+            call = self._calls.get(exchange.path)
+            if call is None:
+                call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
             return Reply(call(exchange.body, timeout=timeout_s))
         except grpc.RpcError as error:
             raise _translated(error) from None
+        except ValueError as error:  # gRPC's word for a closed channel
+            raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
     def close(self) -> None:
         self._channel.close()
@@ -50,13 +52,15 @@ class AsyncGrpcTransport:
         self._calls: dict[str, _AsyncCall] = {}
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        call = self._calls.get(exchange.path)
-        if call is None:
-            call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
         try:
+            call = self._calls.get(exchange.path)
+            if call is None:
+                call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
             return Reply(await call(exchange.body, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from None
+        except (grpc.aio.UsageError, ValueError) as error:  # gRPC's words for a closed channel
+            raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
     async def close(self) -> None:
         await self._channel.close()

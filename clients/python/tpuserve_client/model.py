@@ -1,6 +1,7 @@
 """What the client speaks about: model specs, signatures, predictions and version states."""
 
 import enum
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,9 +12,19 @@ from tpuserve_client.errors import Code, InvalidArgument
 DEFAULT_SIGNATURE_NAME = "serving_default"
 
 
+def _is_int64(value: object) -> bool:
+    try:
+        return -(2**63) <= operator.index(value) < 2**63  # type: ignore[arg-type]  # TypeError says what it is not
+    except TypeError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which model, and which version of it: a number, a label, or neither for the latest. InvalidArgument for both."""
+    """Which model, and which version of it: a number, a label, or neither for the latest.
+
+    InvalidArgument for both, for a version that int64 does not hold, and for a name or label that is no string.
+    """
 
     name: str
     version: int | None = None
@@ -22,6 +33,11 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.version is not None and self.label is not None:
             raise InvalidArgument(f"Model {self.name}: a version and a label were given; at most one can be.")
+        texts: tuple[object, ...] = (self.name, "" if self.label is None else self.label)
+        if not all(isinstance(text, str) for text in texts):
+            raise InvalidArgument(f"A model's name and label are strings, not {self.name!r} and {self.label!r}.")
+        if self.version is not None and not _is_int64(self.version):
+            raise InvalidArgument(f"Model {self.name}: {self.version!r:.40} is no version: an int64 is.")
 
     def __str__(self) -> str:
         which = f" version {self.version}" if self.version is not None else f" label {self.label}" if self.label else ""

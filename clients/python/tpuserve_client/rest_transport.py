@@ -2,13 +2,25 @@
 
 import asyncio
 import json
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import httpcore
 import httpx
 
-from tpuserve_client.errors import DeadlineExceeded, Internal, TpuserveError, Unavailable, from_http
+from tpuserve_client.deadline_backend import DeadlineBackend
+from tpuserve_client.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    Unavailable,
+    from_http,
+)
 from tpuserve_client.exchange import Exchange, Reply
 
 _HEADERS = {"content-type": "application/json"}
@@ -19,42 +31,88 @@ class RestTransport:
     """A pool of connections to one base URL. Safe to share between threads."""
 
     def __init__(self, base_url: str) -> None:
-        self._client = httpx.Client(base_url=base_url, headers=_HEADERS)
+        self._backend = DeadlineBackend()
+        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, base_url)
+        with _as_our_errors():
+            self._client = httpx.Client(base_url=base_url, headers=_HEADERS, transport=transport)
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        # httpx limits each wait on the socket, not their sum: a body that trickles in is checked piece by piece.
-        expires = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            with self._client.stream(
-                exchange.method, exchange.path, content=exchange.body, timeout=timeout_s
-            ) as response:
-                pieces = []
-                for piece in response.iter_bytes():
-                    pieces.append(piece)
-                    if expires is not None and time.monotonic() > expires:
-                        raise DeadlineExceeded(_deadline_message(timeout_s))
-        except httpx.HTTPError as error:
-            raise _translated(error, timeout_s) from None
+        with (
+            _as_our_errors(timeout_s),
+            self._backend.deadline(timeout_s),
+            self._client.stream(exchange.method, exchange.path, content=exchange.body, timeout=timeout_s) as response,
+        ):
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                self._backend.remaining()  # a proxy's connection is httpx's own and looks at no deadline
         return _reply(response, b"".join(pieces))
 
     def close(self) -> None:
         self._client.close()
 
 
+class _PooledTransport(httpx.BaseTransport):
+    """httpx on the backend's sockets, which its own transport has no way to be given. Limits are httpx's."""
+
+    def __init__(self, backend: DeadlineBackend, base_url: str) -> None:
+        self._pool = httpcore.ConnectionPool(
+            # Certificates take long to read: not for http.
+            ssl_context=httpx.create_ssl_context() if base_url.startswith("https:") else None,
+            max_connections=100,
+            max_keepalive_connections=20,
+            keepalive_expiry=5.0,
+            network_backend=backend,
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        answer = self._pool.handle_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    """A response's body on its way from httpcore to httpx."""
+
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answer.iter_stream()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def _is_proxied(base_url: str) -> bool:
+    """Whether the environment names a proxy for this URL: finding and speaking to it is left to httpx."""
+    parts = urlsplit(base_url)
+    proxies = getproxies()
+    return not {parts.scheme, "all"}.isdisjoint(proxies) and not proxy_bypass(parts.netloc)
+
+
 class AsyncRestTransport:
     """A pool of connections to one base URL, on one event loop."""
 
     def __init__(self, base_url: str) -> None:
-        self._client = httpx.AsyncClient(base_url=base_url, headers=_HEADERS, timeout=None)
+        with _as_our_errors():
+            self._client = httpx.AsyncClient(base_url=base_url, headers=_HEADERS, timeout=None)
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        try:
+        with _as_our_errors(timeout_s):
             async with asyncio.timeout(timeout_s):
                 response = await self._client.request(exchange.method, exchange.path, content=exchange.body)
-        except TimeoutError:
-            raise DeadlineExceeded(_deadline_message(timeout_s)) from None
-        except httpx.HTTPError as error:
-            raise _translated(error, timeout_s) from None
         return _reply(response, response.content)
 
     async def close(self) -> None:
@@ -65,12 +123,20 @@ def _deadline_message(timeout_s: float | None) -> str:
     return f"Deadline exceeded: no answer within {timeout_s:.3g} s" if timeout_s is not None else "Deadline exceeded"
 
 
-def _translated(error: httpx.HTTPError, timeout_s: float | None) -> TpuserveError:
-    if isinstance(error, httpx.TimeoutException):
-        return DeadlineExceeded(_deadline_message(timeout_s))
-    if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
-        return Unavailable(f"{type(error).__name__}: {error}")  # refused, reset, closed in the middle
-    return Internal(f"{type(error).__name__}: {error}")
+@contextmanager
+def _as_our_errors(timeout_s: float | None = None) -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
+        raise DeadlineExceeded(_deadline_message(timeout_s)) from None
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise InvalidArgument(f"{type(error).__name__}: {error}") from None
+    except (httpx.TransportError, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        raise Unavailable(f"{type(error).__name__}: {error}") from None  # refused, reset, closed in the middle
+    except httpx.HTTPError as error:
+        raise Internal(f"{type(error).__name__}: {error}") from None
+    except RuntimeError as error:  # httpx's word for a closed client
+        raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
 
 def _reply(response: httpx.Response, body: bytes) -> Reply:
@@ -87,7 +153,7 @@ def _message(body: bytes) -> str:
     """The server's `{"error": message}`, or the beginning of whatever else came."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), str):
         return str(document["error"])

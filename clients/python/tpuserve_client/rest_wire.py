@@ -51,7 +51,7 @@ class RestWire:
         document = _object(reply)
         try:
             outputs = _outputs(document["outputs"], signature)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise Internal(
                 f"Model {call.spec} answered with outputs that its signature does not have: {error}"
             ) from None
@@ -76,7 +76,7 @@ class RestWire:
                 version=None if version is None else int(version),
                 signatures={name: _signature(name, value) for name, value in signatures.items()},
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise Internal(f"The server's metadata of model {spec} is not understood: {error!r}") from None
 
     def status(self, spec: ModelSpec) -> Exchange:
@@ -85,7 +85,7 @@ class RestWire:
     def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
         try:
             return tuple(_version_status(item) for item in _object(reply)["model_version_status"])
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise Internal(f"The server's status is not understood: {error!r}") from None
 
     def ready(self) -> Exchange:
@@ -106,10 +106,10 @@ def _object(reply: Reply) -> dict[str, _Json]:
     try:
         # A string output that is not UTF-8 makes TensorFlow Serving's body not UTF-8; its bytes survive this.
         document = json.loads(reply.body.decode("utf-8", "surrogateescape"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
         raise Internal(f"The server's answer is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise Internal(f"The server's answer is not a JSON object: {document!r:.80}")
+        raise Internal(f"The server's answer is not a JSON object: {reply.body[:80]!r}")
     return document
 
 

@@ -26,7 +26,13 @@ class Retry:
 
     def backoff_s(self, attempt: int, jitter: float) -> float:
         """The wait after attempt number `attempt` (from 1), with `jitter` drawn evenly from [0, 1)."""
-        return jitter * min(self.max_backoff_s, self.initial_backoff_s * self.multiplier ** (attempt - 1))
+        if not self.initial_backoff_s:
+            return 0.0
+        try:
+            grown = self.initial_backoff_s * float(self.multiplier) ** (attempt - 1)
+        except OverflowError:  # an hour of waiting makes thousands of attempts
+            grown = self.max_backoff_s
+        return jitter * min(self.max_backoff_s, grown)
 
     def wait_s(self, error: TpuserveError, attempt: int, jitter: float, remaining_s: float | None) -> float | None:
         """Seconds to wait before the next attempt; None if there must be none.

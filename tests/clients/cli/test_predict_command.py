@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from tests.clients.model_server import Failure, ModelServer
+from tests.clients.clients_under_test import Clock
+from tests.clients.model_server import Failure, ModelServer, Served
 from tpuserve_client._proto import serving_pb2
-from tpuserve_client.cli import main
+from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
 
 ROW = [1.0, 2.0, 3.0, 4.0]
@@ -154,6 +155,7 @@ def test_image_for_a_model_that_takes_none_is_refused(
     ("content", "message"),
     [
         (b"not json", "neither JSON nor"),
+        (b"[" * 5000, "neither JSON nor"),
         (b"\x93NUMPY and no more", "not a numpy file"),
         (b"PK\x03\x04 and no more", "not a numpy file"),
         (b"\x89PNG and no more", "image cannot be read"),
@@ -175,6 +177,23 @@ def test_servers_refusal_is_one_line(server: ModelServer) -> None:
     result = predict({"x": [ROW]}, "affine")
     assert result.exit_code == 1
     assert result.stderr == "Error: NOT_FOUND: Servable not found for request: Latest(m)\n"
+
+
+def test_timeout_spans_all_requests_of_the_command(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata that an image needs takes more than all of the time: nothing is left to predict in."""
+    clock = Clock()
+    monkeypatch.setattr(connection, "monotonic", clock)
+    begin = server.begin
+
+    def slowly(served: Served) -> Failure | None:
+        clock.sleep(31.0)
+        return begin(served)
+
+    monkeypatch.setattr(server, "begin", slowly)
+    result = predict(png(np.zeros((2, 2), np.uint8)), "single", "--timeout", "30")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: DEADLINE_EXCEEDED")
+    assert server.methods() == ["GetModelMetadata"]
 
 
 @pytest.mark.parametrize("arguments", [["m"], ["m", "-i", "/no/such/file"], ["m", "-i", "-", "--version", "x"]])

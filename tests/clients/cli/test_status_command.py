@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.clients.model_server import Failure, ModelServer
+from tests.clients.clients_under_test import Clock
+from tests.clients.model_server import Failure, ModelServer, Served
 from tpuserve_client._proto import serving_pb2
-from tpuserve_client.cli import main
+from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
 
 
@@ -68,6 +69,24 @@ def test_wait_in_vain_is_one_line(server: ModelServer) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("arguments", [[], ["affine"]])
+def test_timeout_spans_the_wait_and_what_follows(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(connection, "monotonic", clock)
+    begin = server.begin
+
+    def slowly(served: Served) -> Failure | None:
+        clock.sleep(31.0)
+        return begin(served)
+
+    monkeypatch.setattr(server, "begin", slowly)
+    result = CliRunner().invoke(main, ["status", *arguments, "--wait", "--timeout", "30"])
+    assert result.exit_code == 1
+    assert len(server.methods()) == 1  # the probe that found it ready; no time was left to ask again
+
+
 def test_unknown_model_is_one_line(server: ModelServer) -> None:
     server.failures.append(Failure(Code.NOT_FOUND, "Could not find any versions\nof model x"))
     result = CliRunner().invoke(main, ["status", "x"])
@@ -75,7 +94,16 @@ def test_unknown_model_is_one_line(server: ModelServer) -> None:
     assert result.stderr == "Error: NOT_FOUND: Could not find any versions of model x\n"
 
 
-@pytest.mark.parametrize("arguments", [["--version", "1"], ["m", "--address", "ftp://x"], ["m", "--timeout", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version", "1"],
+        ["m", "--address", "ftp://x"],
+        ["m", "--address", "http://h:abc"],
+        ["m", "--address", "http://h:99999"],
+        ["m", "--timeout", "0"],
+    ],
+)
 def test_wrong_usage_exits_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["status", *arguments]).exit_code == 2
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TypeVar
 
 import click
@@ -38,9 +39,15 @@ def connection_options(command: F) -> F:
         default=30.0,
         show_default=True,
         metavar="SECONDS",
-        help="Give up after this long, retries included.",
+        help="Give up after this long, all requests and retries together.",
     )
     return address(timeout(command))
+
+
+def countdown(timeout_s: float) -> Callable[[], float]:
+    """What is left of `timeout_s` seconds, from now on, whenever it is called; negative once they are over."""
+    expires = monotonic() + timeout_s
+    return lambda: expires - monotonic()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import binascii
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
@@ -47,13 +48,13 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile:
         if content.startswith(_NPZ):
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return FileInputs(dict(arrays))
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidArgument(f"{name} is not a numpy file that can be read: {error}") from None
     if content.startswith(_IMAGES) or content[8:12] == b"WEBP":
         return ImageFile(content)
     try:
         return json_inputs(json.loads(content))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{name} is neither JSON nor .npy, .npz or an image: {error}") from None
 
 

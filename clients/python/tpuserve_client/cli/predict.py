@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import click
 
-from tpuserve_client.cli.connection import connection_options, one_line_errors
+from tpuserve_client.cli.connection import connection_options, countdown, one_line_errors
 from tpuserve_client.cli.image import image_input
 from tpuserve_client.cli.input_file import FileInputs, ImageFile, read_input
 from tpuserve_client.cli.render import prediction_document, save_arrays, show_prediction
@@ -53,17 +53,25 @@ def predict(
     """
     if version is not None and label is not None:
         raise click.UsageError("--version and --label exclude each other.")
-    with one_line_errors(), Client(address, timeout_s=timeout_s) as client:
+    with one_line_errors(), Client(address) as client:
         given = read_input(file)
+        remaining_s = countdown(timeout_s)  # a file that comes slowly through a pipe is not the server's fault
         name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
         inputs: Inputs
         if isinstance(given, ImageFile):
-            signature = client.metadata(model, version=version, label=label).signature(name)
+            metadata = client.metadata(model, version=version, label=label, timeout_s=remaining_s())
+            signature = metadata.signature(name)
             inputs = image_input(given.content, signature, scale=not no_scale)
         else:
             inputs = given.inputs
         prediction = client.predict(
-            model, inputs, version=version, label=label, signature_name=name, output_filter=outputs
+            model,
+            inputs,
+            version=version,
+            label=label,
+            signature_name=name,
+            output_filter=outputs,
+            timeout_s=remaining_s(),
         )
         if save is not None:
             save_arrays(save, prediction)

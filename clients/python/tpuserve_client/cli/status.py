@@ -5,10 +5,10 @@ import sys
 
 import click
 
-from tpuserve_client.cli.connection import connection_options, one_line_errors
+from tpuserve_client.cli.connection import connection_options, countdown, one_line_errors
 from tpuserve_client.cli.render import show_versions, versions_document
 from tpuserve_client.client import Client
-from tpuserve_client.model import State
+from tpuserve_client.model import State, VersionStatus
 
 
 @click.command(short_help="Show whether the server, or a model, is ready.")
@@ -24,26 +24,27 @@ def status(model: str | None, address: str, timeout_s: float, version: int | Non
     """
     if model is None and version is not None:
         raise click.UsageError("--version needs a MODEL.")
-    with one_line_errors(), Client(address, timeout_s=timeout_s) as client:
+    remaining_s = countdown(timeout_s)
+    with one_line_errors(), Client(address) as client:
         if wait:
             client.wait_until_ready(timeout_s, model, version=version)
-        is_ready = (
-            _show_server(client, address, as_json) if model is None else _show_model(client, model, version, as_json)
-        )
+        if model is None:
+            is_ready = client.is_ready(timeout_s=remaining_s())
+            _show_server(address, is_ready, as_json)
+        else:
+            versions = client.status(model, version=version, timeout_s=remaining_s())
+            is_ready = any(item.state == State.AVAILABLE for item in versions)
+            _show_model(model, versions, as_json)
     sys.exit(0 if is_ready else 1)
 
 
-def _show_server(client: Client, address: str, as_json: bool) -> bool:
-    is_ready = client.is_ready()
+def _show_server(address: str, is_ready: bool, as_json: bool) -> None:
     document = json.dumps({"address": address, "ready": is_ready})
     click.echo(document if as_json else f"{address} is {'ready' if is_ready else 'not ready'}")
-    return is_ready
 
 
-def _show_model(client: Client, model: str, version: int | None, as_json: bool) -> bool:
-    versions = client.status(model, version=version)
+def _show_model(model: str, versions: tuple[VersionStatus, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(versions_document(model, versions)))
     else:
         show_versions(model, versions)
-    return any(item.state == State.AVAILABLE for item in versions)
