@@ -1,6 +1,8 @@
 """The arrays that a load test sends: read from a file, or random ones that fit the model's signature."""
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +16,8 @@ from tpuserve_client.tensor import as_array
 
 # Random integers stay below this: most often they are indices into some table, and every table has ten rows.
 MAX_RANDOM_INTEGER = 10
+# What numpy raises for a file that is cut short or broken, and what json does for thousands of nested brackets.
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
 _SUFFIXES = (".npz", ".npy", ".json")
 
 _Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
@@ -33,7 +37,7 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
         raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")
     try:
         values = _from_json(path, signature) if path.suffix == ".json" else _from_numpy(path, signature)
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise BadInput(f"{path}: {error}") from None
     _check_names(values, signature)
     return {name: fit(array, signature.inputs[name]) for name, array in values.items()}
@@ -67,11 +71,12 @@ def fit(array: Array, spec: TensorSpec) -> Array:
 
 
 def _from_numpy(path: Path, signature: Signature) -> dict[str, Array]:
-    loaded = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {_only_input(signature): as_array(loaded)}
-    with loaded:
-        return {name: as_array(loaded[name]) for name in loaded.files}
+    with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {_only_input(signature): as_array(loaded)}
+        with loaded:
+            return {name: as_array(loaded[name]) for name in loaded.files}
 
 
 def _from_json(path: Path, signature: Signature) -> dict[str, Array]:

@@ -16,10 +16,10 @@ from tpuserve_loadtests.inputs import BadInput, has_rows, random_inputs
 
 Protocol: TypeAlias = Literal["grpc", "rest"]
 
-# Different requests that are sent in turn; few enough to be encoded at once and kept in memory.
+# Different requests that are sent in turn; few and small enough to be encoded at once and kept in memory.
 MAX_REQUESTS = 1024
+MAX_REQUESTS_BYTES = 64 * 2**20  # as encoded, all protocols together; one request there is, however large
 RANDOM_REQUESTS = 32
-RANDOM_REQUESTS_BYTES = 64 * 2**20
 RANDOM_SEED = 20
 
 _WIRES: dict[Protocol, Wire] = {"grpc": GrpcWire(), "rest": RestWire()}
@@ -45,7 +45,8 @@ def build_workload(
     """Encode requests of `rows` rows (1 unless told) from `inputs`, or from random arrays that fit the signature.
 
     More rows in `inputs` than in a request make several requests; fewer are repeated. A model without a batch
-    dimension is sent the inputs as they are. BadInput where that cannot be done.
+    dimension is sent the inputs as they are. There are at most MAX_REQUESTS requests, and as many as MAX_REQUESTS_BYTES
+    hold. BadInput where that cannot be done.
     """
     if not has_rows(signature):
         if rows not in (None, 1):
@@ -55,9 +56,20 @@ def build_workload(
         requests = _slices(inputs, rows or 1)
     else:
         requests = _random_requests(signature, rows or 1)
-    calls = [PredictCall(spec, request, signature.name) for request in requests]
-    exchanges = {protocol: tuple(map(_WIRES[protocol].predict, calls)) for protocol in protocols}
-    return Workload(spec, rows or 1, exchanges)
+    calls = (PredictCall(spec, request, signature.name) for request in requests)
+    return Workload(spec, rows or 1, _encoded(calls, protocols))
+
+
+def _encoded(calls: Iterator[PredictCall], protocols: tuple[Protocol, ...]) -> dict[Protocol, tuple[Exchange, ...]]:
+    encoded: list[tuple[Exchange, ...]] = []
+    size_bytes = 0
+    for call in calls:
+        request = tuple(_WIRES[protocol].predict(call) for protocol in protocols)
+        size_bytes += sum(len(exchange.body) for exchange in request)
+        if encoded and size_bytes > MAX_REQUESTS_BYTES:
+            break
+        encoded.append(request)
+    return dict(zip(protocols, zip(*encoded, strict=True), strict=True))
 
 
 def _slices(inputs: Mapping[str, Array], rows: int) -> Iterator[dict[str, Array]]:
@@ -72,8 +84,5 @@ def _slices(inputs: Mapping[str, Array], rows: int) -> Iterator[dict[str, Array]
 
 def _random_requests(signature: Signature, rows: int) -> Iterator[dict[str, Array]]:
     random = np.random.default_rng(RANDOM_SEED)
-    first = random_inputs(signature, rows, random)
-    yield first
-    size_bytes = max(sum(array.nbytes for array in first.values()), 1)
-    for _ in range(min(RANDOM_REQUESTS, RANDOM_REQUESTS_BYTES // size_bytes) - 1):
+    for _ in range(RANDOM_REQUESTS):
         yield random_inputs(signature, rows, random)

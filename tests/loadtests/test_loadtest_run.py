@@ -119,6 +119,15 @@ def test_what_cannot_be_run_is_exit_code_2(server: Doubling, arguments: list[str
     assert "Traceback" not in run.stderr
 
 
+def test_input_cut_short_is_exit_code_2(server: Doubling, tmp_path: Path) -> None:
+    for name, content in {"x.npy": b"", "x.npz": b"PK\x03\x04"}.items():
+        (tmp_path / name).write_bytes(content)
+        run = loadtest("--grpc", server.grpc_address, MODEL, "--input", str(tmp_path / name))
+        assert run.returncode == 2
+        assert name in run.stderr
+        assert "Traceback" not in run.stderr
+
+
 def _heed_ctrl_c() -> None:
     # Started by a script in the background, as in some CI, this process ignores SIGINT, and its children would, too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

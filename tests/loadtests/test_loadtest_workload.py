@@ -10,7 +10,7 @@ from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
-from tpuserve_loadtests.workload import RANDOM_REQUESTS, Protocol, Workload, build_workload
+from tpuserve_loadtests.workload import MAX_REQUESTS_BYTES, RANDOM_REQUESTS, Protocol, Workload, build_workload
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))
@@ -59,6 +59,22 @@ def test_random_requests_differ_from_each_other_and_not_from_run_to_run() -> Non
 def test_huge_random_requests_are_made_once() -> None:
     huge = TensorSpec("x", FLOAT, (None, 8 * 2**20))
     assert len(build_workload(SPEC, signature(huge), ("grpc",), rows=3).exchanges["grpc"]) == 1
+
+
+@pytest.mark.parametrize("protocols", [("grpc",), ("grpc", "rest")])
+def test_requests_from_a_file_hold_no_more_bytes_than_random_ones(protocols: tuple[Protocol, ...]) -> None:
+    images = np.broadcast_to(np.float32(0.1), (1024, 224, 224, 3))
+    spec = TensorSpec("x", FLOAT, (None, 224, 224, 3))
+    exchanges = build_workload(SPEC, signature(spec), protocols, inputs={"x": images}).exchanges
+    counts = {len(of_protocol) for of_protocol in exchanges.values()}
+    assert len(counts) == 1  # the same requests for each protocol
+    sizes = [sum(len(exchange.body) for exchange in request) for request in zip(*exchanges.values(), strict=True)]
+    assert MAX_REQUESTS_BYTES - max(sizes) < sum(sizes) <= MAX_REQUESTS_BYTES
+
+
+def test_small_requests_from_a_file_are_all_kept() -> None:
+    x = np.arange(400, dtype=np.float32).reshape(200, 2)
+    assert len(build_workload(SPEC, signature(X), ("grpc",), inputs={"x": x}).exchanges["grpc"]) == 200
 
 
 @pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_), STRING])
@@ -110,6 +126,32 @@ def test_numpy_files_are_read_and_take_the_models_dtype(tmp_path: Path) -> None:
         got = read_inputs(tmp_path / name, signature(X))["x"]
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4, 20, 100, -30])
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_numpy_files_cut_short_are_refused(tmp_path: Path, suffix: str, kept: int) -> None:
+    path = tmp_path / f"x{suffix}"
+    x = np.ones((50, 2), np.float32)
+    np.savez(path, x=x) if suffix == ".npz" else np.save(path, x)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(BadInput, match=str(path)):
+        read_inputs(path, signature(X))
+
+
+def test_compressed_file_with_broken_content_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.arange(4000, dtype=np.float32).reshape(-1, 2))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[60:600] = b"\xff" * 540
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(BadInput, match=r"x\.npz"):
+        read_inputs(tmp_path / "x.npz", signature(X))
+
+
+def test_bottomless_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[" * 5000)
+    with pytest.raises(BadInput, match=r"x\.json"):
+        read_inputs(tmp_path / "x.json", signature(X))
 
 
 def test_rows_of_several_inputs_become_columns(tmp_path: Path) -> None:
