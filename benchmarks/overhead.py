@@ -1,6 +1,6 @@
 """What the server costs beyond its hosts: a small MLP over gRPC and REST beside a byte echo, on both hosts. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/overhead.py [--quick] [--json]`. About 6 minutes; `--quick` about 2.
+Run from anywhere: `.venv/bin/python benchmarks/overhead.py [--quick] [--json]`. About 4 minutes; `--quick` about 2.
 Everything is started here, on loopback, and stopped again whatever happens.
 """
 

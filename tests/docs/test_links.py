@@ -1,24 +1,25 @@
 """Every link from one of the repository's Markdown files to another file leads somewhere."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.dockerfile import ROOT
 
+# Ours, one by one: what is installed or downloaded beside them (.venv, .demo) belongs to other people.
+FOLDERS = ("benchmarks", "clients", "deploy", "docs", "examples", "exporter", "loadtests", "server", "tests")
+BUILT = ("build", "dist", "node_modules")
+
 
 def markdown_files() -> list[Path]:
-    """The Markdown files git knows; those it ignores belong to other people's packages."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [Path(line) for line in sorted(listed.stdout.splitlines())]
+    """The repository's Markdown files, relative to its root; needs no git, so it works in a source archive too."""
+    found = list(ROOT.glob("*.md")) + [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
+    return sorted(path for path in (item.relative_to(ROOT) for item in found) if not _is_foreign(path))
+
+
+def _is_foreign(path: Path) -> bool:
+    return any(part.startswith(".") or part in BUILT or part.endswith(".egg-info") for part in path.parts)
 
 
 def anchor(heading: str) -> str:
@@ -38,3 +39,15 @@ def test_links_lead_somewhere(path: Path) -> None:
         if fragment:
             headings = re.findall(r"^#+ (.*)$", found.read_text(), flags=re.MULTILINE)
             assert fragment in map(anchor, headings), f"{path}: {target}"
+
+
+def test_files_are_found_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = set(map(str, markdown_files()))
+    assert {"README.md", "docs/client.md", "clients/python/README.md"} <= found
+    assert not any(path.startswith(".") for path in found)
+
+
+def test_every_folder_with_documents_is_looked_into() -> None:
+    tops = [top for top in ROOT.iterdir() if top.is_dir() and top.name not in BUILT and not top.name.startswith(".")]
+    assert {top.name for top in tops if any(top.rglob("*.md"))} <= set(FOLDERS)
