@@ -11,7 +11,7 @@ Backend: TypeAlias = Literal["envoy", "python"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A host, and one sentence on why it was taken."""
+    """A host, and why it was taken, in words that go on after `envoy: `."""
 
     backend: Backend
     reason: str
@@ -20,13 +20,13 @@ class Selection:
 def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
     """Resolve `--host_backend`. Raises HostError when Envoy was asked for and cannot run. Takes 0.1 s, blocking."""
     if asked == "python":
-        return Selection("python", "It was asked for.")
+        return Selection("python", "asked for")
     obstacle = envoy_obstacle()
     if obstacle is None:
-        return Selection("envoy", "It was asked for." if asked == "envoy" else "Everything it needs is here.")
+        return Selection("envoy", "asked for" if asked == "envoy" else "everything it needs is here")
     if asked == "envoy":
         raise obstacle
-    return Selection("python", f"Envoy cannot serve here. {obstacle}")
+    return Selection("python", f"Envoy cannot serve here: {obstacle}")
 
 
 def envoy_obstacle() -> HostError | None:
