@@ -22,8 +22,15 @@ _CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
 _UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
 
 
+class NoAnswerYet(OSError):
+    """Envoy is too busy to answer in time. No TimeoutError: that would pass for the end of whatever a caller waits."""
+
+
 class EnvoyAdmin:
-    """Blocking calls that take milliseconds. Raise OSError or http.client.HTTPException when Envoy does not answer."""
+    """Blocking calls that take milliseconds. Raise OSError or http.client.HTTPException when Envoy does not answer.
+
+    Of these NoAnswerYet is the one after which asking again may help.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,13 +77,20 @@ class EnvoyAdmin:
             connection.request(method, path)
             response = connection.getresponse()
             return response.status, response.read()
+        except TimeoutError as error:
+            raise NoAnswerYet(f"No answer to {path} within {_TIMEOUT_S:g} s") from error
         finally:
             connection.close()
 
 
 async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> None:
     """Send clients away, then wait: for `finish`, for Envoy's last byte, for who might be sending just now."""
-    await asyncio.to_thread(admin.say_farewell)
+
+    def farewell_is_said() -> bool:
+        admin.say_farewell()
+        return True
+
+    await until(farewell_is_said)
     gone_at_s = time.monotonic() + FAREWELL_S
     await finish()
     await until(admin.is_quiet)
@@ -86,9 +100,19 @@ async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> Non
 
 
 async def until(answer: Callable[[], bool]) -> None:
-    """Ask in another thread until the answer is yes: the admin interface has nothing that one could wait on."""
-    while not await asyncio.to_thread(answer):  # noqa: ASYNC110
+    """Ask in another thread until the answer is yes: the admin interface has nothing that one could wait on.
+
+    No answer yet is no yes. Whoever cannot wait without end brings a timeout.
+    """
+    while not await asyncio.to_thread(_is_yes, answer):  # noqa: ASYNC110
         await asyncio.sleep(_ASK_AGAIN_S)
+
+
+def _is_yes(answer: Callable[[], bool]) -> bool:
+    try:
+        return answer()
+    except NoAnswerYet:
+        return False
 
 
 def _written(address: dict[str, Any]) -> str:

@@ -1,14 +1,16 @@
 """The admin interface of a real Envoy."""
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.server.hosts.plain_envoy import plain_envoy
+from tpuserve_server.hosts import envoy_admin
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain, until
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, NoAnswerYet, drain, until
 
 
 @pytest.fixture
@@ -35,6 +37,42 @@ def connect(listening: Listening) -> socket.socket:
 
 def test_no_envoy_is_not_live(tmp_path: Path) -> None:
     assert not EnvoyAdmin(tmp_path / "admin.sock").is_live()
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[socket.socket]:
+    """An admin socket behind which nobody answers."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "admin.sock"))
+        server.listen()
+        server.setblocking(False)
+        yield server
+
+
+def test_slow_answer_does_not_pass_for_the_end_of_the_callers_own_timeout(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envoy_admin, "_TIMEOUT_S", 0.05)
+    with pytest.raises(NoAnswerYet) as raised:
+        EnvoyAdmin(tmp_path / "admin.sock").is_quiet()
+    assert not isinstance(raised.value, TimeoutError)
+    assert str(raised.value).endswith("within 0.05 s")
+
+
+async def test_drain_asks_again_where_the_answer_is_slow(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envoy_admin, "_TIMEOUT_S", 0.05)
+    draining = asyncio.create_task(drain(EnvoyAdmin(tmp_path / "admin.sock"), nothing))
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        connection, _ = await loop.sock_accept(silent)
+        with connection:
+            connection.setblocking(False)
+            assert (await loop.sock_recv(connection, 4096)).startswith(b"POST /drain_listeners")
+            assert await loop.sock_recv(connection, 4096) == b""  # It has given up on this one.
+    assert not draining.done()
+    draining.cancel()
 
 
 async def test_addresses_are_those_it_found(admin: EnvoyAdmin, tmp_path: Path) -> None:
