@@ -14,10 +14,12 @@ _ERRORS = {
     "404": "No such model or version",
     "413": "The body is over the limit",
     "429": "A quota is spent",
+    "500": "The model failed, or the server did",
+    "501": "The model has a type that JSON has no form for",
     "503": "Not now: loading, draining or overloaded",
     "504": "The deadline passed",
 }
-_LOOK_UP_ERRORS = ("400", "404")
+_LOOK_UP_ERRORS = ("400", "404", "500")
 
 _MODEL = {
     "name": "model",

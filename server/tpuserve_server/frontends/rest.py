@@ -60,6 +60,8 @@ class _RestApp(FastAPI):
             title="tpuserve",
             version=version("tpuserve-server"),
             summary="TensorFlow Serving's REST API, and a few operations.",
+            # A redirect would name the host and the scheme that a proxy spoke to, and has no JSON form.
+            redirect_slashes=False,
             exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
         )
         self._v1 = v1

@@ -13,7 +13,17 @@ import pytest
 from openapi_spec_validator import validate
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
-from tpuserve_server.core.errors import Code, DeadlineExceeded, Internal, ResourceExhausted, ServingError, Unavailable
+from tpuserve_server.core.errors import (
+    Code,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+    Unimplemented,
+)
 from tpuserve_server.core.types import ServableId, State, VersionStatus
 from tpuserve_server.frontends import rest_v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
@@ -168,6 +178,9 @@ async def test_bad_requests_have_upstreams_status_and_text(
         (ResourceExhausted("quota"), 429, "1"),
         (DeadlineExceeded("late"), 504, None),
         (Internal("model"), 500, None),
+        (Unimplemented("complex"), 501, None),
+        (InvalidArgument("shape"), 400, None),
+        (NotFound("unloaded"), 404, None),
     ],
 )
 async def test_what_the_service_refuses_is_told(
@@ -178,6 +191,8 @@ async def test_what_the_service_refuses_is_told(
     assert (response.status_code, error_of(response)) == (status, error.message)
     assert response.headers.get("retry-after") == retry
     assert rest.metrics.finished[0].code == error.code
+    responses = rest.app.openapi()["paths"]["/v1/models/{model}:predict"]["post"]["responses"]
+    assert responses[str(status)]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
 
 
 async def test_unexpected_error_is_logged_and_hidden(rest: Rest, caplog: pytest.LogCaptureFixture) -> None:
@@ -330,6 +345,11 @@ async def test_failing_page_hides_its_reason() -> None:
         ("GET", "/nothing", 404, "Not Found"),
         ("GET", "/v1", 404, "Not Found"),
         ("POST", "/healthz", 405, "Method Not Allowed"),
+        ("DELETE", "/readyz", 405, "Method Not Allowed"),
+        ("OPTIONS", "/metrics", 405, "Method Not Allowed"),
+        ("POST", "/docs", 405, "Method Not Allowed"),
+        ("GET", "/healthz/", 404, "Not Found"),
+        ("POST", "/readyz/", 404, "Not Found"),
     ],
 )
 async def test_errors_outside_v1_have_the_same_form(rest: Rest, method: str, path: str, status: int, text: str) -> None:
