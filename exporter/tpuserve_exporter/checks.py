@@ -1,7 +1,7 @@
 """The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,21 +46,26 @@ class Checks:
         self._progress = progress
         self._warn = warn
 
-    def run(self, source: OpenedSource, version: Path) -> CheckedVersion:
-        """Raises SessionLoadFailed, SamplesUnfit or ParityFailed."""
+    @contextlib.contextmanager
+    def open(self, version: Path) -> Iterator[SessionModel]:
+        """Load `version` into a session for as long as the body lasts. Raises SessionLoadFailed."""
         with contextlib.ExitStack() as open_models:
             with self._progress.step("Load it in a session") as step:
                 session = open_models.enter_context(open_session(version))
                 step.detail = "; ".join(str(signature) for signature in session.signatures.values())
-            python = self._load_by_python(source, version)
-            tolerance = self._choose_tolerance(session)
-            reference = source.reference or python or session
-            loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
-            checked = {
-                name: self._check(signature, session, reference, loaded, tolerance)
-                for name, signature in session.signatures.items()
-            }
-            compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
+            yield session
+
+    def run(self, source: OpenedSource, version: Path, session: SessionModel) -> CheckedVersion:
+        """Check `version`, which is open in `session`. Raises SamplesUnfit or ParityFailed."""
+        python = self._load_by_python(source, version)
+        tolerance = self._choose_tolerance(session)
+        reference = source.reference or python or session
+        loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
+        checked = {
+            name: self._check(signature, session, reference, loaded, tolerance)
+            for name, signature in session.signatures.items()
+        }
+        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
         return CheckedVersion(checked, tolerance, compute_dtype)
 
     def _load_by_python(self, source: OpenedSource, version: Path) -> PythonModel | None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks import CheckedVersion, Checks
+from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.manifest import (
     Manifest,
     ManifestCpu,
@@ -22,13 +23,13 @@ from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.publish import check_free, publish, staging_directory
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.samples import read_samples
-from tpuserve_exporter.signature import Signature
+from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.keras_file import open_keras_file
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import open_saved_model
 from tpuserve_exporter.sources.tf2_checkpoint import open_tf2_checkpoint
-from tpuserve_exporter.warmup import WARMUP_FILE, write_warmup
+from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
 
 _OPENERS = {"tf2-ckpt": open_tf2_checkpoint, "keras": open_keras_file, "savedmodel": open_saved_model}
 
@@ -62,8 +63,9 @@ class Export:
         source = self._open()
         with self._staging() as staged:
             self._write(source, staged)
-            checked = self._checks.run(source, staged)
-            records = self._warm(staged, checked)
+            with self._checks.open(staged) as session:
+                checked = self._checks.run(source, staged, session)
+                records = self._warm(staged, checked, session)
             manifest = describe_version(source, staged, checked, options.batch_sizes)
             manifest.write(staged)
             version = None if options.dry_run else self._publish(staged)
@@ -103,23 +105,21 @@ class Export:
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
 
-    def _warm(self, staged: Path, checked: CheckedVersion) -> int:
+    def _warm(self, staged: Path, checked: CheckedVersion, session: SessionModel) -> int:
         options = self._options
         if options.warmup is None and (staged / WARMUP_FILE).exists():
-            self._warn("the source's own warm-up requests are kept")
-            return 0
+            with self._progress.step("Run the source's own warm-up requests"):
+                return keep_warmup(staged, session, self._warn)
         with self._progress.step("Write warm-up requests") as step:
-            rows = max(options.batch_sizes)
-            requests = [
-                (
-                    one.signature,
-                    one.samples if options.warmup is None else read_samples(options.warmup, one.signature, rows),
-                )
-                for one in checked.signatures.values()
-            ]
-            records = write_warmup(staged, options.out_base.resolve().name, requests, options.batch_sizes)
+            name = options.out_base.resolve().name
+            records = write_warmup(staged, name, self._warmup_inputs(checked), options.batch_sizes, session)
             step.detail = f"{records} record(s)"
             return records
+
+    def _warmup_inputs(self, checked: CheckedVersion) -> Iterator[tuple[Signature, Tensors]]:
+        given, rows = self._options.warmup, max(self._options.batch_sizes)
+        for one in checked.signatures.values():
+            yield one.signature, one.samples if given is None else read_samples(given, one.signature, rows)
 
     def _publish(self, staged: Path) -> int:
         with self._progress.step("Publish") as step:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +118,57 @@ def test_exported_version_can_be_exported_again(export: Export, tiny_checkpoint:
     assert read_manifest(tmp_path / "second/1")["source"]["kind"] == "savedmodel"
 
 
+WARMUP = Path("assets.extra/tf_serving_warmup_requests")
+
+
+@pytest.mark.parametrize(
+    ("requests", "cut", "message"),
+    [
+        ([{"signature": "absent"}], 0, "record 0 is for signature 'absent'"),
+        ([{}, {"inputs": {"y": 1.0}}], 0, "record 1 has inputs ['y']"),
+        ([{"inputs": {"x": [[1.0, 2.0, 3.0]]}}], 0, "record 0 for scale fails"),
+        ([{"inputs": {"x": [[1, 2]]}}], 0, "not int32[1, 2]"),
+        ([{}] * 1001, 0, "more than 1000 records"),
+        ([{}, {}], 5, "damaged after 1 record(s)"),
+    ],
+    ids=["signature", "input", "shape", "dtype", "too many", "cut"],
+)
+def test_warmup_requests_of_the_source_that_no_server_could_run_are_refused(
+    export: Export, tensorflow: None, tmp_path: Path, requests: list[dict[str, Any]], cut: int, message: str
+) -> None:
+    source = _save_module(tmp_path / "source")
+    _save_warmup(source, [_predict_log(**request) for request in requests])
+    content = (source / WARMUP).read_bytes()
+    (source / WARMUP).write_bytes(content[: len(content) - cut])
+    finished = export(source, tmp_path / "lookup")
+    assert (finished.code, message in finished.err) == (7, True), finished.err
+    assert not (tmp_path / "lookup").exists()
+
+
+def test_of_the_sources_warmup_requests_predictions_are_kept(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    other, kept = PredictionLog(), _predict_log()
+    other.regress_log.request.model_spec.name = "m"
+    _save_warmup(source := _save_module(tmp_path / "source"), [other, kept])
+    finished = export(source, tmp_path / "lookup", "--json")
+    assert finished.code == 0, finished.out
+    assert finished.document["warmup_records"] == 1
+    assert "1 warm-up request(s) are no predictions and were left out" in finished.document["warnings"]
+    framing = 16  # of a TFRecord: the length, and a checksum of each
+    assert len((tmp_path / "lookup/1" / WARMUP).read_bytes()) == kept.ByteSize() + framing
+
+
+def test_warmup_inputs_that_the_model_refuses_are_explained(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    source = _save_number_parser(tmp_path / "source")
+    np.savez(tmp_path / "good.npz", text=np.array(["1.5", "2"]))
+    np.savez(tmp_path / "bad.npz", text=np.array(["1.5", "two"]))
+    files = ("--check", tmp_path / "good.npz", "--warmup", tmp_path / "bad.npz")
+    finished = export(source, tmp_path / "parser", *files)
+    assert (finished.code, "the warm-up request of 2 row(s) for serving_default fails" in finished.err) == (7, True)
+    assert not (tmp_path / "parser").exists()
+
+
 def test_saved_model_takes_no_options_that_would_change_it(export: Export, tensorflow: None, tmp_path: Path) -> None:
     source = _save_module(tmp_path / "source")
     for options in (("--input", "x"), ("--compute-dtype", "bfloat16"), ("--model", "m:f")):
@@ -214,6 +266,26 @@ def test_what_is_no_source_is_said_so(export: Export, tensorflow: None, tmp_path
     finished = export(source, tmp_path / "base")
     assert finished.code == 3
     assert ("its subdirectories 1 are SavedModels" in finished.err) is (kind == "a base of versions")
+
+
+def _predict_log(signature: str = "scale", inputs: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a message
+    import tensorflow as tf
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    log = PredictionLog()
+    log.predict_log.request.model_spec.signature_name = signature
+    for name, value in (inputs or {"x": [[1.0, 2.0]]}).items():
+        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    return log
+
+
+def _save_warmup(source: Path, logs: list[Any]) -> None:
+    import tensorflow as tf
+
+    (source / WARMUP).parent.mkdir()
+    with tf.io.TFRecordWriter(str(source / WARMUP)) as writer:
+        for log in logs:
+            writer.write(log.SerializeToString())
 
 
 def _save_module(path: Path) -> Path:
