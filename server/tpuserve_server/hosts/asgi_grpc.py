@@ -12,7 +12,7 @@ from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, FrameReader, f
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, is_grpc
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.interruption import Interruption
-from tpuserve_server.hosts.rpc_failure import RpcFailure, failure_of, unknown_method
+from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -86,6 +86,8 @@ class GrpcOverAsgi:
         try:
             return await method.handle(request, context)
         except asyncio.CancelledError as cancelled:
+            if self._in_flight.is_cut:
+                return SHUTTING_DOWN
             return interruption.absorb(cancelled)
         finally:
             interruption.disarm()

@@ -6,10 +6,9 @@ Envoy, runs exit hooks of libraries that complain about it.
 """
 
 import asyncio
+import contextlib
 import logging
-import os
 import socket
-import sys
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING
 from tpuserve_server.hosts.application import Application, HostError, Listening
 from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain
+from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
+from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain, until
 from tpuserve_server.hosts.envoy_channel import Channel, ChildSetup
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.rest_calls import RestCalls
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -48,12 +49,10 @@ class EnvoyEntry:
         if self._is_grpc(scope):
             return await self._grpc(scope, receive, send)
         conforming = ConformingReceive(receive, self._watch)
-        self._in_flight.begin()
         try:
             await self._rest(scope, conforming, send)
         finally:
             conforming.close()
-            self._in_flight.end()
         return None
 
     def _is_grpc(self, scope: "Scope") -> bool:
@@ -81,7 +80,7 @@ class EnvoyEntry:
         # Envoy was told to end by somebody else than the supervisor, and has closed every connection already.
         self._orders.cancel()
         await asyncio.wait([self._orders])
-        await _end_process(application, channel, 0)
+        await _end(application, channel, 0)
 
     async def _failed(self, error: Exception, channel: Channel, send: "Send") -> None:
         if not isinstance(error, HostError):
@@ -91,7 +90,7 @@ class EnvoyEntry:
         await send({"type": "lifespan.startup.failed", "message": str(error)})
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
-        self._rest = application.rest
+        self._rest = RestCalls(application.rest, self._in_flight)
         self._rpc = application.rpc
         self._grpc = GrpcOverAsgi(
             application.rpc,
@@ -114,26 +113,34 @@ class EnvoyEntry:
         application.drain()
         await asyncio.sleep(setup.options.drain_delay_s)
         await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
-        await _end_process(application, channel, code)
+        await _end(application, channel, code)
 
     async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
-        """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`."""
+        """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`; cut what is left."""
         try:
             async with asyncio.timeout(timeout_s):
                 await drain(admin, self._in_flight.finish)
+                return
         except TimeoutError:
             _log.error("Requests were still in flight after %g s: cut", timeout_s)
         except (OSError, HTTPException) as error:
             _log.error("Envoy does not answer its admin interface (%s): requests in flight are cut", error)
+        await self._cut(admin)
+
+    async def _cut(self, admin: EnvoyAdmin) -> None:
+        """Cancel what is in flight, and wait a moment for the answers that say so to leave."""
+        self._in_flight.cut()
+        with contextlib.suppress(OSError, HTTPException):  # A TimeoutError, too, is an OSError.
+            async with asyncio.timeout(CUT_TIMEOUT_S):
+                await self._in_flight.finish()
+                await until(admin.is_quiet)
 
 
-async def _end_process(application: Application, channel: Channel, code: int) -> None:
+async def _end(application: Application, channel: Channel, code: int) -> None:
     try:
-        await application.stop()
+        await stop_in_time(application)
     except Exception:  # Nothing is left to do about it, and the process must end.
         _log.exception("The application could not stop in order")
         code = 1
     await channel.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_process(code)

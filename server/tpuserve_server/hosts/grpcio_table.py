@@ -63,6 +63,10 @@ class TableHandler(grpc.GenericRpcHandler):
             self._in_flight.begin()
             try:
                 return await method.handle(request, self._call_context(context))
+            except asyncio.CancelledError:
+                if not self._in_flight.is_cut:
+                    raise
+                await _abort(context, SHUTTING_DOWN)
             except Exception as error:  # A front-end's edge: whatever it is, the caller gets a status.
                 await _abort(context, failure_of(error, path))
             finally:

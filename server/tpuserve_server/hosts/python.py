@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import math
-import os
+import logging
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,14 +12,18 @@ import grpc.aio
 import uvicorn
 import uvloop
 
-from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_socket_path, join, listen
+from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_free, check_socket_path, join, listen
 from tpuserve_server.hosts.application import Application, HostError, HostOptions, Listening
+from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
 from tpuserve_server.hosts.grpcio_table import TableHandler
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.hosts.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp
+
+_log = logging.getLogger(__name__)
 
 # Clients that keep connections open should be the ones to close them: a request may be on its way when we do.
 _KEEP_ALIVE_S = 3600
@@ -34,51 +36,75 @@ _BUSY_S = 0.1
 def run(application_factory: Callable[[], Application], options: HostOptions) -> int:
     """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; for the main thread.
 
-    `application_factory` is called on the event loop. A second signal ends the process at once.
+    `application_factory` is called on the event loop, once it is known that the ports can be had. A second signal ends
+    the process at once; so does this, after the drain, where a thread would hold an orderly exit.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(_serve(application_factory, options))
-        except HostError as error:
-            click.echo(f"tpuserve: {error}", err=True)
-            return 1
-    return 0
+    try:
+        check_free(options)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(application_factory, options))
+    except HostError as error:
+        _complain(error)
+        return 1
 
 
-async def _serve(application_factory: Callable[[], Application], options: HostOptions) -> None:
-    signals = StopSignals(_exit_now)
+async def _serve(application_factory: Callable[[], Application], options: HostOptions) -> int:
+    signals = StopSignals(end_process)
     application = application_factory()
     await application.start()
+    code, in_order = 0, False
     try:
-        in_flight = InFlight()
-        grpc_server = _GrpcServer(application, options, in_flight)
-        rest_server = _RestServer(application.rest, options, in_flight)
-        await grpc_server.start()
-        await rest_server.start()
-        application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address))
-        await signals.first()
-        application.drain()
-        await asyncio.sleep(options.drain_delay_s)
-        await _drain(grpc_server, rest_server, in_flight, options.drain_timeout_s)
-    finally:
-        await application.stop()
+        in_order = await _carry(application, options, signals)
+    except Exception as error:  # Whatever it is, the process must end, and what was started may hold it.
+        code = _complain(error)
+    try:
+        in_order &= await stop_in_time(application)
+    except Exception as error:  # As above.
+        code = _complain(error)
+    if not in_order:
+        end_process(code)
+    return code
 
 
-async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> None:
+def _complain(error: Exception) -> int:
+    """Say it, in one line where it is for an operator; the exit code."""
+    if isinstance(error, HostError):
+        click.echo(f"tpuserve: {error}", err=True)
+    else:
+        _log.error("The server ends by an unexpected error", exc_info=error)
+    return 1
+
+
+async def _carry(application: Application, options: HostOptions, signals: StopSignals) -> bool:
+    """Open the ports, serve until a signal comes, drain; whether every call was answered in time."""
+    in_flight = InFlight()
+    grpc_server = _GrpcServer(application, options, in_flight)
+    rest_server = _RestServer(application.rest, options, in_flight)
+    await grpc_server.start()
+    await rest_server.start()
+    application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address))
+    await signals.first()
+    application.drain()
+    await asyncio.sleep(options.drain_delay_s)
+    return await _drain(grpc_server, rest_server, in_flight, options.drain_timeout_s)
+
+
+async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> bool:
     """Send clients away, wait for what is in flight, cut what is left after `timeout_s`, close the ports."""
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(grpc_server.say_farewell(), rest_server.stop(), in_flight.finish())
     except TimeoutError:
         click.echo(f"tpuserve: Requests were still in flight after {timeout_s:g} s: cut.", err=True)
-    await grpc_server.stop()
-
-
-def _exit_now(code: int) -> None:
-    """End without waiting for anything: threads that run a model would hold an orderly exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    else:
+        await grpc_server.stop()
+        return True
+    in_flight.cut()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CUT_TIMEOUT_S):
+            await in_flight.finish()
+            await grpc_server.stop()
+    return False
 
 
 class _GrpcServer:
@@ -136,7 +162,7 @@ class _RestServer(uvicorn.Server):
     """uvicorn in somebody else's event loop, which also owns the signals."""
 
     def __init__(self, app: "ASGIApp", options: HostOptions, in_flight: InFlight) -> None:
-        self._calls = _CountedCalls(app, in_flight)
+        self._calls = RestCalls(app, in_flight)
         super().__init__(
             uvicorn.Config(
                 self._calls,
@@ -149,7 +175,6 @@ class _RestServer(uvicorn.Server):
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(options.drain_timeout_s),
             )
         )
         self._socket: socket.socket | None = None
@@ -187,24 +212,3 @@ class _RestServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._up.set()
-
-
-class _CountedCalls:
-    """Counts the calls to an ASGI application, and asks clients to close their connections once it is time."""
-
-    def __init__(self, app: "ASGIApp", in_flight: InFlight) -> None:
-        self._app = app
-        self._in_flight = in_flight
-        self.farewell = False
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        async def send_farewell(message: "Message") -> None:
-            if self.farewell and message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
-        self._in_flight.begin()
-        try:
-            await self._app(scope, receive, send_farewell)
-        finally:
-            self._in_flight.end()

@@ -7,7 +7,9 @@ import asyncio
 import dataclasses
 import json
 import os
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +57,8 @@ class EchoApplication:
 
     async def start(self) -> None:
         say("start")
+        if port := os.environ.get("ECHO_TAKES_PORT"):
+            self._taken = socket.create_server(("127.0.0.1", int(port)))
 
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
@@ -65,6 +69,11 @@ class EchoApplication:
 
     async def stop(self) -> None:
         say("stop", answered=self.answered)
+        if os.environ.get("ECHO_NEVER_STOPS"):
+            # As a model that is stuck: in a thread, which nothing can cancel.
+            await asyncio.to_thread(threading.Event().wait)
+        if os.environ.get("ECHO_CANNOT_STOP"):
+            raise ZeroDivisionError("a bug in stop")
 
     async def unary(self, request: bytes, _context: CallContext) -> bytes:
         self.answered += 1
@@ -123,7 +132,7 @@ class EchoApplication:
             raise
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """POST echoes up to a limit; /ready tells; /open lets held calls go; /held waits for its client to leave."""
+        """POST echoes up to a limit; /ready tells; /held waits for its client to leave, /stuck for /open."""
         limit = 1 << 20 if scope["path"] == "/limited" else 1 << 40
         body = bytearray()
         while len(body) <= limit:
@@ -137,6 +146,9 @@ class EchoApplication:
         if scope["path"] == "/held":
             say("held")
             say((await receive())["type"])
+        if scope["path"] == "/stuck":
+            say("held")
+            await self._gate.wait()
         self.answered += 1
         await send({"type": "http.response.start", "status": status, "headers": [(b"x-echo", b"1")]})
         await send({"type": "http.response.body", "body": bytes(body) if status == 200 else b""})

@@ -38,7 +38,12 @@ class HostProcess:
     @classmethod
     def started(cls, backend: str, **options: object) -> Self:
         """Start on free ports and wait until they are open."""
-        host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options})
+        return cls.started_in(None, backend, **options)
+
+    @classmethod
+    def started_in(cls, environment: dict[str, str] | None, backend: str, **options: object) -> Self:
+        """As `started`, with an environment of its own."""
+        host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options}, environment)
         host.listening = host.wait_for("announce")
         return host
 
@@ -97,8 +102,8 @@ class HostProcess:
 
 
 @contextmanager
-def running(backend: str, **options: object) -> Iterator[HostProcess]:
-    host = HostProcess.started(backend, **options)
+def running(backend: str, environment: dict[str, str] | None = None, **options: object) -> Iterator[HostProcess]:
+    host = HostProcess.started_in(environment, backend, **options)
     try:
         yield host
     finally:

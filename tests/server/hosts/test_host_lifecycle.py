@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -120,8 +121,70 @@ def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
         held = unary(channel, "Held").future(b"")
         host.wait_for("held")
         host.terminate()
+        assert held.code() is grpc.StatusCode.UNAVAILABLE
+        assert held.details() == "The server is shutting down"
         assert host.exit_code() == 0
-        assert held.exception(PATIENCE_S) is not None
+
+
+def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
+    with running(backend, drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(httpx.get, f"{host.rest}/stuck", timeout=PATIENCE_S)
+        host.wait_for("held")
+        host.terminate()
+        answer = stuck.result(PATIENCE_S)
+        assert (answer.status_code, answer.json()) == (503, {"error": "The server is shutting down"})
+        assert host.exit_code() == 0
+    assert any("Requests were still in flight after 0.3 s: cut" in line for line in host.errors)
+
+
+def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
+    size = 32 << 20
+    with running(backend, drain_timeout_s=0.3) as host:
+        address, port = host.listening["rest"].split(":")
+        with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
+            assert client.recv(1)
+            host.terminate()
+            assert host.exit_code() == 0
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_application_that_never_stops_does_not_hold_the_process(backend: str, cut: bool) -> None:
+    environment = {**os.environ, "ECHO_NEVER_STOPS": "1"}
+    with running(backend, environment, drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
+        if cut:
+            stuck = pool.submit(httpx.get, f"{host.rest}/stuck", timeout=PATIENCE_S)
+            host.wait_for("held")
+        host.terminate()
+        if cut:
+            assert stuck.result(PATIENCE_S).status_code == 503
+        assert host.exit_code() == 0
+        assert_gone(host.serving_pid())
+    [said] = [line for line in host.errors if "The application did not stop within 5 s" in line]
+    assert said.endswith("Threads still running: uvloop_0\n")
+
+
+def test_application_that_cannot_stop_is_an_error(backend: str) -> None:
+    with running(backend, {**os.environ, "ECHO_CANNOT_STOP": "1"}) as host:
+        host.terminate()
+        assert host.exit_code() == 1
+    assert any("a bug in stop" in line for line in host.errors)
+
+
+def test_port_lost_while_the_application_started_is_said_and_ends_the_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "ECHO_TAKES_PORT": str(port), "ECHO_NEVER_STOPS": "1"}
+    host = HostProcess("python", {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": port}, environment)
+    assert host.exit_code() == 1
+    assert host.errors[0].startswith(f"tpuserve: Cannot listen for REST on 127.0.0.1:{port}: it is in use.")
+
+
+def test_orphaned_envoy_ends_although_its_application_never_stops() -> None:
+    with running("envoy", {**os.environ, "ECHO_NEVER_STOPS": "1"}) as host:
+        host.process.kill()
+        host.wait_for("stop")
+        assert_gone(host.serving_pid())
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
@@ -160,6 +223,8 @@ def test_taken_port_is_said_in_one_line(backend: str) -> None:
             assert host.exit_code() == 1
             last = host.errors[-1]
             assert last.startswith("tpuserve: Cannot listen for ")
+            with pytest.raises(AssertionError, match="ended before it said 'start'"):
+                host.wait_for("start")  # Before the application, for models take long to load.
             assert last.endswith(f"on 127.0.0.1:{port}: it is in use. Stop what uses it or choose another port.\n")
 
 

@@ -47,3 +47,37 @@ async def test_stream_that_comes_during_the_end_is_ended_soon() -> None:
     in_flight.begin()
     in_flight.begin_stream(ended.set)
     await ended.wait()
+
+
+async def test_cut_cancels_calls_and_ends_streams_instead() -> None:
+    in_flight = InFlight()
+    ended = asyncio.Event()
+
+    async def call() -> None:
+        in_flight.begin()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            in_flight.end()
+
+    async def stream() -> None:
+        in_flight.begin()
+        in_flight.begin_stream(ended.set)
+        await ended.wait()
+        in_flight.end_stream(ended.set)
+        in_flight.end()
+
+    calls = asyncio.gather(call(), call(), stream(), return_exceptions=True)
+    await asyncio.sleep(0)
+    in_flight.cut()
+    await in_flight.finish()
+    assert in_flight.is_cut
+    assert [type(result) for result in await calls] == [asyncio.CancelledError, asyncio.CancelledError, type(None)]
+
+
+async def test_cut_leaves_other_tasks_alone() -> None:
+    in_flight = InFlight()
+    in_flight.begin()
+    in_flight.end()
+    in_flight.cut()
+    await asyncio.sleep(0)
