@@ -1,11 +1,11 @@
 """A Keras model as a server sees it: one signature of named tensors in, named tensors out, written as a SavedModel."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.keras_inputs import check_distinct, input_specs, path_names
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ComputeDtype, ModelOptions
 from tpuserve_exporter.signature import Signature, Tensors
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# Names Keras counts up by itself: they differ from one build to the next, so they are no interface.
-_AUTOMATIC_INPUT = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 # Google's TPU inference converter looks the part to run on the device up by this alias.
 _DEVICE_FUNCTION_ALIAS = "tpu_func"
 
@@ -30,7 +28,7 @@ class KerasServing:
     def __init__(self, model: "keras.Model", options: ModelOptions) -> None:
         self.model = model
         self._signature_name = options.signature_name
-        self._structure, self._specs = _input_specs(model, options)
+        self._structure, self._specs = input_specs(model, options)
         self._output_names = options.outputs
         self._reference: tf.types.experimental.ConcreteFunction | None = None
 
@@ -82,81 +80,18 @@ class KerasServing:
         tensors = keras.tree.flatten(outputs)
         if len(names) != len(tensors):
             raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+        check_distinct("output", names)
         return dict(zip(names, tensors, strict=True))
 
     def _describe(self) -> str:
         return ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in self._specs.items())
 
 
-def _input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
-    """The structure the model is called with, and a spec for each of its leaves, by name."""
-    import keras
-    import tensorflow as tf
-
-    structure = _known_inputs(model)
-    if structure is None:
-        return _given_specs(options)
-    leaves = keras.tree.flatten(structure)
-    names = _input_names(structure, leaves, options)
-    specs = {name: tf.TensorSpec(leaf.shape, leaf.dtype, name=name) for name, leaf in zip(names, leaves, strict=True)}
-    return structure, specs
-
-
-def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
-    """What a Functional or built Sequential model is called with; None for a subclassed one."""
-    import keras
-
-    if isinstance(model, keras.Sequential):
-        return model.inputs[0] if model.inputs else None
-    return model.input if hasattr(model, "output_names") else None
-
-
-def build_weights(model: "keras.Model", options: ModelOptions) -> None:
-    """Call a model that has not seen its inputs once, on zeros, so that its weights are there to be restored."""
-    import tensorflow as tf
-
-    if _known_inputs(model) is not None:
-        return
-    structure, specs = _given_specs(options)
-    zeros = {
-        name: tf.zeros([1 if dim is None else dim for dim in spec.shape], spec.dtype) for name, spec in specs.items()
-    }
-    model(zeros if isinstance(structure, dict) else next(iter(zeros.values())), training=False)
-
-
-def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
-    import tensorflow as tf
-
-    specs = {
-        given.name: tf.TensorSpec(given.shape, given.dtype, name=given.name)
-        for given in options.inputs
-        if given.dtype is not None
-    }
-    if not specs:
-        raise OptionConflict("the model does not say what it is called with: give each --input 'name:dtype[batch,...]'")
-    return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
-
-
-def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: ModelOptions) -> list[str]:
-    if options.inputs:
-        if len(options.inputs) != len(leaves):
-            raise OptionConflict(
-                f"--input is given {len(options.inputs)} time(s), the model has {len(leaves)} input(s)"
-            )
-        return [given.name for given in options.inputs]
-    if isinstance(structure, Mapping):
-        return _path_names(structure)
-    named = [leaf.name for leaf in leaves]
-    if not any(_AUTOMATIC_INPUT.fullmatch(name) for name in named):
-        return named
-    return ["inputs"] if len(leaves) == 1 else [f"input_{index}" for index in range(len(leaves))]
-
-
 def _output_names(model: "keras.Model", outputs: object) -> list[str]:
     import keras
 
     if isinstance(outputs, Mapping):
-        return _path_names(outputs)
+        return path_names(outputs)
     count = len(keras.tree.flatten(outputs))
     layers = list(getattr(model, "output_names", ()))
     if not layers and isinstance(model, keras.Sequential):
@@ -164,13 +99,6 @@ def _output_names(model: "keras.Model", outputs: object) -> list[str]:
     if len(layers) == count == len(set(layers)):
         return layers
     return ["outputs"] if count == 1 else [f"output_{index}" for index in range(count)]
-
-
-def _path_names(structure: object) -> list[str]:
-    """Names of leaves in the order keras.tree flattens them; deeper ones joined by an underscore."""
-    import keras
-
-    return ["_".join(str(part) for part in path) for path, _ in keras.tree.flatten_with_path(structure)]
 
 
 def described_dtype(model: "keras.Model") -> str:

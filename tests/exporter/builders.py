@@ -112,3 +112,21 @@ def normalized() -> keras.Model:
     """`features` [batch, 3], less the mean it was adapted to and over its deviation."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, keras.layers.Normalization(name="scores")(features))
+
+
+def free_width() -> keras.Model:
+    """`features` [batch, any] → those above 0."""
+    features = keras.Input((None,), name="features")
+    return keras.Model(features, keras.layers.Activation("relu", name="positive")(features))
+
+
+def colliding() -> keras.Model:
+    """Outputs `a_b` at two depths."""
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, {"a": {"b": keras.layers.Dense(1)(features)}, "a_b": keras.layers.Dense(2)(features)})
+
+
+def dashed() -> keras.Model:
+    """An input of a name that is no Python identifier."""
+    features = keras.Input((3,), name="my-features")
+    return keras.Model(features, keras.layers.Dense(2, name="scores")(features))

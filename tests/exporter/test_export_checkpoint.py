@@ -292,6 +292,9 @@ def test_a_subclassed_model_takes_its_inputs_from_the_command_line(export: Expor
     finished = export(source, tmp_path / "sub", *model)
     assert finished.code == 2
     assert "--input 'name:dtype[batch,...]'" in finished.err
+    for some in (("x",), ("x:float32[batch,3]", "z")):
+        finished = export(source, tmp_path / "sub", *model, *(part for name in some for part in ("--input", name)))
+        assert (finished.code, "give each --input" in finished.err) == (2, True)
     finished = export(source, tmp_path / "sub", *model, "--input", "x:float32[batch,3]", "--output", "y")
     assert finished.code == 0, finished.err
     rows = np.eye(3, dtype=np.float32)

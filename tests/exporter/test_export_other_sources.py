@@ -88,6 +88,37 @@ def test_inputs_and_outputs_are_renamed_in_order(export: Export, tmp_path: Path)
     assert (finished.code, "the model has 1 output(s)" in finished.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("build", "options", "message"),
+    [
+        (builders.named_parts, ("--input", "x", "--input", "x"), "several inputs are called 'x'"),
+        (builders.named_parts, ("--output", "y", "--output", "y"), "several outputs are called 'y'"),
+        (builders.colliding, (), "several outputs are called 'a_b': name each, --output NAME"),
+        (builders.tiny, ("--input", "x:int32[batch,3]"), "--input says x: int32[?, 3], the model takes x: float32"),
+        (builders.tiny, ("--input", "x:float32[batch,4]"), "--input says x: float32[?, 4]"),
+        (builders.tiny, ("--input", "x:float32[3]"), "--input says x: float32[3]"),
+        (builders.tiny, ("--input", "x:float31[batch,3]"), "there is no dtype 'float31'"),
+        (builders.dashed, (), "no signature can have an input called 'my-features'"),
+        (builders.tiny, ("--input", "my.x"), "no signature can have an input called 'my.x'"),
+    ],
+)
+def test_names_and_shapes_that_cannot_be_are_refused(
+    export: Export, tmp_path: Path, build: Callable[[], Any], options: tuple[str, ...], message: str
+) -> None:
+    build().save(tmp_path / "model.keras")
+    finished = export(tmp_path / "model.keras", tmp_path / "base", *options)
+    assert (finished.code, message in finished.err) == (2, True), finished.err
+    assert not (tmp_path / "base").exists()
+
+
+def test_input_gives_free_dimensions_a_size(export: Export, tmp_path: Path) -> None:
+    builders.free_width().save(tmp_path / "wide.keras")
+    finished = export(tmp_path / "wide.keras", tmp_path / "wide", "--input", "x:float32[batch,64]")
+    assert finished.code == 0, finished.err
+    inputs = read_manifest(tmp_path / "wide/1")["signatures"]["serving_default"]["inputs"]
+    assert inputs == {"x": {"dtype": "float32", "shape": [None, 64]}}
+
+
 def test_a_fixed_batch_has_no_batch_sizes(export: Export, tmp_path: Path) -> None:
     builders.fixed_batch().save(tmp_path / "fixed.keras")
     assert export(tmp_path / "fixed.keras", tmp_path / "fixed").code == 0

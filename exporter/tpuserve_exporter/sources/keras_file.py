@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
+from tpuserve_exporter.keras_inputs import build_weights
+from tpuserve_exporter.keras_serving import KerasServing, described_dtype, with_compute_dtype
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
-from tpuserve_exporter.keras_serving import KerasServing, build_weights, described_dtype, with_compute_dtype
+from tpuserve_exporter.keras_inputs import build_weights
+from tpuserve_exporter.keras_serving import KerasServing, described_dtype, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
