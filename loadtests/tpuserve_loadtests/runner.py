@@ -4,13 +4,15 @@ Importing this imports Locust: see gevent_setup.
 """
 
 import logging
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import gevent
 import grpc
+from gevent.event import Event
 from locust.env import Environment
 
 from tpuserve_client.address import parse_address
@@ -67,8 +69,9 @@ def run(plan: Plan, on_tick: Callable[[float, Recorder], None]) -> Finished:
         environment.events.request.add_listener(_listener(recorder))
         runner = environment.create_local_runner()
         start, cpu_start = time.perf_counter(), time.process_time()
-        runner.start(plan.users, spawn_rate=plan.users)
-        early = _wait(start, plan.duration_s, lambda elapsed_s: on_tick(elapsed_s, recorder))
+        with _ctrl_c() as pressed:
+            runner.start(plan.users, spawn_rate=plan.users)
+            early = _wait(start, plan.duration_s, pressed, lambda elapsed_s: on_tick(elapsed_s, recorder))
         runner.quit()
         elapsed_s = time.perf_counter() - start
         cores = (time.process_time() - cpu_start) / elapsed_s
@@ -103,14 +106,28 @@ def _listener(recorder: Recorder) -> Callable[..., None]:
     return on_request
 
 
-def _wait(start: float, duration_s: float, on_tick: Callable[[float], None]) -> bool:
-    """Wait until the time is up; True if Ctrl-C came first."""
+@contextmanager
+def _ctrl_c() -> Iterator[Event]:
+    """An event that Ctrl-C sets. KeyboardInterrupt would hit whichever user runs, and its request would go uncounted.
+
+    Who started this process may have it ignore SIGINT, as a shell does in the background: then it stays ignored.
+    """
+    pressed = Event()
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: pressed.set())
     try:
-        while (elapsed_s := time.perf_counter() - start) < duration_s:
-            on_tick(elapsed_s)
-            gevent.sleep(min(TICK_S, duration_s - elapsed_s))
-    except KeyboardInterrupt:
-        return True
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _wait(start: float, duration_s: float, pressed: Event, on_tick: Callable[[float], None]) -> bool:
+    """Wait until the time is up; True if Ctrl-C came first."""
+    while (elapsed_s := time.perf_counter() - start) < duration_s:
+        on_tick(elapsed_s)
+        if pressed.wait(min(TICK_S, duration_s - elapsed_s)):
+            return True
     return False
 
 

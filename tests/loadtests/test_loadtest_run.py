@@ -134,7 +134,7 @@ def _heed_ctrl_c() -> None:
 
 
 def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> None:
-    command = [COMMAND, MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "10m", "--json"]
+    command = [COMMAND, MODEL, "--grpc", server.grpc_address, "--users", "32", "--duration", "10m", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_ctrl_c
     ) as process:
