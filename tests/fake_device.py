@@ -1,7 +1,7 @@
 """A device for tests: deterministic arithmetic, a gate that holds a batch, scripted faults. Never shipped."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,11 +40,16 @@ class FakeServable:
     fault: Exception | None = None
     closed: bool = False
     outputs: Tensors | None = None
+    # Called before each run, with the arrays themselves or without.
+    on_batch: Callable[[], object] = lambda: None
+    on_inputs: Callable[[Tensors], object] = lambda inputs: None
 
     def __post_init__(self) -> None:
         self.gate.set()
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "FakeRun":
+        self.on_batch()
+        self.on_inputs(inputs)
         self.batches.append({name: array.copy() for name, array in inputs.items()})
         return FakeRun(self, inputs, output_names)
 

@@ -5,6 +5,9 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.errors import InvalidArgument
+
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 
 # How the supervisor of the Envoy host hands what it decided to the process that serves.
@@ -49,12 +52,9 @@ class Settings(BaseModel):
             raise ValueError("nothing to listen on: port and rest_api_port are both 0 and there is no grpc_socket_path")
         if self.port and self.port == self.rest_api_port:
             raise ValueError(f"port and rest_api_port are both {self.port}; they must differ")
-        sizes = self.allowed_batch_sizes
-        if sizes and (sizes[0] < 1 or list(sizes) != sorted(set(sizes))):
-            raise ValueError(f"allowed_batch_sizes must be positive and ascending; got {list(sizes)}")
-        if sizes and self.max_batch_size not in (None, sizes[-1]):
-            raise ValueError(
-                "Last entry in allowed_batch_sizes must match max_batch_size; "
-                f"last entry was {sizes[-1]}; expected {self.max_batch_size}"
-            )
+        if self.allowed_batch_sizes:
+            try:
+                BatchingOptions(self.max_batch_size or self.allowed_batch_sizes[-1], self.allowed_batch_sizes)
+            except InvalidArgument as error:
+                raise ValueError(error.message) from None
         return self

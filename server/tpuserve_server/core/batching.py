@@ -4,18 +4,21 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import (
+    DataLoss,
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    OutOfRange,
     ServingError,
     Unavailable,
 )
@@ -27,40 +30,15 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 logger = logging.getLogger(__name__)
 
 # Errors by which a model blames its inputs: of several requests in a batch one is to blame, and not the rest.
-_BLAMES_INPUT = (InvalidArgument, FailedPrecondition)
+_BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss)
 
-# Reusable padded buffers kept for each batcher; models with free inner dimensions could otherwise collect them.
-_MAX_BUFFERS = 64
+# Reusable padded buffers of one batcher: beyond this they are let go and made anew.
+_MAX_BUFFER_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class BatchingOptions:
-    """How requests for one signature share batches. Sizes count rows, not requests.
-
-    Without `allowed_batch_sizes` a batch has any size up to `max_batch_size` and is never padded.
-
-    Raises:
-        InvalidArgument: the sizes are not positive and ascending, or the last differs from `max_batch_size`.
-    """
-
-    max_batch_size: int
-    allowed_batch_sizes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.max_batch_size <= 0:
-            raise InvalidArgument(f"max_batch_size must be positive; was {self.max_batch_size}")
-        sizes = self.allowed_batch_sizes
-        if not sizes:
-            return
-        if sizes[0] <= 0 or list(sizes) != sorted(set(sizes)):
-            raise InvalidArgument(
-                f"allowed_batch_sizes entries must be positive and in ascending order; were {list(sizes)}"
-            )
-        if sizes[-1] != self.max_batch_size:
-            raise InvalidArgument(
-                "Last entry in allowed_batch_sizes must match max_batch_size; "
-                f"last entry was {sizes[-1]}; expected {self.max_batch_size}"
-            )
+# What becomes of a task. A value either way: an exception set on a future would, through its traceback, hold the frames
+# of everything that awaits it, and they the future.
+Outcome: TypeAlias = Tensors | ServingError
 
 
 @dataclass(slots=True, eq=False)
@@ -76,14 +54,11 @@ class Task:
     inputs: Tensors
     rows: int
     deadline: Deadline
-    future: asyncio.Future[Tensors]
+    future: asyncio.Future[Outcome]
     shareable: bool
     enqueued_s: float = field(default=0.0)
-    # Tasks of one group can share a batch. Set by the batcher.
+    # Tasks of one group wait in one queue, and share batches if they can. Set by the batcher.
     group: Hashable = field(default=None)
-
-
-Outcome: TypeAlias = Tensors | ServingError
 
 
 class Batcher:
@@ -118,7 +93,7 @@ class Batcher:
         self._idle = False
         self._waking: asyncio.AbstractEventLoop | None = None
         self._free_rows = frozenset(name for name in options if _has_free_rows(servable.signatures[name]))
-        self._buffers: dict[Hashable, dict[str, Array]] = {}
+        self._buffers: dict[Hashable, Tensors] = {}
         self._thread = threading.Thread(target=self._run, name=f"device-{servable_id.name}-{servable_id.version}")
         self._thread.start()
 
@@ -179,14 +154,17 @@ class Batcher:
     def _group(self, task: Task) -> Hashable:
         """Same signature, same outputs, same row shapes, where the signature leaves those free."""
         if not task.shareable:
-            return (task.signature_name, id(task))
+            return task.signature_name
         if task.signature_name not in self._free_rows:
             return (task.signature_name, task.output_names)
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in task.inputs.values()))
 
     def _cost(self, task: Task) -> int:
-        """What a task takes of its signature's queue: rows where rows share batches, else one place."""
-        return task.rows if task.signature_name in self._options else 1
+        """What a task takes of its signature's queue in rows: its own, or a batch of them if it runs alone."""
+        options = self._options.get(task.signature_name)
+        if options is None:
+            return 1
+        return task.rows if task.shareable else options.max_batch_size
 
     def _admit(self, task: Task, options: BatchingOptions | None) -> None:
         if self._stopping:
@@ -227,7 +205,7 @@ class Batcher:
     def _take(self, key: Hashable) -> list[Task]:
         queue = self._queues[key]
         options = self._options.get(queue[0].signature_name)
-        room = options.max_batch_size if options else 1
+        room = options.max_batch_size if options and queue[0].shareable else 1
         taken: list[Task] = []
         while queue and (not taken or queue[0].rows <= room):
             task = queue.popleft()
@@ -239,10 +217,16 @@ class Batcher:
     # The device thread.
 
     def _run(self) -> None:
-        while (tasks := self._next_batch()) is not None:
-            live = self._drop_dead(tasks)
-            if live:
-                self._execute(live)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """One batch, in a frame of its own: while the thread waits for the next, nothing of the last stays alive."""
+        tasks = self._next_batch()
+        if tasks is None:
+            return False
+        self._execute(tasks)
+        return True
 
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
         """Expired and cancelled tasks leave before they cost device time."""
@@ -259,24 +243,33 @@ class Batcher:
         return live
 
     def _execute(self, tasks: list[Task]) -> None:
-        outcomes = self._attempt(tasks)
-        if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
-            # One request's data upset the model. Which one shows when each runs alone; the others get their answers.
-            outcomes = [self._attempt([task])[0] for task in tasks]
-        _complete(list(zip(tasks, outcomes, strict=True)))
+        """Answer every task: from one run, or, where one request's data upset the model, from runs of halves.
 
-    def _attempt(self, tasks: list[Task]) -> list[Outcome]:
+        Halving leaves the owner of the bad data alone with it, and costs the others a few runs, not one for each.
+        """
+        live = self._drop_dead(tasks)
+        if not live:
+            return
+        outcomes = self._attempt(live)
+        if len(live) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
+            middle = len(live) // 2
+            self._execute(live[:middle])
+            self._execute(live[middle:])
+            return
+        _complete(list(zip(live, outcomes, strict=True)))
+
+    def _attempt(self, tasks: list[Task]) -> Sequence[Outcome]:
         """Run the tasks as one batch; an outcome for each, the same error for all if it failed."""
         try:
             return self._run_batch(tasks)
         except ServingError as error:
-            return [error] * len(tasks)
+            return [error.copy()] * len(tasks)
         except Exception:
             # The top of the worker loop: whatever a model does, its callers are answered and the next batch runs.
             logger.exception("Batch of %d requests for %s failed", len(tasks), self._id)
             return [Internal(f"Running {self._id} failed; the server's log has the reason")] * len(tasks)
 
-    def _run_batch(self, tasks: list[Task]) -> list[Outcome]:
+    def _run_batch(self, tasks: list[Task]) -> Sequence[Tensors]:
         first = tasks[0]
         started_s = self._clock.monotonic_s()
         rows = sum(task.rows for task in tasks)
@@ -297,7 +290,7 @@ class Batcher:
             outputs = _detached(outputs, inputs)
         if not first.shareable:
             return [outputs]
-        return list(split_rows(outputs, [task.rows for task in tasks], bucket))
+        return split_rows(outputs, [task.rows for task in tasks], bucket)
 
     def _join(self, tasks: list[Task], rows: int, bucket: int) -> tuple[Tensors, bool]:
         """The batch's inputs, and whether they are a buffer that will be written again."""
@@ -310,17 +303,24 @@ class Batcher:
             batch = empty_batch(first.inputs, bucket)
             fill_batch(batch, parts, rows)
             return batch, False
-        batch = self._buffer((first.group, bucket), first.inputs, bucket)
+        batch = self._buffer(first.group, first.inputs, bucket)
         fill_batch(batch, parts, rows)
         return batch, True
 
-    def _buffer(self, key: Hashable, like: Tensors, bucket: int) -> dict[str, Array]:
-        buffer = self._buffers.get(key)
-        if buffer is None:
-            if len(self._buffers) >= _MAX_BUFFERS:
+    def _buffer(self, group: Hashable, like: Tensors, bucket: int) -> dict[str, Array]:
+        """`bucket` rows of the group's buffer, which grows to the largest bucket that was asked for."""
+        buffer = self._buffers.get(group)
+        if buffer is None or any(len(array) < bucket for array in buffer.values()):
+            self._buffers.pop(group, None)
+            buffer = empty_batch(like, bucket)
+            if sum(_size_bytes(kept) for kept in (buffer, *self._buffers.values())) > _MAX_BUFFER_BYTES:
                 self._buffers.clear()
-            buffer = self._buffers[key] = empty_batch(like, bucket)
-        return buffer
+            self._buffers[group] = buffer
+        return {name: array[:bucket] for name, array in buffer.items()}
+
+
+def _size_bytes(tensors: Tensors) -> int:
+    return sum(array.nbytes for array in tensors.values())
 
 
 def _has_free_rows(signature: Signature) -> bool:
@@ -342,26 +342,14 @@ def _complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
     for task, outcome in outcomes:
         by_loop.setdefault(task.future.get_loop(), []).append((task, outcome))
     for loop, share in by_loop.items():
-        _call_soon(loop, _settle, share)
-
-
-def _call_soon(
-    loop: asyncio.AbstractEventLoop,
-    callback: Callable[[Sequence[tuple[Task, Outcome]]], None],
-    share: Sequence[tuple[Task, Outcome]],
-) -> None:
-    try:
-        loop.call_soon_threadsafe(callback, share)
-    except RuntimeError:
-        # The loop has closed: its callers are gone, and nobody is left to tell.
-        logger.warning("Results of %d requests came after their event loop had closed", len(share))
+        try:
+            loop.call_soon_threadsafe(_settle, share)
+        except RuntimeError:
+            # The loop has closed: its callers are gone, and nobody is left to tell.
+            logger.warning("Results of %d requests came after their event loop had closed", len(share))
 
 
 def _settle(share: Sequence[tuple[Task, Outcome]]) -> None:
     for task, outcome in share:
-        if task.future.done():
-            continue
-        if isinstance(outcome, ServingError):
-            task.future.set_exception(outcome)
-        else:
+        if not task.future.done():
             task.future.set_result(outcome)

@@ -8,16 +8,18 @@
     ├── PermissionDenied
     ├── ResourceExhausted
     ├── FailedPrecondition
+    ├── OutOfRange
     ├── Unimplemented
     ├── Internal
-    └── Unavailable
+    ├── Unavailable
+    └── DataLoss
 
 Each carries a canonical code and a message fit for a client. How a code looks on gRPC and on HTTP is decided in
 `frontends.status` alone.
 """
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class Code(enum.IntEnum):
@@ -50,6 +52,10 @@ class ServingError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def copy(self) -> Self:
+        """An equal error that has not been raised: no traceback, whose frames would keep a request's data alive."""
+        return type(self)(self.message)
 
 
 class Cancelled(ServingError):
@@ -94,6 +100,12 @@ class FailedPrecondition(ServingError):
     code = Code.FAILED_PRECONDITION
 
 
+class OutOfRange(ServingError):
+    """A value lies beyond what the model can take."""
+
+    code = Code.OUT_OF_RANGE
+
+
 class Unimplemented(ServingError):
     """The request asks for something that this server does not do."""
 
@@ -112,6 +124,12 @@ class Unavailable(ServingError):
     code = Code.UNAVAILABLE
 
 
+class DataLoss(ServingError):
+    """Data that cannot be read: a compressed input that does not decode, a file that is cut short."""
+
+    code = Code.DATA_LOSS
+
+
 _ERRORS: tuple[type[ServingError], ...] = (
     Cancelled,
     InvalidArgument,
@@ -120,9 +138,11 @@ _ERRORS: tuple[type[ServingError], ...] = (
     PermissionDenied,
     ResourceExhausted,
     FailedPrecondition,
+    OutOfRange,
     Unimplemented,
     Internal,
     Unavailable,
+    DataLoss,
 )
 _ERROR_BY_CODE = {error.code: error for error in _ERRORS}
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class VersionManager:
-    """Loads and unloads on its own threads, one action at a time for each model; models do not wait for each other.
+    """Loads and unloads on its own threads, one action at a time for each model and `load_threads` in all.
 
     `_busy` and `_stopping` are guarded by `_lock`; the registry has its own.
     """
@@ -65,6 +65,9 @@ class VersionManager:
                 self._load(aspired)
             else:
                 self._unload(aspired.servable)
+        except Exception:
+            # The top of a loading thread; nobody looks at its future.
+            logger.exception("%s of %s failed", action.name, aspired.servable)
         finally:
             with self._lock:
                 self._busy.discard(name)
@@ -72,7 +75,8 @@ class VersionManager:
 
     def _load(self, aspired: AspiredVersion) -> None:
         servable_id = aspired.servable
-        self._registry.loading(servable_id)
+        if not self._registry.loading(servable_id):
+            return
         logger.info("Loading %s", servable_id)
         try:
             loaded = self._loader.load(aspired)

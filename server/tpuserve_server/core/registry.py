@@ -1,5 +1,6 @@
 """ModelRegistry: which versions exist, what state each is in, and who is using them."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError,
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State, VersionStatus
+
+logger = logging.getLogger(__name__)
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
 _MAX_ENDED = 32
@@ -146,9 +149,13 @@ class ModelRegistry:
         with self._lock:
             return [(v.aspired, v.state, v.is_aspired) for v in self._models[name].versions.values()]
 
-    def loading(self, servable_id: ServableId) -> None:
-        """Loading begins."""
+    def loading(self, servable_id: ServableId) -> bool:
+        """Loading begins; False if the version is no longer wanted and has been forgotten."""
+        with self._lock:
+            if servable_id.version not in self._models[servable_id.name].versions:
+                return False
         self._change(servable_id, State.LOADING)
+        return True
 
     def available(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
         """Loading has succeeded."""
@@ -193,7 +200,11 @@ class ModelRegistry:
             listeners = list(self._listeners)
         self._metrics.version_changed(servable=servable_id, state=state)
         for listener in listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                # Who listens must not be able to stop a version on its way.
+                logger.exception("A listener to %s failed", servable_id)
 
     def _get(self, servable_id: ServableId) -> _Version:
         return self._models[servable_id.name].versions[servable_id.version]
@@ -214,7 +225,7 @@ class ModelRegistry:
         model = self._models.get(spec.name)
         if spec.version is not None:
             return NotFound(f"Servable not found for request: Specific({spec.name}, {spec.version})")
-        if model is not None and all(version.state is not State.END for version in model.versions.values()):
+        if model is not None and _is_on_its_way(model):
             return Unavailable(f"Model {spec.name} has no version ready yet: {_describe(model)}")
         return NotFound(f"Servable not found for request: Latest({spec.name})")
 
@@ -223,6 +234,12 @@ class ModelRegistry:
             version.handles -= 1
             if version.handles == 0 and version.state is State.UNLOADING:
                 self._idle.notify_all()
+
+
+def _is_on_its_way(model: _Model) -> bool:
+    """Whether asking again later may help: nothing has been found yet, or something is being loaded."""
+    states = {version.state for version in model.versions.values()}
+    return not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
 
 
 def _worth_retrying(known: _Version, wanted: AspiredVersion) -> bool:

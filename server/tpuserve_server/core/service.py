@@ -23,6 +23,9 @@ from tpuserve_server.core.types import (
 )
 from tpuserve_server.core.validation import check_inputs, choose_outputs, count_rows, describe_shapes, matches_shapes
 
+# How much too soon an event loop's timer may fire; uvloop's counts in milliseconds.
+_EARLY_TIMER_S = 0.002
+
 
 class HeldModel:
     """One signature of one version, held for a request: what was decoded by it is run by it. A context manager."""
@@ -75,6 +78,7 @@ class HeldModel:
         )
 
     async def _run(self, task: Task) -> Tensors:
+        """The task's outputs; raises what became of it otherwise."""
         batcher, servable_id = self._handle.loaded.batcher, self._handle.servable_id
         remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
         if remaining_s <= 0:
@@ -84,13 +88,18 @@ class HeldModel:
         if task.deadline.is_finite:
             timer = task.future.get_loop().call_later(remaining_s, _expire, batcher, task, servable_id)
         try:
-            return await task.future
+            outcome = await task.future
         except asyncio.CancelledError:
-            batcher.discard(task, "cancelled")
+            # A host that watches deadlines itself cancels what has missed one, by a timer that may be a little early.
+            expired = task.deadline.expired(self._clock.monotonic_s() + _EARLY_TIMER_S)
+            batcher.discard(task, "expired" if expired else "cancelled")
             raise
         finally:
             if timer is not None:
                 timer.cancel()
+        if isinstance(outcome, ServingError):
+            raise outcome.copy()
+        return outcome
 
 
 class InferenceService:
@@ -199,5 +208,4 @@ def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
     if task.future.done():
         return
     batcher.discard(task, "expired")
-    error: ServingError = DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}")
-    task.future.set_exception(error)
+    task.future.set_result(DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}"))

@@ -69,7 +69,7 @@ def count_rows(inputs: Tensors) -> int:
 
 
 def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[str, ...]:
-    """The outputs asked for, in the order asked; all of them when the filter is empty.
+    """The outputs asked for, in the signature's order; all of them when the filter is empty.
 
     Raises:
         InvalidArgument: an unknown or a repeated name, with TensorFlow Serving's wording.
@@ -85,7 +85,7 @@ def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[
             )
         if name in wanted[:index]:
             raise InvalidArgument(f"duplicate output tensor alias: {name}")
-    return wanted
+    return tuple(name for name in signature.outputs if name in wanted)
 
 
 def _braces(names: Iterable[str]) -> str:

@@ -58,13 +58,14 @@ class TensorFlowExecutor:
         try:
             with session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(session, SERVE_TAGS, str(path))
-        except (tf.errors.OpError, RuntimeError, OSError, ValueError, DecodeError) as error:
+            signatures = read_signatures(meta_graph)
+        except (tf.errors.OpError, RuntimeError, OSError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(error, path) from error
         return TensorFlowServable(
             servable_id,
             session,
-            read_signatures(meta_graph),
+            signatures,
             inter_op_pool=self._options.inter_op_parallelism > 0,
             bfloat16=bfloat16,
         )
@@ -137,7 +138,9 @@ class TensorFlowServable:
     def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> _Callable:
         key = (signature.name, output_names)
         found = self._callables.get(key)
-        if found is None:
+        if found is not None:
+            self._callables.move_to_end(key)
+        else:
             if len(self._callables) >= _MAX_CALLABLES:
                 self._callables.popitem(last=False)
             options = config_pb2.CallableOptions(

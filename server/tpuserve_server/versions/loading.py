@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tpuserve_server.core.batching import Batcher, BatchingOptions
+from tpuserve_server.core.batching import Batcher
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics

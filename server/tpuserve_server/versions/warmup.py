@@ -8,7 +8,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from tpuserve_server.core.batching import BatchingOptions
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, Tensors
@@ -35,7 +35,8 @@ def warm_up(servable: Servable, version_path: Path, options: Mapping[str, Batchi
         runs += 1
     for name, batching in options.items():
         signature = servable.signatures[name]
-        for bucket in batching.allowed_batch_sizes or (1, batching.max_batch_size):
+        # Without buckets nothing is padded, and no size is more likely than another.
+        for bucket in batching.allowed_batch_sizes or (1,):
             runs += _run_bucket(servable, signature, _resize(samples.get(name), signature, bucket), name in samples)
     return runs
 
@@ -53,13 +54,20 @@ def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recor
 def _read_records(servable: Servable, path: Path) -> Iterator[tuple[Signature, Tensors]]:
     if not path.exists():
         return
-    for index, record in enumerate(tf.compat.v1.io.tf_record_iterator(str(path))):
+    for index, record in enumerate(_read_file(path)):
         if index >= MAX_RECORDS:
             raise InvalidArgument(f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {RECORDS_PATH}")
         try:
             yield _predict_inputs(servable, prediction_log_pb2.PredictionLog.FromString(record))
         except (DecodeError, ServingError) as error:
             raise FailedPrecondition(f"Warm-up record {index} in {RECORDS_PATH}: {error}") from error
+
+
+def _read_file(path: Path) -> Iterator[bytes]:
+    try:
+        yield from tf.compat.v1.io.tf_record_iterator(str(path))
+    except tf.errors.OpError as error:
+        raise FailedPrecondition(f"{RECORDS_PATH} cannot be read: it is cut short or no TFRecord") from error
 
 
 def _predict_inputs(servable: Servable, log: prediction_log_pb2.PredictionLog) -> tuple[Signature, Tensors]:

@@ -65,6 +65,9 @@ def test_a_model_on_its_way_is_unavailable_not_unknown(registry: ModelRegistry) 
     registry.failed(ServableId("m", 2), Internal("broken"))
     with pytest.raises(NotFound):
         registry.acquire(ModelSpec("m"))
+    registry.aspire("m", {3: aspired(3)})
+    with pytest.raises(Unavailable, match="version 3 is START"):
+        registry.acquire(ModelSpec("m"))
 
 
 def test_a_failure_shows_in_status_newest_first(registry: ModelRegistry) -> None:
@@ -148,6 +151,25 @@ def test_listeners_hear_every_change_until_they_leave(registry: ModelRegistry) -
     leave()
     registry.unloading(ServableId("m", 1))
     assert len(heard) == 2
+
+
+def test_a_listener_that_fails_stops_neither_the_version_nor_the_others(registry: ModelRegistry) -> None:
+    heard: list[str] = []
+
+    def fail() -> None:
+        raise BrokenPipeError
+
+    registry.subscribe(fail)
+    registry.subscribe(lambda: heard.append("change"))
+    bring_up(registry, 1)
+    assert heard == ["change", "change"]
+    assert registry.missing() == []
+
+
+def test_a_version_forgotten_before_its_load_began_is_not_loaded(registry: ModelRegistry) -> None:
+    registry.aspire("m", {1: aspired(1)})
+    registry.aspire("m", {})
+    assert not registry.loading(ServableId("m", 1))
 
 
 def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:

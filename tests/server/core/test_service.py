@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching import Batcher, BatchingOptions
+from tpuserve_server.core.batching import Batcher
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
@@ -173,6 +176,36 @@ async def test_a_deadline_that_passes_in_the_queue_answers_at_once_and_never_exe
     await held
     assert len(house.servable.batches) == 1
     assert house.metrics.dropped == ["expired"]
+
+
+async def test_a_host_that_cancels_at_the_deadline_is_counted_as_such(house: House) -> None:
+    held = await house.hold()
+    deadline = Deadline.after(0.01, house.clock)
+    waiting = asyncio.create_task(house.predict({"x": X}, deadline=deadline))
+    await asyncio.sleep(0)
+    # The loop is busy past the deadline, so that the host's cancellation comes before our timer.
+    while not deadline.expired(house.clock.monotonic_s()):
+        pass
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    house.servable.gate.set()
+    await held
+    assert house.metrics.dropped == ["expired"]
+
+
+async def test_a_failed_request_is_gone_with_its_answer(house: House) -> None:
+    gc.disable()
+    try:
+        arrays = [-np.ones((1, 2), np.float32) for _ in range(5)]
+        alive = [weakref.ref(array) for array in arrays]
+        for array in arrays:
+            with pytest.raises(InvalidArgument):
+                await house.predict({"x": array})
+        del array, arrays
+        await house.predict({"x": X})
+        assert [reference() for reference in alive] == [None] * 5
+    finally:
+        gc.enable()
 
 
 async def test_a_deadline_far_away_changes_nothing(house: House) -> None:

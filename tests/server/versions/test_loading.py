@@ -17,9 +17,10 @@ from tests.saved_models import (
     write_manifest,
     write_warmup,
 )
-from tpuserve_server.core.batching import BatchingOptions, Task
+from tpuserve_server.core.batching import Task
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
@@ -77,7 +78,9 @@ async def test_a_plain_saved_model_answers_one_request_at_a_time(tmp_path: Path,
         shareable=False,
     )
     loaded.batcher.submit(task)
-    assert (await task.future)["y"].tolist() == [2.5, 3.0, 4.5]
+    outcome = await task.future
+    assert not isinstance(outcome, ServingError)
+    assert outcome["y"].tolist() == [2.5, 3.0, 4.5]
 
 
 def test_corrupt_weights_are_found_before_anything_is_loaded(tmp_path: Path, load: Loads) -> None:
