@@ -1,6 +1,8 @@
 """The command line: `tpuserve export SOURCE OUT_BASE`. Reads options, runs one export, reports, sets the exit code."""
 
+import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 PROG_NAME = "tpuserve export"
 _BROKEN_OFF = 130
+_BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": _BROKEN_OFF}
 # Columns of tables written to a file or a pipe.
 _LOG_WIDTH = 120
 
@@ -82,7 +85,15 @@ class Version(click.ParamType[int | Literal["next", "timestamp"]]):
         return int(value)
 
 
+def _check_report(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """That it can be written is found out before an export has taken its minutes."""
+    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"'{path}' is in no directory that can be written", ctx, param)
+    return path
+
+
 _PATH = click.Path(path_type=Path)
+_REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -151,7 +162,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--warmup", type=_FILE, help="Inputs (.npz, by name) for the warm-up requests, instead of the checked ones."
 )
 @click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON report here too.")
+@click.option("--report", type=_REPORT, callback=_check_report, help="Write the JSON report here too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
@@ -163,7 +174,10 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     started = time.monotonic()
     reporter = Reporter(arguments.pop("as_json"), arguments.pop("report"))
     try:
-        exported = _run(_read_options(arguments), reporter.progress)
+        with reporter.output():
+            exported = _run(_read_options(arguments), reporter.progress)
+    except KeyboardInterrupt:
+        return reporter.break_off()
     except ExportError as error:
         return reporter.fail(error)
     except Exception as error:  # the top of the process: whatever it was, the report is kept to its form
@@ -186,6 +200,15 @@ class Reporter:
             return SilentProgress()
         return TerminalProgress(self._console) if self._console.is_terminal else PlainProgress()
 
+    def output(self) -> contextlib.AbstractContextManager[object]:
+        """Beside JSON, what a user's builder prints goes to standard error."""
+        return contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
+
+    def break_off(self) -> int:
+        self._write(_BROKEN_OFF_DOCUMENT)
+        click.echo("broken off", err=True)
+        return _BROKEN_OFF
+
     def succeed(self, exported: "Exported", seconds: float) -> int:
         from tpuserve_exporter.summary import print_success, success_document
 
@@ -205,7 +228,10 @@ class Reporter:
     def _write(self, document: dict[str, Any]) -> None:
         text = json.dumps(document, indent=2)
         if self._report is not None:
-            self._report.write_text(text + "\n")
+            try:
+                self._report.write_text(text + "\n")
+            except OSError as error:  # the export's own outcome counts
+                click.echo(f"warning: cannot write {self._report}: {error.strerror}", err=True)
         if self._as_json:
             click.echo(text)
 
@@ -260,6 +286,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         code = _report_usage(error, "--json" in arguments)
     except (click.Abort, KeyboardInterrupt):
+        # Before the options were read, or while the outcome was being reported.
         click.echo("broken off", err=True)
         code = _BROKEN_OFF
     sys.exit(code)

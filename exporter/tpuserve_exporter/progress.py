@@ -8,6 +8,7 @@ from typing import Protocol
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 
 @dataclass(slots=True)
@@ -62,16 +63,16 @@ class TerminalProgress:
     def step(self, title: str) -> Iterator[Step]:
         step, started = Step(title), time.monotonic()
         try:
-            with self._console.status(title):
+            with self._console.status(escape(title)):
                 yield step
         except BaseException:
-            self._console.print(f"[red]✗[/] {title}", highlight=False)
+            self._console.print(f"[red]✗[/] {escape(title)}", highlight=False)
             raise
         took = f"[dim]{time.monotonic() - started:.1f} s[/]"
-        self._console.print(f"[green]✓[/] {title} {took}[dim]{_suffix(step)}[/]", highlight=False)
+        self._console.print(f"[green]✓[/] {escape(title)} {took}[dim]{escape(_suffix(step))}[/]", highlight=False)
 
     def warn(self, message: str) -> None:
-        self._console.print(f"[yellow]! {message}[/]", highlight=False)
+        self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
 
 
 def _suffix(step: Step) -> str:

@@ -24,21 +24,33 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 def staging_directory(base: Path) -> Iterator[Path]:
     """A path, in a hidden directory of `base`, to write a version to. Whatever is left of it afterwards is removed.
 
-    `base` is made if need be, and removed again if it stays empty. Raises PublishFailed if it cannot be written.
+    `base` and its parents are made if need be, and those made are removed again if they stay empty. Raises
+    PublishFailed if they cannot be written.
     """
-    is_new = not base.exists()
+    with _directory(base):
+        try:
+            hidden = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        except OSError as error:
+            raise PublishFailed(f"cannot write to {base}: {error.strerror}") from error
+        try:
+            yield hidden / "version"
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _directory(base: Path) -> Iterator[None]:
+    absent = [path for path in (base, *base.parents) if not os.path.lexists(path)]
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        hidden = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    except OSError as error:
-        raise PublishFailed(f"cannot write to {base}: {error.strerror}") from error
-    try:
-        yield hidden / "version"
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PublishFailed(f"cannot write to {base}: {error.strerror}") from error
+        yield
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-        if is_new:
-            with contextlib.suppress(OSError):  # not empty: a version was published
-                base.rmdir()
+        for path in absent:
+            with contextlib.suppress(OSError):  # not there; or not empty: a version was published, by us or another
+                path.rmdir()
 
 
 def check_free(base: Path, version: int | Literal["next", "timestamp"]) -> None:

@@ -1,6 +1,7 @@
 """Models for the exporter's tests, named on its command line as `tests.exporter.builders:FUNCTION`."""
 
 import random
+import signal
 import threading
 from typing import Any
 
@@ -130,3 +131,15 @@ def dashed() -> keras.Model:
     """An input of a name that is no Python identifier."""
     features = keras.Input((3,), name="my-features")
     return keras.Model(features, keras.layers.Dense(2, name="scores")(features))
+
+
+def talkative() -> keras.Model:
+    """`tiny`, and a remark."""
+    print("building")
+    return tiny()
+
+
+def interrupted() -> keras.Model:
+    """As if Ctrl-C were pressed while it builds."""
+    signal.raise_signal(signal.SIGINT)
+    return tiny()

@@ -71,16 +71,17 @@ def test_terminal_shows_steps_and_a_panel() -> None:
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     progress = TerminalProgress(console)
     with progress.step("Publish") as step:
-        step.detail = "models/digits/1"
-    progress.warn("the source's own warm-up requests are kept")
-    with pytest.raises(KeyError), progress.step("Break"):
+        step.detail = "models/digits/1: float32[?, 2], a path of [bold] parts"
+    progress.warn("the source's own warm-up requests are kept [/]")
+    with pytest.raises(KeyError), progress.step("Break [/red]"):
         raise KeyError
     print_success(console, _exported(), 1.5)
     shown = screen.getvalue()
     assert "✓ Publish" in shown
     assert ": models/digits/1" in shown
-    assert "! the source's own warm-up requests are kept" in shown
-    assert "✗ Break" in shown
+    assert "! the source's own warm-up requests are kept [/]" in shown
+    assert "float32[?, 2], a path of [bold] parts" in shown
+    assert "✗ Break [/red]" in shown
     assert "Published version 3" in shown
     for name in ("first", "second"):
         assert f"{name}(x: float32[?, 2]) -> y: float32[?, 2]" in shown

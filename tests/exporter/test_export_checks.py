@@ -1,5 +1,6 @@
 """What keeps a version from being published, and what is only said of it."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,46 @@ def test_json_failure_lists_what_does_not_fit(export: Export, tiny_checkpoint: P
     assert document["kind"] == "CheckpointMismatch"
     missing = [one["name"] for one in document["restore"]["variables"] if one["fate"] == "missing"]
     assert missing == ["extra/kernel", "extra/bias"]
+
+
+def test_json_stays_one_document_whatever_a_builder_prints(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    finished = export(
+        tiny_checkpoint, tmp_path / "tiny", "--model", "tests.exporter.builders:talkative", "--dry-run", "--json"
+    )
+    assert finished.document["ok"] is True
+    assert finished.err == "building\n"
+
+
+def test_json_says_that_an_export_was_broken_off(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        interrupted = ("--model", "tests.exporter.builders:interrupted", "--json")
+        finished = export(tiny_checkpoint, tmp_path / "tiny", *interrupted, "--report", tmp_path / "report.json")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (finished.code, finished.document["exit_code"], finished.document["ok"]) == (130, 130, False)
+    assert (tmp_path / "report.json").read_text() == finished.out
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_once(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "absent" / "report.json"
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--report", report)
+    assert (finished.code, "in no directory that can be written" in finished.err) == (2, True)
+    assert finished.out == ""
+
+
+def test_a_report_that_fails_in_the_end_hides_no_outcome(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    full = Path("/dev/full")  # opens, and takes nothing
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--report", full)
+    assert (finished.code, "Published version 1" in finished.out) == (0, True)
+    assert "warning: cannot write /dev/full: No space left on device" in finished.err
+    finished = export(tmp_path / "nothing", tmp_path / "tiny", *TINY, "--report", full)
+    assert (finished.code, "there is no" in finished.err) == (3, True)
 
 
 def test_json_covers_wrong_usage(export: Export, tmp_path: Path) -> None:

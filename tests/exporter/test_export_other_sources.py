@@ -149,6 +149,26 @@ def test_exported_version_can_be_exported_again(export: Export, tiny_checkpoint:
     assert read_manifest(tmp_path / "second/1")["source"]["kind"] == "savedmodel"
 
 
+@pytest.mark.parametrize("inside", ["", "versions", "variables/versions"])
+def test_a_base_within_the_source_is_refused(export: Export, tensorflow: None, tmp_path: Path, inside: str) -> None:
+    source = _save_module(tmp_path / "source")
+    before = sorted(source.rglob("*"))
+    finished = export(source, source / inside)
+    assert (finished.code, "OUT_BASE lies within SOURCE" in finished.err) == (2, True)
+    assert sorted(source.rglob("*")) == before
+
+
+def test_a_source_with_files_that_cannot_be_copied_is_unreadable(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    source = _save_module(tmp_path / "source")
+    (source / "assets" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    finished = export(source, tmp_path / "lookup")
+    assert (finished.code, "cannot copy source: " in finished.err) == (3, True)
+    assert "Traceback" not in finished.err
+    assert not (tmp_path / "lookup").exists()
+
+
 WARMUP = Path("assets.extra/tf_serving_warmup_requests")
 
 

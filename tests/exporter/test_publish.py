@@ -66,7 +66,7 @@ def test_next_is_after_the_highest_number_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_a_failed_export_leaves_no_trace(tmp_path: Path) -> None:
-    base = tmp_path / "new"
+    base = tmp_path / "models" / "of" / "mine"
 
     def fail() -> None:
         with staging_directory(base) as staged:
@@ -77,4 +77,19 @@ def test_a_failed_export_leaves_no_trace(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert not base.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_that_could_only_be_made_in_part_are_removed(tmp_path: Path) -> None:
+    base = tmp_path / "models" / ("n" * 300)  # longer than a file's name may be
+    with pytest.raises(PublishFailed, match="cannot write to"), staging_directory(base):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_published_version_keeps_its_directories(tmp_path: Path) -> None:
+    base = tmp_path / "models" / "mine"
+    with staging_directory(base) as staged:
+        staged.mkdir()
+        publish(staged, base, "next")
+    assert [path.name for path in base.iterdir()] == ["1"]

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 
@@ -21,4 +21,17 @@ def open_saved_model(source: Path, options: ModelOptions) -> OpenedSource:
 
 
 def _copy(source: Path, path: Path) -> None:
-    shutil.copytree(source, path, ignore=lambda where, names: [_OURS] if Path(where).name == "assets.extra" else [])
+    """Raises OptionConflict where the copy would lie in what is copied, SourceUnreadable for files that cannot be."""
+    if path.resolve().is_relative_to(source.resolve()):
+        raise OptionConflict(f"OUT_BASE lies within SOURCE ({source}): choose a directory beside it")
+    try:
+        shutil.copytree(source, path, ignore=_leave_out)
+    except shutil.Error as error:
+        # (from, to, why) of each file: the last "why" says enough, the names would show where we work.
+        raise SourceUnreadable(f"cannot copy {source.name}: {error.args[0][-1][2]}") from error
+    except OSError as error:
+        raise SourceUnreadable(f"cannot copy {source.name}: {error.strerror}") from error
+
+
+def _leave_out(where: str, names: list[str]) -> list[str]:
+    return [_OURS] if Path(where).name == "assets.extra" else []
