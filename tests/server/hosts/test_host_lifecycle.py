@@ -176,7 +176,10 @@ def test_port_lost_while_the_application_started_is_said_and_ends_the_process() 
         port = free.getsockname()[1]
     environment = {**os.environ, "ECHO_TAKES_PORT": str(port), "ECHO_NEVER_STOPS": "1"}
     host = HostProcess("python", {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": port}, environment)
-    assert host.exit_code() == 1
+    try:
+        assert host.exit_code() == 1
+    finally:
+        host.close()
     assert host.errors[0].startswith(f"tpuserve: Cannot listen for REST on 127.0.0.1:{port}: it is in use.")
 
 
