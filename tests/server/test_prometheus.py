@@ -1,3 +1,4 @@
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tpuserve_server.core.errors import Code
@@ -45,3 +46,33 @@ def test_drops_and_states() -> None:
     found = samples(metrics)
     assert found["tpuserve_dropped_requests_total", "m", "expired", "3"] == 1
     assert found["tpuserve_version_state", "m", "3"] == 30
+
+
+def test_what_belongs_to_a_version_goes_with_it() -> None:
+    metrics = PrometheusMetrics()
+    for version in range(1, 20):
+        servable = ServableId("m", version)
+        metrics.batch_finished(servable=servable, signature="s", rows=1, bucket=1, queue_waits_s=[0.1], run_s=0.1)
+        metrics.task_dropped(servable=servable, reason="expired")
+        metrics.version_changed(servable=servable, state=State.AVAILABLE)
+        metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
+    found = samples(metrics)
+    assert {key[-1] for key in found if key[0] == "tpuserve_batch_rows_sum"} == {"19"}
+    assert {key[-1] for key in found if key[0] == "tpuserve_dropped_requests_total"} == {"19"}
+    assert {key[-1]: value for key, value in found.items() if key[0] == "tpuserve_version_state"} == {
+        "18": 50,
+        "19": 30,
+    }
+
+
+def test_more_values_than_a_queue_holds_are_all_counted() -> None:
+    metrics = PrometheusMetrics()
+    for index in range(2500):
+        metrics.request_finished(model="m", method="Predict", protocol="rest", code=Code.OK, latency_s=index / 1000)
+    found = samples(metrics)
+    assert found["tpuserve_requests_total", "OK", "Predict", "m", "rest"] == 2500
+    assert found["tpuserve_request_latency_seconds_count", "Predict", "m", "rest"] == 2500
+    assert found["tpuserve_request_latency_seconds_bucket", "1.0", "Predict", "m", "rest"] == 1001
+    assert found["tpuserve_request_latency_seconds_sum", "Predict", "m", "rest"] == pytest.approx(
+        sum(range(2500)) / 1000
+    )

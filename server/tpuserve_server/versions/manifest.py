@@ -57,6 +57,8 @@ class Manifest(_Part):
             text = (version_path / MANIFEST_PATH).read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise FailedPrecondition(f"{MANIFEST_PATH} cannot be read: {error.strerror}") from error
         try:
             manifest = cls.model_validate_json(text)
         except ValidationError as error:
@@ -78,18 +80,24 @@ class Manifest(_Part):
         """
         for name, entry in sorted(self.files.items()):
             _verify_size(version_path, name, entry)
-            with (version_path / name).open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            try:
+                with (version_path / name).open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
             if digest != entry.sha256:
                 raise FailedPrecondition(f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}")
 
 
-def is_whole(version_path: Path) -> bool:
-    """Whether a version has a manifest and every file it lists, at full size. Cheap: contents are read when loading."""
+def is_whole(version_path: Path) -> bool | None:
+    """Whether every file that a version's manifest lists is there at full size; None if it has no manifest.
+
+    Cheap: contents are read when loading.
+    """
     try:
         manifest = Manifest.read(version_path)
         if manifest is None:
-            return False
+            return None
         for name, entry in manifest.files.items():
             _verify_size(version_path, name, entry)
     except FailedPrecondition:
@@ -99,11 +107,15 @@ def is_whole(version_path: Path) -> bool:
 
 def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
     path = version_path / name
-    # A manifest is outside data: it must not make the server read what lies elsewhere.
-    if not path.resolve().is_relative_to(version_path.resolve()):
-        raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
-    if not path.is_file():
-        raise FailedPrecondition(f"{name} is missing; the manifest lists it")
-    size = path.stat().st_size
+    try:
+        # A manifest is outside data: it must not make the server read what lies elsewhere.
+        if not path.resolve().is_relative_to(version_path.resolve()):
+            raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
+        if not path.is_file():
+            raise FailedPrecondition(f"{name} is missing; the manifest lists it")
+        size = path.stat().st_size
+    except (OSError, ValueError) as error:
+        # ValueError is how pathlib refuses a name with a NUL.
+        raise FailedPrecondition(f"{name!r} in the manifest cannot be looked at: {type(error).__name__}") from error
     if size != entry.size_bytes:
         raise FailedPrecondition(f"{name} has {size} bytes; the manifest has {entry.size_bytes}")

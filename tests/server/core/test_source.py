@@ -1,3 +1,4 @@
+import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from tpuserve_server.core.types import AspiredVersion
 class Watch:
     """A source over one base path, polled by hand."""
 
-    def __init__(self, base_path: Path, *, whole: bool = True, poll_wait_s: float = 1) -> None:
+    def __init__(self, base_path: Path, *, whole: bool | None = True, poll_wait_s: float = 1) -> None:
         self.reports: list[list[int]] = []
         self.whole = whole
         self.reported = threading.Condition()
@@ -71,7 +72,7 @@ def test_deleting_a_version_falls_back_to_the_one_before(tmp_path: Path) -> None
 
 
 def test_a_copy_that_is_under_way_is_left_alone_until_it_holds_still(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, whole=False)
+    watch = Watch(tmp_path, whole=None)
     add(tmp_path, "1", "mod")
     assert not watch.source.poll()
     add(tmp_path, "1", "model whole")
@@ -85,14 +86,16 @@ def test_the_version_before_is_kept_while_the_next_is_copied(tmp_path: Path) -> 
     watch = Watch(tmp_path)
     add(tmp_path, "1")
     watch.source.poll()
-    watch.whole = False
+    watch.whole = None
     add(tmp_path, "2")
     watch.source.poll()
     watch.source.poll()
     assert watch.reports == [[1], [1], [2]]
 
 
-def test_an_unreadable_base_path_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_base_path_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     reports: list[str] = []
     add(tmp_path / "good", "1")
     (tmp_path / "bad").mkdir()
@@ -111,7 +114,11 @@ def test_an_unreadable_base_path_does_not_stop_the_others(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
     assert not source.poll()
-    assert reports == ["good"]
+    assert not source.poll()
+    assert reports == ["good", "good"]
+    assert [record.message for record in caplog.records] == [
+        "Model bad cannot be looked at: PermissionError(13, 'Permission denied')"
+    ]
 
 
 def test_the_thread_polls_until_stopped(tmp_path: Path) -> None:
@@ -139,14 +146,45 @@ def test_a_source_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     Watch(tmp_path).source.stop()
 
 
-def test_two_folders_of_one_number_are_one_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_folders_of_one_number_are_one_version(tmp_path: Path) -> None:
     add(tmp_path, "1")
     add(tmp_path, "01")
     add(tmp_path, str(2**63))
-    versions = find_versions(tmp_path)
-    assert versions == {1: tmp_path / "01"}
-    assert "is version 1 too" in caplog.text
-    assert "larger than a version number can be" in caplog.text
+    assert find_versions(tmp_path) == {1: tmp_path / "01"}
+
+
+def test_a_version_that_its_manifest_calls_incomplete_gets_time_and_then_its_say(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, whole=False)
+    add(tmp_path, "1")
+    for _ in range(30):
+        assert not watch.source.poll()
+    assert watch.reports == []
+    assert watch.source.poll()
+    assert watch.reports == [[1]]
+
+
+def test_a_version_that_comes_again_is_looked_at_anew(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    shutil.rmtree(add(tmp_path, "3"))
+    add(tmp_path, "3")
+    add(tmp_path, "2")
+    watch.source.poll()
+    shutil.rmtree(tmp_path / "3")
+    watch.source.poll()
+    watch.whole = None
+    add(tmp_path, "3", "half")
+    watch.source.poll()
+    assert watch.reports == [[3], [2], [2]]
+
+
+def test_an_unreadable_version_does_not_hide_the_others(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, whole=None)
+    add(tmp_path, "1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "saved_model.pb").symlink_to(tmp_path / "nowhere")
+    watch.source.poll()
+    watch.source.poll()
+    assert watch.reports == [[2]]
 
 
 def test_the_fingerprint_sees_every_change(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_whole_version_is_whole(version: Path) -> None:
 
 def test_a_version_without_a_manifest_has_none(tmp_path: Path) -> None:
     assert Manifest.read(tmp_path) is None
-    assert not is_whole(tmp_path)
+    assert is_whole(tmp_path) is None
 
 
 def test_a_missing_or_short_file_is_seen_at_once(version: Path) -> None:
@@ -59,6 +59,24 @@ def test_what_is_no_manifest_is_refused(version: Path, text: str) -> None:
     (version / MANIFEST_PATH).write_text(text)
     assert not is_whole(version)
     with pytest.raises(FailedPrecondition, match="is not a valid manifest"):
+        Manifest.read(version)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_names_that_no_file_can_have_are_refused(version: Path, name: str) -> None:
+    document = json.loads((version / MANIFEST_PATH).read_text())
+    document["files"][name] = {"sha256": "", "size_bytes": 6}
+    (version / MANIFEST_PATH).write_text(json.dumps(document))
+    assert is_whole(version) is False
+    with pytest.raises(FailedPrecondition, match="cannot be looked at"):
+        read(version).verify_files(version)
+
+
+def test_a_manifest_that_is_no_file_is_refused(version: Path) -> None:
+    (version / MANIFEST_PATH).unlink()
+    (version / MANIFEST_PATH).mkdir()
+    assert is_whole(version) is False
+    with pytest.raises(FailedPrecondition, match="cannot be read: Is a directory"):
         Manifest.read(version)
 
 
