@@ -44,21 +44,28 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help="leave the server running, on ports 8500 and 8501")
     parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="where checkpoints and models go")
     arguments = parser.parse_args()
+    # As Ctrl-C, so that whoever stops the demo stops its server, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if arguments.serve:
-            serve(arguments.work)
+            serve(arguments.work / "serve")
         else:
             demo(arguments.work)
     except (DemoError, TpuserveError) as error:
         print(f"\ndemo failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nbroken off", file=sys.stderr)
+        return 130
     return 0
 
 
 def demo(work: Path) -> None:
     """From nothing to measured predictions, in a folder made anew."""
     started_s = time.monotonic()
-    shutil.rmtree(work, ignore_errors=True)
+    # Nothing but what the demo itself puts there; `make serve` has a folder of its own and may run beside it.
+    for made in ("checkpoints", "models"):
+        shutil.rmtree(work / made, ignore_errors=True)
     train_and_export(work)
     grpc_port, rest_port = free_ports()
     _, held_out = load()
@@ -85,6 +92,7 @@ def serve(work: Path) -> None:
         print(SNIPPETS.format(body=body.relative_to(Path.cwd()) if body.is_relative_to(Path.cwd()) else body, bin=BIN))
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
+        print("\n  draining")
         stop(process)
 
 
@@ -126,7 +134,8 @@ def server(work: Path, grpc_port: int, rest_port: int) -> Iterator[subprocess.Po
         f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
     ]  # fmt: skip
     show(arguments)
-    process = subprocess.Popen(arguments, cwd=ROOT)
+    # In a session of its own: Ctrl-C is ours to pass on, once. A second signal would end the server without a drain.
+    process = subprocess.Popen(arguments, cwd=ROOT, start_new_session=True)
     try:
         wait_until_ready(process, grpc_port)
         yield process

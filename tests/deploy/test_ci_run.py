@@ -47,7 +47,7 @@ def test_missing_packages_are_installed_before_the_tests(machine: Machine) -> No
     ran = machine.run()
     assert ran.returncode == 0, ran
     assert [call.split()[1] for call in machine.called("apt-get")] == ["update", "install"]
-    assert machine.called("apt-get")[1].endswith("curl nghttp2-client wrk")
+    assert machine.called("apt-get")[1].endswith("curl make nghttp2-client wrk")
     assert machine.called("make") == ["make test"]
 
 

@@ -1,0 +1,41 @@
+"""The demo, whole: what a newcomer runs first must not be the last to be noticed broken."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = [sys.executable, "examples/digits/demo.py", "--work"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_trains_exports_serves_predicts_measures_and_stops(tmp_path: Path) -> None:
+    run = subprocess.run([*DEMO, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    accuracies = [float(text) for text in re.findall(r"accuracy on 450 held-out digits: ([0-9.]+)", run.stdout)]
+    by_protocol = accuracies[-2:]
+    assert len(by_protocol) == 2
+    assert min(by_protocol) >= 0.95
+    assert "exited with status 0" in run.stdout
+    assert re.search(r"total .* 0 ", run.stdout), "the load test's table, without failures"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_demo_that_is_stopped_says_so_and_leaves_what_it_did_not_make(tmp_path: Path) -> None:
+    keep = tmp_path / "keep"
+    keep.write_text("mine")
+    with subprocess.Popen([*DEMO, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        while b"== Train" not in demo.stdout.readline():
+            pass
+        demo.send_signal(signal.SIGTERM)
+        _, errors = demo.communicate(timeout=50)
+    assert demo.returncode == 130
+    assert b"broken off" in errors
+    assert keep.read_text() == "mine"
