@@ -182,7 +182,9 @@ def typed(array: Array) -> tensor_pb2.TensorProto:
 def test_typed_fields_are_read_as_they_were(array: Array) -> None:
     read = tensor.from_proto(serving_pb2.TensorProto.FromString(typed(array).SerializeToString()))
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(read, array)
+    # numpy tells NaN from NaN in dtypes that are not its own.
+    comparable = np.float64 if array.dtype.name.startswith(("bfloat", "float8")) else array.dtype
+    np.testing.assert_array_equal(read.astype(comparable), array.astype(comparable))
 
 
 @given(any_array)
