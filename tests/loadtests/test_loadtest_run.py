@@ -128,16 +128,28 @@ def test_input_cut_short_is_exit_code_2(server: Doubling, tmp_path: Path) -> Non
         assert "Traceback" not in run.stderr
 
 
-def _heed_ctrl_c() -> None:
-    # Started by a script in the background, as in some CI, this process ignores SIGINT, and its children would, too.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# Started by a script in the background, as in some CI, a process ignores SIGINT, and so do its children.
+HEEDING_CTRL_C = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+]
 
 
 def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> None:
-    command = [COMMAND, MODEL, "--grpc", server.grpc_address, "--users", "32", "--duration", "10m", "--json"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_ctrl_c
-    ) as process:
+    command = [
+        *HEEDING_CTRL_C,
+        COMMAND,
+        MODEL,
+        "--grpc",
+        server.grpc_address,
+        "--users",
+        "32",
+        "--duration",
+        "10m",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "Running for 600 s" in process.stderr.readline()
         server.reached.wait(10)
