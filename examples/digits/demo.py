@@ -99,19 +99,19 @@ def serve(work: Path) -> None:
 SNIPPETS = """
 Ask it, from another terminal in this folder:
 
-  curl -d @{body} http://127.0.0.1:8501/v1/models/digits:predict
+curl -d @{body} http://127.0.0.1:8501/v1/models/digits:predict
 
-  {bin}/tpuserve status digits
+{bin}/tpuserve status digits
 
-  {bin}/python - <<'EOF'
-  from examples.digits.data import load
-  from tpuserve_client import Client
+{bin}/python - <<'EOF'
+from examples.digits.data import load
+from tpuserve_client import Client
 
-  _, held_out = load()
-  with Client("127.0.0.1:8500") as client:
-      probabilities = client.predict("digits", {{"image": held_out.images[:8]}})["probabilities"]
-  print(probabilities.argmax(axis=1), held_out.labels[:8])
-  EOF
+_, held_out = load()
+with Client("127.0.0.1:8500") as client:
+    probabilities = client.predict("digits", {{"image": held_out.images[:8]}})["probabilities"]
+print(probabilities.argmax(axis=1), held_out.labels[:8])
+EOF
 
 Ctrl-C stops it.
 """
