@@ -63,7 +63,7 @@ unit: setup
 lock: $(UV) ## Renew requirements/*.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --upgrade --output-file requirements/bootstrap.lock requirements/bootstrap.in
 	$(COMPILE) --upgrade --output-file requirements/dev.lock --all-extras --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
-	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock server/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock --all-extras server/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
