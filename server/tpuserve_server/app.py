@@ -1,6 +1,7 @@
 """The object graph of the server: what is built from what, and started and stopped in which order."""
 
 import asyncio
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -69,7 +70,7 @@ def build(settings: Settings, host_note: str) -> Server:
     )
     manager = VersionManager(registry, loader, load_threads=settings.num_load_threads)
     source = Source(
-        {settings.model_name: settings.model_base_path},
+        {settings.model_name: Path(settings.model_base_path or "")},
         manager.aspire,
         poll_wait_s=settings.file_system_poll_wait_seconds,
         is_whole=is_whole,

@@ -1,9 +1,26 @@
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tpuserve_server.__main__ import serve
+
+# tensorflow_serving/model_servers/main.cc
+UPSTREAM_FLAGS = """
+port grpc_socket_path rest_api_port rest_api_num_threads rest_api_timeout_in_ms rest_api_enable_cors_support
+enable_batching allow_version_labels_for_unavailable_models batching_parameters_file
+enable_per_model_batching_parameters model_config_file model_config_file_poll_wait_seconds model_name
+model_base_path num_load_threads num_unload_threads max_num_load_retries load_retry_interval_micros
+file_system_poll_wait_seconds flush_filesystem_caches tensorflow_session_parallelism tensorflow_session_config_file
+tensorflow_intra_op_parallelism tensorflow_inter_op_parallelism use_alts_credentials ssl_config_file
+platform_config_file per_process_gpu_memory_fraction saved_model_tags grpc_channel_arguments grpc_max_threads
+enable_model_warmup num_request_iterations_for_warmup version monitoring_config_file
+remove_unused_fields_from_bundle_metagraph prefer_tflite_model num_tflite_pools num_tflite_interpreters_per_pool
+enable_signature_method_name_check xla_cpu_compilation_enabled xla_gpu_compilation_enabled enable_profiler
+thread_pool_factory_config_file mixed_precision skip_initialize_tpu enable_grpc_healthcheck_service
+enable_serialization_as_tensor_content
+"""
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
@@ -22,6 +39,9 @@ def invoke(*arguments: str, **environment: str) -> Result:
         (("--model_base_path=/m", "--port=70000"), "--port: Input should be less than or equal to 65535"),
         (("--model_base_path=/m", "--allowed_batch_sizes=1,x"), "'1,x' is not a list of whole numbers such as 1,8,32"),
         (("--model_base_path=/m", "--enable_batching=perhaps"), "'perhaps' is not a valid boolean"),
+        (("--model_base_path=/m", "--max_num_load_retrys=1"), "Did you mean one of: '--max_num_load_retries'"),
+        (("--model_base_path=/m", "--grpc_max_threads=many"), "'many' is not a valid integer"),
+        (("--use_alts_credentials",), "--use_alts_credentials is not supported. Use --ssl_config_file."),
         (("--model_base_path=/m", "--host_backend=apache"), "'apache' is not one of 'envoy', 'python', 'auto'"),
     ],
 )
@@ -50,3 +70,51 @@ def test_help_shows_examples_and_exit_codes() -> None:
     assert result.exit_code == 0
     assert "MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve" in result.output
     assert "0    drained after SIGTERM" in result.output
+
+
+def test_help_lists_flags_by_section() -> None:
+    lines = invoke("--help").output.splitlines()
+    titles = ["Listening:", "Models:", "Batching:", "Runtime:", "Operations:", "About:"]
+    positions = [lines.index(title) for title in titles]
+    assert positions == sorted(positions)
+    assert lines.index("Models:") < next(n for n, line in enumerate(lines) if "--model_name" in line) < positions[2]
+
+
+def test_version_is_this_servers_and_tensorflows() -> None:
+    result = invoke("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("tpuserve serve, version ")
+    assert f"TensorFlow Library: {version('tensorflow')}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flag", "notice"),
+    [
+        ("--grpc_max_threads=8", "--grpc_max_threads has no effect. One event loop carries"),
+        ("--enable_grpc_healthcheck_service=false", "--enable_grpc_healthcheck_service has no effect."),
+        ("--platform_config_file=/f", "Use --batching_parameters_file"),
+    ],
+)
+def test_flag_without_meaning_here_is_taken_with_one_line(flag: str, notice: str) -> None:
+    # No model: refused after the flags were read.
+    [line] = [line for line in invoke(flag).output.splitlines() if line.startswith("tpuserve: ")]
+    assert notice in line
+
+
+@pytest.mark.parametrize("flag", ["--enable_grpc_healthcheck_service", "--use_alts_credentials=false"])
+def test_flag_that_asks_for_what_is_so_anyway_gets_no_line(flag: str) -> None:
+    output = invoke(flag).output
+    assert "tpuserve: " not in output
+    assert "no model to serve" in output
+
+
+def test_every_flag_of_tensorflow_serving_is_known() -> None:
+    options = {option.name for option in serve.params}
+    assert set(UPSTREAM_FLAGS.split()) <= options
+
+
+@pytest.mark.parametrize(
+    ("form", "value"), [("", True), ("=true", True), ("=1", True), ("=false", False), ("=0", False)]
+)
+def test_booleans_are_written_as_for_tensorflow_serving(form: str, value: bool) -> None:
+    assert serve.make_context("serve", [f"--enable_batching{form}", "--port=1"]).params["enable_batching"] is value

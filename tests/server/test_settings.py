@@ -8,7 +8,7 @@ from tpuserve_server.settings import Settings
 
 
 def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:
-    settings = Settings(model_base_path=Path("/models/m"))
+    settings = Settings(model_base_path="/models/m")
     assert (settings.port, settings.rest_api_port, settings.model_name) == (8500, 8501, "default")
     assert settings.file_system_poll_wait_seconds == 1
     assert settings.rest_api_timeout_in_ms == 30000
@@ -16,7 +16,7 @@ def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:
 
 
 def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
-    settings = Settings(model_base_path=Path("/m"), allowed_batch_sizes=(1, 8), grpc_socket_path=Path("/run/s"))
+    settings = Settings(model_base_path="/m", allowed_batch_sizes=(1, 8), grpc_socket_path=Path("/run/s"))
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
 
@@ -26,6 +26,18 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"port": 0, "rest_api_port": 0}, "nothing to listen on"),
         ({"port": 9000, "rest_api_port": 9000}, "both 9000"),
         ({"port": 70000}, "less than or equal to 65535"),
+        ({"model_base_path": None}, "no model to serve"),
+        ({"model_base_path": ""}, "no model to serve"),
+        ({"grpc_channel_arguments": "grpc.max_connection_age_ms"}, "expected name=value,name=value"),
+        ({"batching_parameters_file": "/b"}, "is set without setting enable_batching to true"),
+        (
+            {
+                "tensorflow_session_parallelism": 1,
+                "tensorflow_intra_op_parallelism": 1,
+                "tensorflow_inter_op_parallelism": 1,
+            },
+            "you cannot configure all",
+        ),
         ({"allowed_batch_sizes": (4, 2)}, "ascending"),
         ({"allowed_batch_sizes": (0, 2)}, "positive"),
         ({"allowed_batch_sizes": (1, 2), "max_batch_size": 4}, "last entry was 2; expected 4"),
@@ -34,4 +46,14 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Settings(model_base_path=Path("/m"), **fields)
+        Settings(**{"model_base_path": "/m", **fields})
+
+
+def test_a_file_flag_set_to_nothing_is_not_set() -> None:
+    assert Settings(model_base_path="/m", batching_parameters_file="").batching_parameters_file is None  # type: ignore[arg-type]  # as the command line has it
+
+
+def test_channel_arguments_are_numbers_where_they_look_so() -> None:
+    settings = Settings.model_validate({"model_base_path": "/m", "grpc_channel_arguments": "a.b=7,c=d"})
+    assert settings.grpc_channel_arguments == (("a.b", 7), ("c", "d"))
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings

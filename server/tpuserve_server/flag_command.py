@@ -1,0 +1,126 @@
+"""The click command made of the flags: TensorFlow Serving's forms of a flag, sections in `--help`, notices."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from tpuserve_server.flags import SECTIONS, UNNEEDED, Flag, UnneededFlag
+from tpuserve_server.settings import Settings
+
+# Not TPUSERVE alone: beside a Service named tpuserve Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
+ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"
+
+
+class _Sizes(click.ParamType[tuple[int, ...]]):
+    """`1,8,32`"""
+
+    name = "n,n,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:  # noqa: ANN401 - click's signature
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,8,32", param, ctx)
+
+
+class ServeCommand(click.Command):
+    """A command whose `--help` lists options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every section, then what is taken without effect."""
+        options = {option.name: option for option in self.params}
+        for title, flags in SECTIONS.items():
+            _write(ctx, formatter, title, [options.pop(flag.name) for flag in flags])
+        unneeded = [options.pop(flag.name) for flag in UNNEEDED]
+        _write(ctx, formatter, "About", [*options.values(), *super().get_params(ctx)[len(self.params) :]])
+        _write(ctx, formatter, "Taken for TensorFlow Serving's sake, without effect", unneeded)
+
+
+def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
+    """`callback` gets a value for each field of Settings. Its docstring is the command's help."""
+    needed = [_option(flag) for flags in SECTIONS.values() for flag in flags]
+    return ServeCommand(
+        "serve",
+        callback=callback,
+        params=[*needed, *(_unneeded_option(flag) for flag in UNNEEDED), _version_option()],
+        help=callback.__doc__,
+        epilog=epilog,
+        context_settings={
+            "auto_envvar_prefix": ENVIRONMENT_PREFIX,
+            "show_default": True,
+            "max_content_width": 110,
+        },
+    )
+
+
+def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: list[click.Parameter]) -> None:
+    records = [option.get_help_record(ctx) for option in options]
+    with formatter.section(title):
+        formatter.write_dl([record for record in records if record is not None])
+
+
+def _option(flag: Flag) -> click.Option:
+    field = Settings.model_fields[flag.name]
+    return click.Option(
+        [f"--{flag.name}"],
+        default=_default(field),
+        help=flag.help,
+        show_default=flag.shown_default or True,
+        envvar=[f"{ENVIRONMENT_PREFIX}_{flag.name.upper()}", *flag.variables],
+        **_kind(field.annotation),
+    )
+
+
+def _default(field: FieldInfo) -> Any:  # noqa: ANN401 - as wide as the settings
+    """As a user would write it."""
+    default = field.default
+    return (",".join(map(str, default)) or None) if isinstance(default, tuple) else default
+
+
+def _kind(annotation: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a type expression
+    """click's type for a setting's. What click does not know as a type is text, for Settings to judge."""
+    types = {part for part in get_args(annotation) if part is not type(None)} or {annotation}
+    if get_origin(annotation) is Literal:
+        return {"type": click.Choice(get_args(annotation))}
+    if types == {bool}:
+        return _SWITCH
+    if annotation == tuple[int, ...]:
+        return {"type": _Sizes()}
+    return {"type": next((known for known in (int, float) if types == {known}), str)}
+
+
+# As TensorFlow Serving's booleans: `--x`, `--x=true`, `--x=false`, `--x=1`, `--x=0`.
+_SWITCH: Mapping[str, Any] = {"type": bool, "is_flag": False, "flag_value": True, "metavar": "BOOL"}
+
+
+def _unneeded_option(flag: UnneededFlag) -> click.Option:
+    def notice(_ctx: click.Context, _option: click.Parameter, value: object) -> None:
+        if value is None or value == flag.so_already:
+            return
+        if flag.refused:
+            raise click.UsageError(f"--{flag.name} is not supported. {flag.instead}")
+        click.echo(f"tpuserve: --{flag.name} has no effect. {flag.instead}", err=True)
+
+    kind = _SWITCH if flag.type is bool else {"type": flag.type}
+    return click.Option(
+        [f"--{flag.name}"], default=None, expose_value=False, callback=notice, help=flag.instead, **kind
+    )
+
+
+def _version_option() -> click.Option:
+    def show(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(f"tpuserve serve, version {version('tpuserve-server')}")
+            click.echo(f"TensorFlow ModelServer: {version('tensorflow-serving-api')} (its API, answered by tpuserve)")
+            click.echo(f"TensorFlow Library: {version('tensorflow')}")
+            ctx.exit()
+
+    return click.Option(
+        ["--version"], default=False, show_default=False, expose_value=False, is_eager=True, callback=show,
+        help="Show the versions of this server and of TensorFlow.", **_SWITCH,
+    )  # fmt: skip

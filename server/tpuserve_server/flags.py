@@ -1,0 +1,128 @@
+"""The flags of `tpuserve serve` by section, in the order of `--help`. Types and defaults are those of Settings."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag that sets the field of Settings with its name."""
+
+    name: str
+    help: str
+    # How the default is shown where the field's own would say nothing.
+    shown_default: str | None = None
+    # Read from the environment under these names, too.
+    variables: tuple[str, ...] = ()
+
+
+SECTIONS: dict[str, tuple[Flag, ...]] = {
+    "Listening": (
+        Flag("port", "Port of gRPC; 0 for none."),
+        Flag("rest_api_port", "Port of REST; 0 for none."),
+        Flag("grpc_socket_path", "UNIX socket of gRPC, beside the port."),
+        Flag("bind_address", "Address that both ports are bound to."),
+        Flag("host_backend", "Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs."),
+        Flag("ssl_config_file", "TLS for gRPC and REST: a file with an SSLConfig."),
+        Flag("grpc_channel_arguments", "Settings of gRPC's server, such as grpc.max_connection_age_ms=2000."),
+        Flag("rest_api_timeout_in_ms", "Longest time for a REST request."),
+        Flag("rest_api_enable_cors_support", "Let pages of other origins call REST."),
+        Flag("max_request_bytes", "Largest gRPC message or REST body."),
+    ),
+    "Models": (
+        Flag("model_name", "Name that requests use.", variables=("MODEL_NAME",)),
+        Flag(
+            "model_base_path",
+            "Folder of version folders, or its URI. Without it MODEL_BASE_PATH/MODEL_NAME, as in TensorFlow Serving's "
+            "image.",
+        ),
+        Flag(
+            "model_config_file",
+            "Models from a file with a ModelServerConfig; model_name and model_base_path are not looked at then.",
+        ),
+        Flag("model_config_file_poll_wait_seconds", "Between looks for changes of that file; 0 reads it once."),
+        Flag("file_system_poll_wait_seconds", "Between looks for new versions; 0 looks once."),
+        Flag(
+            "allow_version_labels_for_unavailable_models",
+            "Take a label for a version that is not available yet, where the label is not in use.",
+        ),
+        Flag("max_num_load_retries", "Tries after the first failure to load a version."),
+        Flag("load_retry_interval_micros", "Microseconds between tries to load a version; negative for none."),
+        Flag("num_load_threads", "Models loaded at the same time."),
+        Flag("saved_model_tags", "Tags of the graph to load from a SavedModel, with commas."),
+        Flag("prefer_tflite_model", "Load model.tflite where a version has one."),
+    ),
+    "Batching": (
+        Flag(
+            "enable_batching",
+            "Unset: batch what the exporter has checked. true: whatever has a free first dimension.",
+        ),
+        Flag("batching_parameters_file", "A file with BatchingParameters; needs enable_batching."),
+        Flag("enable_per_model_batching_parameters", "Read batching_params.pbtxt from each version's folder."),
+        Flag("max_batch_size", "Most rows in a batch.", shown_default="the manifest's, else 1000"),
+        Flag(
+            "allowed_batch_sizes",
+            "Batches are padded up to one of these; the last must be max_batch_size.",
+            shown_default="the manifest's",
+        ),
+        Flag("max_enqueued_batches", "Batches that may wait; more are refused."),
+    ),
+    "Runtime": (
+        Flag("tensorflow_session_parallelism", "Threads of a session: the two below in one; 0: theirs."),
+        Flag("tensorflow_intra_op_parallelism", "Threads of one operation; 0: as many as cores."),
+        Flag(
+            "tensorflow_inter_op_parallelism",
+            "Operations at the same time; 0: one after the other, in the batch's thread.",
+        ),
+        Flag("tensorflow_session_config_file", "A file with TensorFlow's ConfigProto; the flags above go over it."),
+        Flag("mixed_precision", "Mode of TensorFlow's automatic mixed precision."),
+        Flag("xla_cpu_compilation_enabled", "Compile graphs that ask for it with XLA on the CPU."),
+        Flag("bfloat16_kernels", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them."),
+        Flag("num_tflite_pools", "Pools of TensorFlow Lite interpreters a model; 0: as many as cores."),
+        Flag("num_tflite_interpreters_per_pool", "TensorFlow Lite interpreters a pool."),
+        Flag("enable_signature_method_name_check", "Check a signature's method_name in Classify and Regress."),
+        Flag("enable_serialization_as_tensor_content", "Answer gRPC Predict with tensor_content, not typed fields."),
+    ),
+    "Operations": (
+        Flag("enable_model_warmup", "Run recorded requests and every batch size before a version is available."),
+        Flag("num_request_iterations_for_warmup", "Times that each recorded request is run; 0: once."),
+        Flag("monitoring_config_file", "A file with a MonitoringConfig: where Prometheus finds the metrics."),
+        Flag("enable_profiler", "Answer TensorBoard's profiler on gRPC's port."),
+        Flag("drain_delay_seconds", "After SIGTERM: say not ready this long before closing."),
+        Flag("drain_timeout_seconds", "Longest wait for requests in flight at the end."),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnneededFlag:
+    """A flag of TensorFlow Serving's that changes nothing here: taken, with a line that says what to use instead."""
+
+    name: str
+    type: type[bool] | type[int] | type[float] | type[str]
+    instead: str
+    # The value that is so here anyway: no line for it.
+    so_already: bool | None = None
+    # Going on without it would be wrong: an error, with the same line.
+    refused: bool = False
+
+
+UNNEEDED = (
+    UnneededFlag("rest_api_num_threads", int, "One event loop carries every REST call; there is no pool of threads."),
+    UnneededFlag("grpc_max_threads", int, "One event loop carries every gRPC call; there is no pool of threads."),
+    UnneededFlag("enable_grpc_healthcheck_service", bool, "grpc.health.v1 is always answered.", so_already=True),
+    UnneededFlag("use_alts_credentials", bool, "Use --ssl_config_file.", so_already=False, refused=True),
+    UnneededFlag("num_unload_threads", int, "Versions are unloaded by the threads that load: see --num_load_threads."),
+    UnneededFlag("flush_filesystem_caches", bool, "The kernel's file cache is left to the kernel.", so_already=False),
+    UnneededFlag(
+        "platform_config_file",
+        str,
+        "Use --batching_parameters_file, --tensorflow_session_config_file and --saved_model_tags.",
+    ),
+    UnneededFlag("per_process_gpu_memory_fraction", float, "No model runs on a GPU through TensorFlow here."),
+    UnneededFlag("thread_pool_factory_config_file", str, "Use --tensorflow_intra_op_parallelism."),
+    UnneededFlag(
+        "remove_unused_fields_from_bundle_metagraph", bool, "A graph is released once it is loaded.", so_already=True
+    ),
+    UnneededFlag("xla_gpu_compilation_enabled", bool, "Use --xla_cpu_compilation_enabled.", so_already=False),
+    UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU here.", so_already=True),
+)
