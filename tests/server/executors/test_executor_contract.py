@@ -1,0 +1,132 @@
+"""What every executor does, by each of them."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.saved_models import save_function
+from tests.tflite_models import convert, save
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.executors.preferring_tflite import PreferringTflite
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+
+pytestmark = pytest.mark.timeout(120)
+SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
+
+
+def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"double": x * 2, "added": x + 1}
+
+
+@pytest.fixture(params=["tensorflow", "tflite"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def executor(kind: str) -> Executor:
+    tensorflow = TensorFlowExecutor(TensorFlowOptions())
+    return PreferringTflite(tensorflow, num_threads=1) if kind == "tflite" else tensorflow
+
+
+@pytest.fixture
+def version(kind: str, tmp_path: Path) -> Path:
+    if kind == "tensorflow":
+        return save_function(tmp_path / "1", double_and_add, SPEC)
+    return save(tmp_path / "1", convert(named=(double_and_add, SPEC)))
+
+
+@pytest.fixture
+def signature(kind: str) -> str:
+    return "serving_default" if kind == "tensorflow" else "named"
+
+
+def load(executor: Executor, path: Path) -> Servable:
+    return executor.load(ServableId("m", 1), path, allow_bfloat16=True)
+
+
+def run(servable: Servable, signature: str, inputs: Tensors, *outputs: str) -> Tensors:
+    return servable.dispatch(signature, inputs, outputs).result()
+
+
+def test_signatures_have_names_dtypes_and_free_rows(executor: Executor, version: Path, signature: str) -> None:
+    servable = load(executor, version)
+    found = servable.signatures[signature]
+    assert found.name == signature
+    (x,) = found.inputs.values()
+    assert (x.name, x.dtype, x.shape) == ("x", np.dtype(np.float32), (None, 2))
+    assert list(found.outputs) == ["added", "double"]
+    assert found.is_batchable
+    assert servable.device.startswith("CPU (")
+    servable.close()
+
+
+def test_any_number_of_rows_runs_and_only_asked_outputs_come(executor: Executor, version: Path, signature: str) -> None:
+    servable = load(executor, version)
+    for rows in (1, 5, 5, 0, 2):
+        x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+        outputs = run(servable, signature, {"x": x}, "double")
+        assert outputs.keys() == {"double"}
+        np.testing.assert_array_equal(outputs["double"], x * 2)
+        assert outputs["double"].dtype == np.float32
+    servable.close()
+
+
+def test_inputs_may_be_read_only_or_strided_and_outputs_are_the_callers(
+    executor: Executor, version: Path, signature: str
+) -> None:
+    servable = load(executor, version)
+    frozen = np.frombuffer(np.ones((1, 2), np.float32).tobytes(), np.float32).reshape(1, 2)
+    first = run(servable, signature, {"x": frozen}, "double")["double"]
+    strided = np.arange(8, dtype=np.float32).reshape(2, 4)[:, ::2]
+    assert run(servable, signature, {"x": strided}, "added")["added"].tolist() == [[1, 3], [5, 7]]
+    run(servable, signature, {"x": np.zeros((1, 2), np.float32)}, "double")
+    assert first.tolist() == [[2, 2]]
+    servable.close()
+
+
+def test_another_thread_may_dispatch_next(executor: Executor, version: Path, signature: str) -> None:
+    servable = load(executor, version)
+    run(servable, signature, {"x": np.ones((1, 2), np.float32)}, "double")
+    answers: list[Tensors] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(run(servable, signature, {"x": np.ones((3, 2), np.float32)}, "double"))
+    )
+    thread.start()
+    thread.join()
+    assert answers[0]["double"].tolist() == [[2, 2]] * 3
+    servable.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"neither a flatbuffer nor a protocol buffer, at some length"])
+def test_a_broken_model_fails_in_one_line_without_a_path(
+    executor: Executor, kind: str, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / ("model.tflite" if kind == "tflite" else "saved_model.pb")).write_bytes(content)
+    with pytest.raises(ServingError) as caught:
+        load(executor, tmp_path)
+    assert str(tmp_path) not in caught.value.message
+    assert caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp_path: Path) -> None:
+    path = save_function(tmp_path / "1", double_and_add, SPEC)
+    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), num_threads=1)
+    assert "TensorFlow" in load(executor, path).device
+    (path / "model.tflite").write_bytes(convert(named=(double_and_add, SPEC)))
+    assert "LiteRT" in load(executor, path).device
+
+
+def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "tpuserve_server.executors.tflite", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert.interpreter", None)
+    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), num_threads=1)
+    with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):
+        load(executor, save(tmp_path / "1", b"x"))
