@@ -1,6 +1,7 @@
 """The object graph of the server: what is built from what, and started and stopped in which order."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -9,8 +10,10 @@ from tpuserve_server.banner import print_banner
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
+from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import RpcTable
@@ -65,9 +68,7 @@ def build(settings: Settings, host_note: str) -> Server:
     clock = SystemClock()
     metrics = PrometheusMetrics()
     registry = ModelRegistry([settings.model_name], metrics)
-    loader = VersionLoader(
-        TensorFlowExecutor(_tensorflow_options(settings)), _loading_options(settings), clock, metrics
-    )
+    loader = VersionLoader(_executor(settings), _loading_options(settings), clock, metrics)
     manager = VersionManager(registry, loader, load_threads=settings.num_load_threads)
     source = Source(
         {settings.model_name: Path(settings.model_base_path or "")},
@@ -79,6 +80,13 @@ def build(settings: Settings, host_note: str) -> Server:
     rpc = rpc_table(service, metrics, clock, max_request_bytes=settings.max_request_bytes)
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
     return Server(service, manager, source, rpc, rest, host_note)
+
+
+def _executor(settings: Settings) -> Executor:
+    tensorflow = TensorFlowExecutor(_tensorflow_options(settings))
+    if not settings.prefer_tflite_model:
+        return tensorflow
+    return PreferringTflite(tensorflow, num_threads=settings.num_tflite_pools or os.cpu_count() or 1)
 
 
 def _tensorflow_options(settings: Settings) -> TensorFlowOptions:

@@ -77,8 +77,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("mixed_precision", "Mode of TensorFlow's automatic mixed precision."),
         Flag("xla_cpu_compilation_enabled", "Compile graphs that ask for it with XLA on the CPU."),
         Flag("bfloat16_kernels", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them."),
-        Flag("num_tflite_pools", "Pools of TensorFlow Lite interpreters a model; 0: as many as cores."),
-        Flag("num_tflite_interpreters_per_pool", "TensorFlow Lite interpreters a pool."),
+        Flag("num_tflite_pools", "Threads that a TensorFlow Lite model runs on; 0: as many as cores."),
         Flag("enable_signature_method_name_check", "Check a signature's method_name in Classify and Regress."),
         Flag("enable_serialization_as_tensor_content", "Answer gRPC Predict with tensor_content, not typed fields."),
     ),
@@ -124,5 +123,6 @@ UNNEEDED = (
         "remove_unused_fields_from_bundle_metagraph", bool, "A graph is released once it is loaded.", so_already=True
     ),
     UnneededFlag("xla_gpu_compilation_enabled", bool, "Use --xla_cpu_compilation_enabled.", so_already=False),
+    UnneededFlag("num_tflite_interpreters_per_pool", int, "A batch is shared by the threads of --num_tflite_pools."),
     UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU here.", so_already=True),
 )

@@ -95,7 +95,6 @@ class Settings(BaseModel):
     bfloat16_kernels: bool = True
     # 0: as many as cores.
     num_tflite_pools: int = Field(default=0, ge=0)
-    num_tflite_interpreters_per_pool: int = Field(default=1, ge=1)
     enable_signature_method_name_check: bool = False
     enable_serialization_as_tensor_content: bool = False
 
