@@ -1,7 +1,7 @@
 """InferenceService: the one door through which every protocol and host reaches the models."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -102,6 +102,36 @@ class HeldModel:
         return outcome
 
 
+class HeldVersion:
+    """One version, held for a request that finds and runs its signatures itself. A context manager."""
+
+    __slots__ = ("_clock", "_handle")
+
+    def __init__(self, handle: ServableHandle, clock: Clock) -> None:
+        """Own `handle` until the context ends."""
+        self._handle = handle
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handle.release()
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Every signature by name."""
+        return self._handle.loaded.servable.signatures
+
+    async def predict(
+        self, signature: Signature, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()
+    ) -> PredictResult:
+        """As `InferenceService.predict`, with one of this version's signatures. May be awaited several at a time."""
+        return await HeldModel(self._handle, signature, self._clock).predict(inputs, deadline, output_filter)
+
+
 class InferenceService:
     """Predict, metadata and status over the registry.
 
@@ -136,6 +166,14 @@ class InferenceService:
         except BaseException:
             handle.release()
             raise
+
+    def hold_version(self, spec: ModelSpec) -> HeldVersion:
+        """The version a spec resolves to, whatever signature it names.
+
+        Raises:
+            ServingError: as `predict` for the same model and version.
+        """
+        return HeldVersion(self._registry.acquire(spec), self._clock)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """The signatures of the version a spec resolves to.

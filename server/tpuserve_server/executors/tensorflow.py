@@ -128,6 +128,11 @@ class TensorFlowServable:
             fetched = self._callable(signature, tuple(output_names))(*feeds)
         except tf.errors.OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
+        except UnicodeDecodeError as error:
+            # TensorFlow quotes inputs in its messages, and here cannot make text of one. The code is lost; what it
+            # quotes is what it blames.
+            message = error.object.decode(errors="replace")
+            raise InvalidArgument(_first_line(message)) from error
         return _Done(dict(zip(output_names, fetched, strict=True)))
 
     def close(self) -> None:

@@ -46,15 +46,16 @@ class Edge:
 
 
 class MeasuredRequest:
-    """One request under way. Whoever learns its method and model sets them."""
+    """One request under way. Whoever learns its method, its model and its number of tf.Examples sets them."""
 
-    __slots__ = ("_edge", "deadline", "method", "model", "started_s")
+    __slots__ = ("_edge", "deadline", "examples", "method", "model", "started_s")
 
     def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
         """See `Edge.request`."""
         self._edge = edge
         self.method = method
         self.model = ""
+        self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
 

@@ -7,6 +7,7 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.examples import ExampleMethods
 from tpuserve_server.frontends.health import HealthMethods
 from tpuserve_server.frontends.model_status import ModelMethods
 from tpuserve_server.frontends.prediction import PredictionMethods
@@ -26,20 +27,26 @@ def rpc_table(
     clock: Clock,
     *,
     serialize_as_content: bool = False,
+    check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
     """The methods by full path. `serialize_as_content` puts outputs into tensor_content, not the typed fields.
 
+    `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
     Hosts bound the size of messages; within these, values may repeat to no more than `max_request_bytes` altogether.
     """
     edge = Edge(service, metrics, clock, "grpc")
     prediction = PredictionMethods(service, edge, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes)
+    examples = ExampleMethods(service, edge, check_method_names=check_method_names)
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
     reflection = StreamMethod(ReflectionMethods(_SERVICES).server_reflection_info)
     return {
         f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict),
+        f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify),
+        f"/{_PREDICTION.full_name}/Regress": UnaryMethod(examples.regress),
+        f"/{_PREDICTION.full_name}/MultiInference": UnaryMethod(examples.multi_inference),
         f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
         f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),

@@ -1,8 +1,11 @@
-"""ModelSpec: the message to the core's type."""
+"""ModelSpec: the message to the core's type, and a response's back."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.types import ModelSpec
+from tensorflow_serving.apis import model_pb2
+
+from tpuserve_server.core.types import ModelSpec, ServableId
 
 if TYPE_CHECKING:
     from tensorflow_serving.apis.model_pb2 import ModelSpec as ModelSpecProto
@@ -16,3 +19,14 @@ def decode_model_spec(proto: "ModelSpecProto") -> ModelSpec:
     if choice == "version":
         return ModelSpec(proto.name, version=proto.version.value, signature_name=proto.signature_name)
     return ModelSpec(proto.name, version_label=proto.version_label, signature_name=proto.signature_name)
+
+
+@lru_cache(maxsize=1024)
+def encode_model_spec(servable: ServableId, signature_name: str) -> bytes:
+    """A response's spec, serialized: numeric version and resolved signature, never a label.
+
+    Made by protobuf: it is the same for every answer of a version and so cached.
+    """
+    spec = model_pb2.ModelSpec(name=servable.name, signature_name=signature_name)
+    spec.version.value = servable.version
+    return bytes(spec.SerializeToString())

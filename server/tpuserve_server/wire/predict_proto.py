@@ -8,7 +8,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
-from tpuserve_server.wire.model_spec import decode_model_spec
+from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 from tpuserve_server.wire.varint import varint
 
@@ -69,9 +69,6 @@ def _map_key(name: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _response_spec(servable: ServableId, signature_name: str) -> bytes:
-    """model_spec = 2, tag and all. Made by protobuf: it is the same for every answer of a version and so cached."""
-    response = predict_pb2.PredictResponse()
-    response.model_spec.name = servable.name
-    response.model_spec.version.value = servable.version
-    response.model_spec.signature_name = signature_name
-    return bytes(response.SerializeToString())
+    """model_spec = 2, tag and all."""
+    spec = encode_model_spec(servable, signature_name)
+    return b"".join((b"\x12", varint(len(spec)), spec))

@@ -1,0 +1,92 @@
+"""Classify, Regress and MultiInference: requests that carry tf.Examples, on gRPC; REST's share what is below them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.service import HeldVersion, InferenceService
+from tpuserve_server.core.types import Array, PredictResult
+from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.example_request import parse_example_request, parse_multi_inference_request
+from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
+from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
+from tpuserve_server.wire.inference_result import encode_inference_result, encode_response
+
+
+class ExampleMethods:
+    """The methods as bytes in, bytes out. They raise ServingErrors."""
+
+    def __init__(self, service: InferenceService, edge: Edge, *, check_method_names: bool) -> None:
+        """With `check_method_names` a signature's method_name must be the method's (native TF2 models have none)."""
+        self._service = service
+        self._edge = edge
+        self._check_method_names = check_method_names
+
+    async def classify(self, body: bytes, context: CallContext) -> bytes:
+        """Classify."""
+        return await self._infer(CLASSIFY, body, context)
+
+    async def regress(self, body: bytes, context: CallContext) -> bytes:
+        """Regress."""
+        return await self._infer(REGRESS, body, context)
+
+    async def multi_inference(self, body: bytes, context: CallContext) -> bytes:
+        """MultiInference: every task's signature, of one version, side by side; the first task's error is the answer.
+
+        Upstream runs them as one; here each shares batches with what else asks for its signature.
+        """
+        with self._edge.request("MultiInference", context.deadline) as measured:
+            request = parse_multi_inference_request(body)
+            measured.model = request.tasks[0].spec.name
+            with self._service.hold_version(request.tasks[0].spec) as version:
+                runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
+                examples = request.examples()
+                measured.examples = len(examples)
+                results = await _run_all(version, runs, examples, context.deadline)
+            return b"".join(
+                [_encode_task(run, result, len(examples)) for run, result in zip(runs, results, strict=True)]
+            )
+
+    async def _infer(self, method: InferenceMethod, body: bytes, context: CallContext) -> bytes:
+        with self._edge.request(method.name, context.deadline) as measured:
+            request = parse_example_request(body, method.request_name)
+            measured.model = request.spec.name
+            with self._service.hold_version(request.spec) as version:
+                run = find_run(
+                    version.signatures, method, request.signature_name, check_method_name=self._check_method_names
+                )
+                examples = request.examples()
+                measured.examples = len(examples)
+                result = await run_examples(version, run, examples, context.deadline)
+            encoded = method.encode(result.outputs, len(examples))
+            return encode_response(encoded, result.servable, result.signature_name)
+
+
+async def run_examples(version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline) -> PredictResult:
+    """`run` over a [n] array of serialized Examples; raises ServingError as predictions do."""
+    return await version.predict(run.signature, {EXAMPLES_INPUT: examples}, deadline, run.output_names)
+
+
+async def _run_all(
+    version: HeldVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline
+) -> list[PredictResult]:
+    # All end, or are cancelled with this, before the version is let go.
+    outcomes = await asyncio.gather(
+        *[run_examples(version, run, examples, deadline) for run in runs], return_exceptions=True
+    )
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def _encode_task(run: ExampleRun, result: PredictResult, examples: int) -> bytes:
+    return encode_inference_result(
+        run.method.encode(result.outputs, examples),
+        result.servable,
+        result.signature_name,
+        is_regression=run.method is REGRESS,
+    )

@@ -1,0 +1,167 @@
+"""Requests that carry tf.Examples: ClassificationRequest, RegressionRequest and MultiInferenceRequest.
+
+The Examples stay serialized, as models want them: parsing and writing them again would cost many times all the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError, Message
+from tensorflow_serving.apis import inference_pb2, model_pb2
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec
+from tpuserve_server.wire.model_spec import decode_model_spec
+
+_PACKAGE = "tpuserve.serialized"
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRequest:
+    """A classification or regression request; `examples` is not looked at before it is asked for."""
+
+    spec: ModelSpec
+    _input: Any  # the SerializedInput message, whose class is made below
+
+    @property
+    def signature_name(self) -> str:
+        """The signature asked for, resolved."""
+        return self.spec.signature_name or DEFAULT_SIGNATURE_NAME
+
+    def examples(self) -> Array:
+        """As `decode_examples`."""
+        return decode_examples(self._input)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceTask:
+    """One of a MultiInferenceRequest's tasks."""
+
+    spec: ModelSpec
+    method_name: str
+
+    @property
+    def signature_name(self) -> str:
+        """The signature asked for, resolved."""
+        return self.spec.signature_name or DEFAULT_SIGNATURE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class MultiInferenceRequest:
+    """Several signatures of one model over the same Examples."""
+
+    tasks: Sequence[InferenceTask]
+    _input: Any  # the SerializedInput message, whose class is made below
+
+    def examples(self) -> Array:
+        """As `decode_examples`."""
+        return decode_examples(self._input)
+
+
+def parse_example_request(body: bytes, message_name: str) -> ExampleRequest:
+    """The request in `body`, a `message_name`; raises InvalidArgument when there is none or it names no model."""
+    message = _parse(_REQUEST, body, message_name)
+    if not message.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec")
+    return ExampleRequest(_named(decode_model_spec(message.model_spec)), message.input)
+
+
+def parse_multi_inference_request(body: bytes) -> MultiInferenceRequest:
+    """The request in `body`; raises InvalidArgument when there is none or its first task names no model.
+
+    The first task's spec is the one that a model is found by (multi_inference_helper.cc).
+    """
+    message = _parse(_MULTI_REQUEST, body, "MultiInferenceRequest")
+    tasks = [InferenceTask(decode_model_spec(task.model_spec), task.method_name) for task in message.tasks]
+    _named(tasks[0].spec if tasks else ModelSpec(""))
+    return MultiInferenceRequest(tasks, message.input)
+
+
+def decode_examples(serialized_input: Any) -> Array:  # noqa: ANN401 (a message whose class is made below)
+    """A [n] object array of serialized Examples, each with the context, if any, in front of it.
+
+    Messages joined are messages merged: an Example's feature replaces the context's of the same name
+    (servables/tensorflow/util.cc, InputToSerializedExampleTensor). Raises InvalidArgument when there is none.
+    """
+    kind = serialized_input.WhichOneof("kind")
+    examples: Sequence[bytes] = getattr(serialized_input, kind).examples if kind else ()
+    if not examples:
+        raise InvalidArgument("Input is empty.")
+    if kind == "example_list_with_context":
+        context = serialized_input.example_list_with_context.context
+        examples = [context + example for example in examples]
+    return example_array(examples)
+
+
+def example_array(examples: Sequence[bytes]) -> Array:
+    """A [n] object array of these."""
+    array = np.empty(len(examples), np.object_)
+    array[:] = examples
+    return array
+
+
+def _named(spec: ModelSpec) -> ModelSpec:
+    if not spec.name:
+        raise InvalidArgument("ModelSpec has no name specified.")
+    return spec
+
+
+def _parse(message_class: type[Message], body: bytes, name: str) -> Any:  # noqa: ANN401 (see _message_classes)
+    try:
+        return message_class.FromString(body)
+    except DecodeError:
+        raise InvalidArgument(f"Malformed {name}") from None
+
+
+def _message_classes() -> tuple[type[Message], type[Message]]:
+    """The requests' classes with every Example a field of bytes, which on the wire is the same.
+
+    Upstream's own apis/internal/serialized_input.proto does so; the pip package leaves it out.
+    """
+    file = FileDescriptorProto(name="tpuserve/serialized_input.proto", package=_PACKAGE, syntax="proto3")
+    file.dependency[:] = [model_pb2.DESCRIPTOR.name, inference_pb2.DESCRIPTOR.name]
+    _add(file, "ExampleList", _field("examples", 1, repeated=True))
+    _add(file, "ExampleListWithContext", _field("examples", 1, repeated=True), _field("context", 2))
+    lists = [
+        _field("example_list", 1, f"{_PACKAGE}.ExampleList", oneof=True),
+        _field("example_list_with_context", 2, f"{_PACKAGE}.ExampleListWithContext", oneof=True),
+    ]
+    _add(file, "Input", *lists)
+    file.message_type[-1].oneof_decl.add(name="kind")
+    in_field = _field("input", 2, f"{_PACKAGE}.Input")
+    _add(file, "Request", _field("model_spec", 1, model_pb2.ModelSpec.DESCRIPTOR.full_name), in_field)
+    task = inference_pb2.InferenceTask.DESCRIPTOR.full_name
+    _add(file, "MultiRequest", _field("tasks", 1, task, repeated=True), in_field)
+    added = descriptor_pool.Default().AddSerializedFile(file.SerializeToString()).message_types_by_name
+    return (
+        message_factory.GetMessageClass(added["Request"]),
+        message_factory.GetMessageClass(added["MultiRequest"]),
+    )
+
+
+def _add(file: FileDescriptorProto, name: str, *fields: FieldDescriptorProto) -> None:
+    file.message_type.add(name=name, field=fields)
+
+
+def _field(
+    name: str, number: int, message: str = "", *, repeated: bool = False, oneof: bool = False
+) -> FieldDescriptorProto:
+    """A field of `message`, or of bytes."""
+    field = FieldDescriptorProto(
+        name=name,
+        number=number,
+        label=FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL,
+        type=FieldDescriptorProto.TYPE_MESSAGE if message else FieldDescriptorProto.TYPE_BYTES,
+    )
+    if message:
+        field.type_name = f".{message}"
+    if oneof:
+        field.oneof_index = 0
+    return field
+
+
+_REQUEST, _MULTI_REQUEST = _message_classes()

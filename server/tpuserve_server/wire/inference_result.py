@@ -1,0 +1,116 @@
+"""Results of Classify, Regress and MultiInference: messages and JSON, written without an object for each number."""
+
+import binascii
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+
+from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.wire.model_spec import encode_model_spec
+from tpuserve_server.wire.varint import varint
+
+# Fields 1 to 3, length-delimited: tensorflow_serving/apis/{classification,regression,inference}.proto.
+_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+_SCORE_TAG = b"\x15"  # Class.score = 2
+_VALUE_TAG = b"\x0d"  # Regression.value = 1
+# A message of one float and nothing else, in a repeated field 1: Regression is one, and a Class without label.
+_FLOAT_MESSAGE = np.dtype([("tag", "u1"), ("size", "u1"), ("value_tag", "u1"), ("value", "<f4")])
+_FLOAT_FIELD_BYTES = 5
+
+
+def encode_classifications(classes: Array | None, scores: Array | None) -> bytes:
+    """A serialized ClassificationResult from `classes` (object, bytes) and `scores` (float32), [n, c] each."""
+    if classes is not None:
+        rows = _class_rows(classes, scores)
+    else:
+        rows = [] if scores is None else [_float_messages(_SCORE_TAG, row) for row in scores]
+    return b"".join([part for row in rows for part in (_FIELD_1, varint(len(row)), row)])
+
+
+def encode_regressions(values: Array) -> bytes:
+    """A serialized RegressionResult from float32 [n]."""
+    return _float_messages(_VALUE_TAG, values)
+
+
+def encode_response(result: bytes, servable: ServableId, signature_name: str) -> bytes:
+    """A ClassificationResponse or RegressionResponse: the result is 1, the spec 2, in both."""
+    spec = encode_model_spec(servable, signature_name)
+    return b"".join((_FIELD_1, varint(len(result)), result, _FIELD_2, varint(len(spec)), spec))
+
+
+def encode_inference_result(result: bytes, servable: ServableId, signature_name: str, *, is_regression: bool) -> bytes:
+    """One entry of a MultiInferenceResponse, which is these joined: results = 1, {spec = 1, result = 2 or 3}."""
+    spec = encode_model_spec(servable, signature_name)
+    tag = _FIELD_3 if is_regression else _FIELD_2
+    entry = b"".join((_FIELD_1, varint(len(spec)), spec, tag, varint(len(result)), result))
+    return b"".join((_FIELD_1, varint(len(entry)), entry))
+
+
+def json_classifications(classes: Array | None, scores: Array | None) -> bytes:
+    """`{"results": [[[label, score], …], …]}`; an empty label or a zero score where there is none.
+
+    A label that is no UTF-8 becomes `{"b64": …}`, as strings do in predictions (upstream writes invalid JSON).
+    """
+    shape = (classes if classes is not None else scores if scores is not None else np.empty((0, 0))).shape
+    count = shape[0] * shape[1]
+    labels = [b'""'] * count if classes is None else _label_texts(classes.reshape(-1).tolist())
+    numbers = [b"0.0"] * count if scores is None else _number_texts(scores.reshape(-1))
+    pairs = [b"[%b,%b]" % pair for pair in zip(labels, numbers, strict=True)]
+    width = shape[1]
+    rows = [b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(shape[0])]
+    return b'{"results":[%b]}' % b",".join(rows)
+
+
+def json_regressions(values: Array) -> bytes:
+    """`{"results": [value, …]}` from float32 [n]."""
+    return b'{"results":[%b]}' % b",".join(_number_texts(values))
+
+
+def _float_messages(value_tag: bytes, values: Array) -> bytes:
+    messages = np.empty(values.shape, _FLOAT_MESSAGE)
+    messages["tag"], messages["size"], messages["value_tag"] = _FIELD_1[0], _FLOAT_FIELD_BYTES, value_tag[0]
+    messages["value"] = values
+    return messages.tobytes()
+
+
+def _class_rows(classes: Array, scores: Array | None) -> list[bytes]:
+    """Each row's Class messages. Labels come again and again: each distinct one is encoded once."""
+    heads: dict[bytes, bytes] = {}
+    after = b"" if scores is None else _SCORE_TAG
+    score_bytes = 0 if scores is None else _FLOAT_FIELD_BYTES
+    for label in set(classes.flat):
+        field = b"".join((_FIELD_1, varint(len(label)), label))
+        heads[label] = b"".join((_FIELD_1, varint(len(field) + score_bytes), field, after))
+    if scores is None:
+        return [b"".join([heads[label] for label in row]) for row in classes]
+    rows = []
+    for labels, values in zip(classes, scores, strict=True):
+        raw = values.tobytes()
+        floats = [raw[start : start + 4] for start in range(0, len(raw), 4)]
+        rows.append(b"".join([part for pair in zip(labels, floats, strict=True) for part in (heads[pair[0]], pair[1])]))
+    return rows
+
+
+def _label_texts(labels: Sequence[bytes]) -> list[bytes]:
+    texts = {label: _label_text(label) for label in set(labels)}
+    return [texts[label] for label in labels]
+
+
+def _label_text(label: bytes) -> bytes:
+    try:
+        return orjson.dumps(label.decode())
+    except UnicodeDecodeError:
+        return b'{"b64":"%b"}' % binascii.b2a_base64(label, newline=False)
+
+
+def _number_texts(values: Array) -> list[bytes]:
+    """Each number's shortest text, never an integer's; NaN and infinities as bare tokens."""
+    if not len(values):
+        return []
+    text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
+    texts = text[1:-1].split(b",")
+    for index in np.flatnonzero(~np.isfinite(values)):
+        value = values[index]
+        texts[index] = b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
+    return texts

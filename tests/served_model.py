@@ -1,0 +1,55 @@
+"""A real version behind the real service, in this process: gRPC's table, without a host."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.message import Message
+
+from tests.fake_device import RecordingMetrics
+from tests.fakes import FakeMetrics
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+
+PREDICTION_SERVICE = "/tensorflow.serving.PredictionService/"
+
+
+class ServedModel:
+    """Version 7 of model `m`, loaded while the context lasts."""
+
+    def __init__(self, path: Path, options: LoadingOptions | None = None, *, check_method_names: bool = False) -> None:
+        clock = SystemClock()
+        self.id = ServableId("m", 7)
+        self._aspired = AspiredVersion(self.id, path)
+        self.batches = RecordingMetrics()
+        self.metrics = FakeMetrics()
+        executor = TensorFlowExecutor(TensorFlowOptions())
+        self._loader = VersionLoader(executor, options or LoadingOptions(), clock, self.batches)
+        self._registry = ModelRegistry(["m"], self.batches)
+        self.service = InferenceService(self._registry, clock)
+        self.table = rpc_table(self.service, self.metrics, clock, check_method_names=check_method_names)
+
+    def __enter__(self) -> Self:
+        self._registry.aspire("m", {7: self._aspired})
+        self._registry.loading(self.id)
+        self.loaded = self._loader.load(self._aspired)
+        self._registry.available(self.id, self.loaded)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loader.unload(self.loaded)
+
+    async def call(self, method: str, request: Message | bytes, deadline: Deadline | None = None) -> bytes:
+        """Call a method of PredictionService; raises ServingError as hosts see it."""
+        found = self.table[PREDICTION_SERVICE + method]
+        assert isinstance(found, UnaryMethod)
+        body = request if isinstance(request, bytes) else request.SerializeToString()
+        return await found.handle(body, CallContext(deadline or Deadline.never(), {}))
