@@ -77,7 +77,13 @@ def build(settings: Settings, host_note: str) -> Server:
         is_whole=is_whole,
     )
     service = InferenceService(registry, clock)
-    rpc = rpc_table(service, metrics, clock, max_request_bytes=settings.max_request_bytes)
+    rpc = rpc_table(
+        service,
+        metrics,
+        clock,
+        check_method_names=settings.enable_signature_method_name_check,
+        max_request_bytes=settings.max_request_bytes,
+    )
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
     return Server(service, manager, source, rpc, rest, host_note)
 
