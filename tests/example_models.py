@@ -9,16 +9,15 @@ CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
 
 
-def example(**features: float | str | list[float] | list[str]) -> tf.train.Example:
-    """An Example: numbers as floats, text as bytes."""
+def example(**features: float | str) -> tf.train.Example:
+    """An Example of one value a feature: numbers as floats, text as bytes."""
     made = tf.train.Example()
     for name, value in features.items():
-        values = value if isinstance(value, list) else [value]
         feature = made.features.feature[name]
-        if isinstance(values[0], str):
-            feature.bytes_list.value.extend(text.encode() for text in values)
+        if isinstance(value, str):
+            feature.bytes_list.value.append(value.encode())
         else:
-            feature.float_list.value.extend(values)
+            feature.float_list.value.append(value)
     return made
 
 
