@@ -1,0 +1,1 @@
+"""Configuration files to what the rest of the server works with: text protos, their errors, their pollers."""

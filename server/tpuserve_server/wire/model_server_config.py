@@ -1,0 +1,76 @@
+"""ModelServerConfig, of a file or a reload request, to the core's ModelConfigs."""
+
+import logging
+
+from tensorflow_serving.config.file_system_storage_path_source_pb2 import FileSystemStoragePathSourceConfig
+from tensorflow_serving.config.logging_config_pb2 import LoggingConfig as LoggingConfigProto
+from tensorflow_serving.config.model_server_config_pb2 import TENSORFLOW, ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig as ModelConfigProto
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+
+_log = logging.getLogger(__name__)
+
+
+def model_configs(config: ModelServerConfig) -> tuple[ModelConfig, ...]:
+    """The models of `config`, in its order. Only what one message alone can say is checked.
+
+    Raises:
+        InvalidArgument: It is not a list of models, or a model's platform is not told, with upstream's message
+            (model_servers/model_service_impl.cc, server_core.cc).
+    """
+    if config.WhichOneof("config") != "model_config_list":
+        raise InvalidArgument(
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. "
+            "Only ModelConfigList is currently supported"
+        )
+    return tuple(_model(model) for model in config.model_config_list.config)
+
+
+def _model(model: ModelConfigProto) -> ModelConfig:
+    return ModelConfig(
+        name=model.name,
+        base_path=model.base_path,
+        platform=_platform(model),
+        version_policy=_policy(model.model_version_policy),
+        version_labels=dict(model.version_labels),
+        logging=_logging(model.logging_config) if model.HasField("logging_config") else None,
+    )
+
+
+def _platform(model: ModelConfigProto) -> str:
+    if not model.model_type:
+        if not model.model_platform:
+            raise InvalidArgument(
+                "Illegal setting neither ModelServerConfig::model_type (deprecated) nor "
+                f"ModelServerConfig::model_platform, model name is {model.name}"
+            )
+        return str(model.model_platform)
+    if model.model_platform:
+        raise InvalidArgument(
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and ModelServerConfig::model_platform, "
+            f"model name is {model.name}"
+        )
+    if model.model_type != TENSORFLOW:
+        raise InvalidArgument(f"ModelServerConfig::model_type choice {model.model_type} not supported.")
+    _log.warning("Deprecated ModelServerConfig::model_type field used. Prefer ModelServerConfig::model_platform.")
+    return TENSORFLOW_PLATFORM
+
+
+def _policy(policy: FileSystemStoragePathSourceConfig.ServableVersionPolicy) -> VersionPolicy:
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return VersionPolicy.all()
+        case "specific":
+            return VersionPolicy.specific(list(policy.specific.versions))
+        case _:
+            return VersionPolicy.latest(policy.latest.num_versions)
+
+
+def _logging(config: LoggingConfigProto) -> LoggingConfig:
+    return LoggingConfig(
+        type=config.log_collector_config.type,
+        filename_prefix=config.log_collector_config.filename_prefix,
+        sampling_rate=config.sampling_config.sampling_rate,
+    )

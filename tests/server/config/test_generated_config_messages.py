@@ -1,0 +1,39 @@
+"""The committed modules are those of the .proto files beside them, and the fields those of TensorFlow Serving."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+from tpuserve_server.config._proto import generate
+from tpuserve_server.config._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
+from tpuserve_server.config._proto.ssl_config_pb2 import SSLConfig
+
+
+@pytest.mark.parametrize("source", generate.sources(), ids=lambda path: path.name)
+def test_committed_module_is_what_its_source_makes(source: Path) -> None:
+    for path, text in generate.generated(source).items():
+        assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (MonitoringConfig, {"prometheus_config": (1, FieldDescriptor.TYPE_MESSAGE)}),
+        (PrometheusConfig, {"enable": (1, FieldDescriptor.TYPE_BOOL), "path": (2, FieldDescriptor.TYPE_STRING)}),
+        (
+            SSLConfig,
+            {
+                "server_key": (1, FieldDescriptor.TYPE_STRING),
+                "server_cert": (2, FieldDescriptor.TYPE_STRING),
+                "custom_ca": (3, FieldDescriptor.TYPE_STRING),
+                "client_verify": (4, FieldDescriptor.TYPE_BOOL),
+            },
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_fields_are_upstreams(message: type[SSLConfig], fields: dict[str, tuple[int, int]]) -> None:
+    descriptor = message.DESCRIPTOR
+    assert descriptor.full_name == f"tensorflow.serving.{descriptor.name}"
+    assert {field.name: (field.number, field.type) for field in descriptor.fields} == fields

@@ -1,0 +1,75 @@
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.model_config import LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.wire.model_server_config import model_configs
+
+
+def parse(text: str) -> tuple[ModelConfig, ...]:
+    return model_configs(text_format.Parse(text, ModelServerConfig()))
+
+
+def test_every_field_arrives() -> None:
+    text = """
+    model_config_list {
+      config {
+        name: "a" base_path: "/models/a" model_platform: "tensorflow"
+        model_version_policy { specific { versions: 3 versions: 5 } }
+        version_labels { key: "stable" value: 3 } version_labels { key: "canary" value: 5 }
+        logging_config {
+          log_collector_config { type: "jsonl" filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 }
+        }
+      }
+      config { name: "b" base_path: "gs://bucket/b" model_type: TENSORFLOW }
+    }
+    """
+    assert parse(text) == (
+        ModelConfig(
+            "a",
+            "/models/a",
+            "tensorflow",
+            VersionPolicy.specific([3, 5]),
+            {"stable": 3, "canary": 5},
+            LoggingConfig("jsonl", "/logs/a", 0.25),
+        ),
+        ModelConfig("b", "gs://bucket/b"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", VersionPolicy.latest(1)),
+        ("model_version_policy { latest {} }", VersionPolicy.latest(1)),
+        ("model_version_policy { latest { num_versions: 3 } }", VersionPolicy.latest(3)),
+        ("model_version_policy { all {} }", VersionPolicy.all()),
+        ("model_version_policy { specific { versions: -1 } }", VersionPolicy.specific([-1])),
+    ],
+)
+def test_version_policies(text: str, policy: VersionPolicy) -> None:
+    [config] = parse(f'model_config_list {{ config {{ name: "m" model_platform: "tensorflow" {text} }} }}')
+    assert config.version_policy == policy
+
+
+def test_a_list_without_models_is_a_list() -> None:
+    assert parse("model_config_list {}") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Only ModelConfigList is currently supported"),
+        ("custom_model_config {}", "Only ModelConfigList is currently supported"),
+        ('model_config_list { config { name: "m" } }', "Illegal setting neither .* model name is m"),
+        (
+            'model_config_list { config { name: "m" model_type: TENSORFLOW model_platform: "tensorflow" } }',
+            "Illegal setting both .* model name is m",
+        ),
+        ("model_config_list { config { model_type: OTHER } }", "model_type choice 2 not supported"),
+    ],
+)
+def test_what_is_no_list_of_models_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        parse(text)
