@@ -9,13 +9,16 @@ from google.protobuf.message import Message
 from tests.fake_device import RecordingMetrics
 from tests.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+from tpuserve_server.versions.manifest import is_whole
 
 PREDICTION_SERVICE = "/tensorflow.serving.PredictionService/"
 
@@ -26,11 +29,11 @@ class ServedModel:
     def __init__(self, path: Path, options: LoadingOptions | None = None, *, check_method_names: bool = False) -> None:
         clock = SystemClock()
         self.id = ServableId("m", 7)
-        self._aspired = AspiredVersion(self.id, path)
+        self._aspired = AspiredVersion(self.id, VersionLocation(str(path)))
         self.batches = RecordingMetrics()
         self.metrics = FakeMetrics()
         executor = TensorFlowExecutor(TensorFlowOptions())
-        self._loader = VersionLoader(executor, options or LoadingOptions(), clock, self.batches)
+        self._loader = VersionLoader(LocalStorage(is_whole), executor, options or LoadingOptions(), clock, self.batches)
         self._registry = ModelRegistry(["m"], self.batches)
         self.service = InferenceService(self._registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, check_method_names=check_method_names)

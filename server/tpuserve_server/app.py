@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from pathlib import Path
 
 from fastapi import FastAPI
 
 from tpuserve_server.banner import print_banner
 from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
+from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.service import InferenceService
@@ -67,15 +68,13 @@ def build(settings: Settings, host_note: str) -> Server:
     """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why."""
     clock = SystemClock()
     metrics = PrometheusMetrics()
-    registry = ModelRegistry([settings.model_name], metrics)
-    loader = VersionLoader(_executor(settings), _loading_options(settings), clock, metrics)
+    configs = _model_configs(settings)
+    registry = ModelRegistry([config.name for config in configs], metrics)
+    storage = LocalStorage(is_whole)
+    loader = VersionLoader(storage, _executor(settings), _loading_options(settings), clock, metrics)
     manager = VersionManager(registry, loader, load_threads=settings.num_load_threads)
-    source = Source(
-        {settings.model_name: Path(settings.model_base_path or "")},
-        manager.aspire,
-        poll_wait_s=settings.file_system_poll_wait_seconds,
-        is_whole=is_whole,
-    )
+    source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
+    source.watch(configs)
     service = InferenceService(registry, clock)
     rpc = rpc_table(
         service,
@@ -86,6 +85,10 @@ def build(settings: Settings, host_note: str) -> Server:
     )
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
     return Server(service, manager, source, rpc, rest, host_note)
+
+
+def _model_configs(settings: Settings) -> list[ModelConfig]:
+    return [ModelConfig(settings.model_name, settings.model_base_path or "")]
 
 
 def _executor(settings: Settings) -> Executor:

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from tests.fake_device import FakeServable, RecordingMetrics
@@ -8,6 +6,7 @@ from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.hosts.application import Listening
 
@@ -16,7 +15,7 @@ LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket=
 
 
 def bring_up(registry: ModelRegistry) -> None:
-    registry.aspire("digits", {7: AspiredVersion(ID, Path("/models/digits/7"))})
+    registry.aspire("digits", {7: AspiredVersion(ID, VersionLocation("/models/digits/7"))})
     registry.loading(ID)
     loaded = LoadedVersion(FakeServable(), None, ("device: CPU", "serving_default: batches of 1, 8 rows"))  # type: ignore[arg-type]  # nobody predicts
     registry.available(ID, loaded)

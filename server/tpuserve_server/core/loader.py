@@ -1,6 +1,7 @@
 """Loader: turns a version directory into something that answers, and back."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from tpuserve_server.core.batching import Batcher
@@ -10,11 +11,12 @@ from tpuserve_server.core.types import AspiredVersion
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
-    """A servable, warmed, behind its batcher."""
+    """A servable, warmed, behind its batcher. `path` is what its storage's `fetch` returned."""
 
     servable: Servable
     batcher: Batcher
     notes: tuple[str, ...] = ()
+    path: Path | None = None
 
 
 class Loader(Protocol):

@@ -1,13 +1,11 @@
 """Source: watches base paths and says which versions ought to be served."""
 
-import contextlib
-import hashlib
 import logging
-import stat
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 
+from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 
 logger = logging.getLogger(__name__)
@@ -19,7 +17,7 @@ _PATIENT_POLLS = 30
 
 
 class Source:
-    """Polls each model's base path and reports the latest version in it, from its own thread.
+    """Polls each model's base path and reports the versions that its policy chooses, from its own thread.
 
     A base path that does not exist changes nothing: a volume may not be mounted yet, or no longer. One that exists and
     holds no version takes the model away. A version is reported once it is whole, and a copy is left alone while it is
@@ -27,29 +25,29 @@ class Source:
     two polls. One that its manifest calls incomplete is reported all the same after a long standstill, so that its
     loading says why.
 
-    After `start` everything here belongs to the polling thread.
+    `_configs` and the right to report are guarded by `_lock`; everything else belongs to the polling thread.
     """
 
     def __init__(
         self,
-        base_paths: Mapping[str, Path],
+        storage: Storage,
         on_aspired: Callable[[str, Mapping[int, AspiredVersion]], None],
         *,
         poll_wait_s: float,
-        is_whole: Callable[[Path], bool | None],
     ) -> None:
-        """Watch `base_paths` by model name.
+        """Watch nothing before `watch`. `on_aspired` must not block.
 
-        `poll_wait_s` of 0 means: look until every version is whole, then stop. `is_whole` tells by a version's
-        manifest, and None where there is none.
+        `poll_wait_s` of 0 means: look until every version is whole, then no more until `watch` is called again.
         """
-        self._base_paths = base_paths
+        self._storage = storage
         self._on_aspired = on_aspired
         self._poll_wait_s = poll_wait_s
-        self._is_whole = is_whole
+        self._lock = threading.Lock()
+        self._configs: dict[str, ModelConfig] = {}
         self._seen: dict[ServableId, _Sight] = {}
         self._said: dict[str, str] = {}
-        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="source")
 
     def start(self) -> None:
@@ -58,68 +56,119 @@ class Source:
 
     def stop(self) -> None:
         """Stop polling and join the thread."""
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
 
+    def watch(self, configs: Iterable[ModelConfig]) -> None:
+        """Watch these models from now on, and no others; look at once. After this nothing is said of the others."""
+        with self._lock:
+            self._configs = {config.name: config for config in configs}
+        self._wake.set()
+
     def poll(self) -> bool:
         """Look at every base path once and report. False while some version is not yet whole."""
+        with self._lock:
+            configs = list(self._configs.values())
+        self._forget_models_but({config.name for config in configs})
         # All are looked at before any is judged: one model that is not settled must not hide the others.
-        settled = [self._poll_model(name, path) for name, path in self._base_paths.items()]
+        settled = [self._poll_model(config) for config in configs]
         return all(settled)
 
     def _run(self) -> None:
-        settled = self.poll()
-        while not (settled and self._poll_wait_s == 0):
-            if self._stop.wait(self._poll_wait_s or 1):
-                return
+        while not self._stopping:
+            # Cleared before looking: what is said meanwhile is seen in the next round.
+            self._wake.clear()
             settled = self.poll()
+            self._wake.wait(None if settled and self._poll_wait_s == 0 else self._poll_wait_s or 1)
 
-    def _poll_model(self, name: str, base_path: Path) -> bool:
+    def _poll_model(self, config: ModelConfig) -> bool:
+        name = config.name
         try:
-            versions = find_versions(base_path)
+            versions = self._storage.find_versions(config.base_path)
             if versions is None:
-                self._say(name, f"waits: its base path {base_path} does not exist")
+                self._say(name, f"waits: its base path {config.base_path} does not exist")
                 return False
-            self._forget_all_but(name, versions)
-            if not versions:
-                self._say(name, f"waits: its base path {base_path} holds no version folder such as 1/")
-                self._on_aspired(name, {})
-                return True
-            return self._aspire_latest(name, versions)
+            self._forget_versions_but(name, versions)
+            self._explain(config, versions)
+            return self._aspire(config, versions)
         except Exception as error:
             # The top of the polling thread: whatever one model's files are, the others are looked at, and so is this
             # one at the next poll.
             self._say(name, f"cannot be looked at: {error!r}")
             return False
 
-    def _say(self, name: str, what: str) -> None:
-        """Once, not at every poll."""
-        if self._said.get(name) != what:
-            self._said[name] = what
-            logger.warning("Model %s %s", name, what)
+    def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> None:
+        """Warn of what an operator will not have meant."""
+        absent = config.version_policy.absent(versions)
+        if not versions:
+            self._say(config.name, f"waits: its base path {config.base_path} holds no version folder such as 1/")
+        elif absent:
+            numbers = ", ".join(str(number) for number in absent)
+            self._say(config.name, f"lacks versions that its policy names: {numbers} in {config.base_path}")
+        else:
+            self._said.pop(config.name, None)
+        for number, location in versions.items():
+            if location.shadowed:
+                ignored = ", ".join(location.shadowed)
+                self._say(f"{config.name} version {number}", f"is taken from {location}; ignored beside it: {ignored}")
 
-    def _forget_all_but(self, name: str, versions: Mapping[int, Path]) -> None:
+    def _say(self, subject: str, what: str) -> None:
+        """Once, not at every poll."""
+        if self._said.get(subject) != what:
+            self._said[subject] = what
+            logger.warning("Model %s %s", subject, what)
+
+    def _forget_models_but(self, names: set[str]) -> None:
+        """A model that was taken away and comes again is a new one."""
+        for servable_id in [known for known in self._seen if known.name not in names]:
+            del self._seen[servable_id]
+            self._said.pop(servable_id.name, None)
+
+    def _forget_versions_but(self, name: str, versions: Mapping[int, VersionLocation]) -> None:
         """A version that has gone and comes again is a new one."""
         for servable_id in [known for known in self._seen if known.name == name and known.version not in versions]:
             del self._seen[servable_id]
 
-    def _aspire_latest(self, name: str, versions: Mapping[int, Path]) -> bool:
-        """Report the highest whole version; True if that is the highest of all."""
-        for number in sorted(versions, reverse=True):
-            servable_id = ServableId(name, number)
-            fingerprint = self._settle(servable_id, versions[number])
-            if fingerprint is not None:
-                aspired = AspiredVersion(servable_id, versions[number], fingerprint)
-                self._on_aspired(name, {number: aspired})
-                return number == max(versions)
-        return False
+    def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
+        """Report what the policy chooses of the whole versions; True if it would choose no other of all there are."""
+        meant = config.version_policy.choose(versions)
+        chosen = self._choose_whole(config, versions)
+        # While nothing is whole, what was served before is still better than nothing.
+        if chosen or not meant:
+            self._report(config, chosen)
+        return list(chosen) == meant
 
-    def _settle(self, servable_id: ServableId, path: Path) -> str | None:
+    def _choose_whole(
+        self, config: ModelConfig, versions: Mapping[int, VersionLocation]
+    ) -> Mapping[int, AspiredVersion]:
+        """As if versions that are not whole were not there. Looks at no version that the policy would not choose."""
+        looked: dict[int, str | None] = {}
+        while True:
+            present = [number for number in versions if looked.get(number, "") is not None]
+            chosen = config.version_policy.choose(present)
+            new = [number for number in chosen if number not in looked]
+            if not new:
+                break
+            for number in new:
+                looked[number] = self._settle(ServableId(config.name, number), versions[number])
+        return {
+            number: AspiredVersion(ServableId(config.name, number), versions[number], looked[number] or "")
+            for number in chosen
+        }
+
+    def _report(self, config: ModelConfig, chosen: Mapping[int, AspiredVersion]) -> None:
+        """Unless the model was taken away, or given another configuration, while it was looked at."""
+        with self._lock:
+            if self._configs.get(config.name) is config:
+                self._on_aspired(config.name, chosen)
+
+    def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
         """The fingerprint of the version as it last was whole; None if it never was."""
         sight = self._seen.setdefault(servable_id, _Sight())
-        sight.look(fingerprint_tree(path))
-        whole = self._is_whole(path)
+        sight.look(self._storage.fingerprint(location))
+        whole = self._storage.is_whole(location)
         if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
             sight.settled = sight.fingerprint
         return sight.settled
@@ -138,33 +187,3 @@ class _Sight:
     def look(self, fingerprint: str) -> None:
         self.still_polls = self.still_polls + 1 if fingerprint == self.fingerprint else 0
         self.fingerprint = fingerprint
-
-
-def find_versions(base_path: Path) -> dict[int, Path] | None:
-    """Version directories by number; None if `base_path` is not a directory.
-
-    A version is a directory named by a non-negative int64, leading zeros allowed; anything else is ignored. Of two that
-    name one number the first in alphabetical order is taken.
-
-    Raises:
-        OSError: the base path cannot be read.
-    """
-    if not base_path.is_dir():
-        return None
-    versions: dict[int, Path] = {}
-    for path in sorted(base_path.iterdir()):
-        if path.name.isascii() and path.name.isdigit() and int(path.name) < 2**63 and path.is_dir():
-            versions.setdefault(int(path.name), path)
-    return versions
-
-
-def fingerprint_tree(path: Path) -> str:
-    """A digest that changes when a file below `path` is added, removed, resized or written, readable or not."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        # Of a link what it points to, as that is what will be loaded; of one that points nowhere, itself.
-        with contextlib.suppress(OSError):
-            info = file.stat() if file.exists() else file.lstat()
-            if not stat.S_ISDIR(info.st_mode):
-                digest.update(f"{file.relative_to(path)}:{info.st_size}:{info.st_mtime_ns}\n".encode(errors="replace"))
-    return digest.hexdigest()

@@ -3,12 +3,12 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.storage import VersionLocation
 
 # Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -128,10 +128,10 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class AspiredVersion:
-    """A version directory that ought to be served. `fingerprint` changes when its contents change."""
+    """A version that ought to be served, and where it lies. `fingerprint` changes when its contents change."""
 
     servable: ServableId
-    path: Path
+    location: VersionLocation
     fingerprint: str = ""
 
 

@@ -1,6 +1,7 @@
 """VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tpuserve_server.core.batching import Batcher
 from tpuserve_server.core.batching_options import BatchingOptions
@@ -8,7 +9,8 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Executor, Servable
-from tpuserve_server.core.types import AspiredVersion, Signature
+from tpuserve_server.core.storage import Storage
+from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.warmup import warm_up
 
@@ -36,29 +38,49 @@ DEFAULT_MAX_BATCH_SIZE = 1000
 class VersionLoader:
     """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
 
-    def __init__(self, executor: Executor, options: LoadingOptions, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, storage: Storage, executor: Executor, options: LoadingOptions, clock: Clock, metrics: Metrics
+    ) -> None:
         """Nothing is loaded yet."""
+        self._storage = storage
         self._executor = executor
         self._options = options
         self._clock = clock
         self._metrics = metrics
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
-        """Verify, load, warm; blocks as long as that takes.
+        """Fetch, verify, load, warm; blocks as long as that takes.
 
         Raises:
             ServingError: with the reason; nothing stays behind.
         """
-        manifest = Manifest.read(aspired.path)
+        path = self._storage.fetch(aspired.location)
+        try:
+            return self._load(aspired.servable, path)
+        except BaseException:
+            self._storage.release(path)
+            raise
+
+    def unload(self, loaded: LoadedVersion) -> None:
+        """Answer what is queued, then stop the device thread and close the servable; blocks until done."""
+        try:
+            loaded.batcher.stop()
+            loaded.servable.close()
+        finally:
+            if loaded.path is not None:
+                self._storage.release(loaded.path)
+
+    def _load(self, servable_id: ServableId, path: Path) -> LoadedVersion:
+        manifest = Manifest.read(path)
         if manifest is not None:
-            manifest.verify_files(aspired.path)
+            manifest.verify_files(path)
         allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
-        servable = self._executor.load(aspired.servable, aspired.path, allow_bfloat16=allow_bfloat16)
+        servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
         try:
             options = choose_batching(servable, manifest, self._options)
-            runs = warm_up(servable, aspired.path, options) if self._options.enable_warmup else 0
+            runs = warm_up(servable, path, options) if self._options.enable_warmup else 0
             batcher = Batcher(
-                aspired.servable,
+                servable_id,
                 servable,
                 options,
                 max_enqueued_batches=self._options.max_enqueued_batches,
@@ -68,12 +90,7 @@ class VersionLoader:
         except BaseException:
             servable.close()
             raise
-        return LoadedVersion(servable, batcher, _notes(servable, manifest, options, runs))
-
-    def unload(self, loaded: LoadedVersion) -> None:
-        """Answer what is queued, then stop the device thread and close the servable; blocks until done."""
-        loaded.batcher.stop()
-        loaded.servable.close()
+        return LoadedVersion(servable, batcher, _notes(servable, manifest, options, runs), path)
 
 
 def choose_batching(

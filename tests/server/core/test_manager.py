@@ -1,7 +1,6 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from tpuserve_server.core.errors import FailedPrecondition, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
 
 
@@ -68,7 +68,7 @@ class House:
 
 
 def aspired(name: str, version: int, fingerprint: str) -> AspiredVersion:
-    return AspiredVersion(ServableId(name, version), Path(f"/models/{name}/{version}"), fingerprint)
+    return AspiredVersion(ServableId(name, version), VersionLocation(f"/models/{name}/{version}"), fingerprint)
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -7,11 +6,12 @@ from tests.fake_device import RecordingMetrics
 from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
 
 
 def aspired(version: int, fingerprint: str = "") -> AspiredVersion:
-    return AspiredVersion(ServableId("m", version), Path(f"/models/m/{version}"), fingerprint)
+    return AspiredVersion(ServableId("m", version), VersionLocation(f"/models/m/{version}"), fingerprint)
 
 
 def loaded() -> LoadedVersion:

@@ -3,7 +3,6 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from tpuserve_server.core.errors import (
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, PredictRequest, ServableId, State, Tensors
 
 ID = ServableId("m", 3)
@@ -47,7 +47,7 @@ class House:
         )
 
     def bring_up(self) -> None:
-        self.registry.aspire("m", {3: AspiredVersion(ID, Path("/models/m/3"))})
+        self.registry.aspire("m", {3: AspiredVersion(ID, VersionLocation("/models/m/3"))})
         self.registry.loading(ID)
         self.registry.available(ID, LoadedVersion(self.servable, self.batcher))
 

@@ -1,3 +1,4 @@
+import logging
 import shutil
 import threading
 from collections.abc import Mapping
@@ -5,24 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.source import Source, find_versions, fingerprint_tree
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
+from tpuserve_server.core.source import Source
 from tpuserve_server.core.types import AspiredVersion
 
 
 class Watch:
     """A source over one base path, polled by hand."""
 
-    def __init__(self, base_path: Path, *, whole: bool | None = True, poll_wait_s: float = 1) -> None:
+    def __init__(
+        self,
+        base_path: Path,
+        *,
+        whole: bool | None = True,
+        poll_wait_s: float = 1,
+        policy: VersionPolicy | None = None,
+    ) -> None:
         self.reports: list[list[int]] = []
+        self.locations: list[str] = []
         self.whole = whole
         self.reported = threading.Condition()
-        self.source = Source(
-            {"m": base_path}, self._on_aspired, poll_wait_s=poll_wait_s, is_whole=lambda path: self.whole
-        )
+        self.source = Source(LocalStorage(lambda path: self.whole), self._on_aspired, poll_wait_s=poll_wait_s)
+        self.config = ModelConfig("m", str(base_path), version_policy=policy or VersionPolicy.latest())
+        self.source.watch([self.config])
 
     def _on_aspired(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         with self.reported:
             self.reports.append(sorted(aspired))
+            self.locations = [version.location.uri for version in aspired.values()]
             self.reported.notify_all()
 
 
@@ -40,6 +52,7 @@ def test_the_highest_version_is_aspired(tmp_path: Path) -> None:
     add(tmp_path, "0000002")
     add(tmp_path, "notes")
     add(tmp_path, "-3")
+    add(tmp_path, "2x")
     (tmp_path / "7").write_text("a file")
     watch.source.poll()
     assert watch.reports == [[1], [2]]
@@ -99,12 +112,8 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     reports: list[str] = []
     add(tmp_path / "good", "1")
     (tmp_path / "bad").mkdir()
-    source = Source(
-        {"bad": tmp_path / "bad", "good": tmp_path / "good"},
-        lambda name, aspired: reports.append(name),
-        poll_wait_s=1,
-        is_whole=lambda path: True,
-    )
+    source = Source(LocalStorage(lambda path: True), lambda name, aspired: reports.append(name), poll_wait_s=1)
+    source.watch([ModelConfig(name, str(tmp_path / name)) for name in ("bad", "good")])
     real = Path.iterdir
 
     def iterdir(path: Path) -> object:
@@ -133,24 +142,22 @@ def test_the_thread_polls_until_stopped(tmp_path: Path) -> None:
     watch.source.stop()
 
 
-def test_a_poll_wait_of_zero_looks_once(tmp_path: Path) -> None:
+def test_a_poll_wait_of_zero_looks_once_for_each_configuration(tmp_path: Path) -> None:
     add(tmp_path, "1")
     watch = Watch(tmp_path, poll_wait_s=0)
     watch.source.start()
-    watch.source._thread.join(10)
-    assert watch.reports == [[1]]
+    with watch.reported:
+        assert watch.reported.wait_for(lambda: watch.reports == [[1]], 10)
+    add(tmp_path, "2")
+    watch.source.watch([watch.config])
+    with watch.reported:
+        assert watch.reported.wait_for(lambda: watch.reports[1:] == [[2]], 10)
     watch.source.stop()
+    assert watch.reports == [[1], [2]]
 
 
 def test_a_source_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     Watch(tmp_path).source.stop()
-
-
-def test_two_folders_of_one_number_are_one_version(tmp_path: Path) -> None:
-    add(tmp_path, "1")
-    add(tmp_path, "01")
-    add(tmp_path, str(2**63))
-    assert find_versions(tmp_path) == {1: tmp_path / "01"}
 
 
 def test_a_version_that_its_manifest_calls_incomplete_gets_time_and_then_its_say(tmp_path: Path) -> None:
@@ -187,14 +194,81 @@ def test_an_unreadable_version_does_not_hide_the_others(tmp_path: Path) -> None:
     assert watch.reports == [[2]]
 
 
-def test_the_fingerprint_sees_every_change(tmp_path: Path) -> None:
-    path = add(tmp_path, "1")
-    seen = {fingerprint_tree(path)}
-    (path / "variables").mkdir()
-    (path / "variables" / "a").write_text("1")
-    seen.add(fingerprint_tree(path))
-    (path / "variables" / "a").write_text("12")
-    seen.add(fingerprint_tree(path))
-    (path / "variables" / "a").rename(path / "variables" / "b")
-    seen.add(fingerprint_tree(path))
-    assert len(seen) == 4
+@pytest.mark.parametrize(
+    ("policy", "chosen"),
+    [
+        (VersionPolicy.latest(2), [2, 3]),
+        (VersionPolicy.all(), [1, 2, 3]),
+        (VersionPolicy.specific([1, 3]), [1, 3]),
+        (VersionPolicy.specific([4]), []),
+    ],
+)
+def test_a_policy_chooses_among_the_versions(tmp_path: Path, policy: VersionPolicy, chosen: list[int]) -> None:
+    watch = Watch(tmp_path, policy=policy)
+    for name in ("1", "2", "3"):
+        add(tmp_path, name)
+    assert watch.source.poll()
+    assert watch.reports == [chosen]
+
+
+def test_a_policy_of_several_passes_over_what_is_not_whole(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, policy=VersionPolicy.latest(2))
+    for name in ("1", "2"):
+        add(tmp_path, name)
+    watch.source.poll()
+    watch.whole = None
+    add(tmp_path, "3")
+    assert not watch.source.poll()
+    assert watch.source.poll()
+    assert watch.reports == [[1, 2], [1, 2], [2, 3]]
+
+
+def test_versions_that_a_policy_names_in_vain_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(tmp_path, policy=VersionPolicy.specific([1, 5, 4]))
+    add(tmp_path, "1")
+    watch.source.poll()
+    watch.source.poll()
+    assert [record.message for record in caplog.records] == [
+        f"Model m lacks versions that its policy names: 4, 5 in {tmp_path}"
+    ]
+
+
+def test_of_two_folders_with_one_number_one_is_taken_and_the_other_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    add(tmp_path, "01")
+    watch.source.poll()
+    watch.source.poll()
+    assert watch.locations == [str(tmp_path / "1")]
+    assert [record.message for record in caplog.records] == [
+        f"Model m version 1 is taken from {tmp_path / '1'}; ignored beside it: 01"
+    ]
+
+
+def test_models_come_and_go_by_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    watch = Watch(tmp_path / "m")
+    add(tmp_path / "m", "1")
+    watch.source.poll()
+    watch.source.watch([])
+    watch.source.poll()
+    assert watch.reports == [[1]]
+    watch.source.watch([ModelConfig("m", str(tmp_path / "m"))])
+    watch.source.poll()
+    assert watch.reports == [[1], [1]]
+
+
+def test_nothing_is_said_of_a_model_that_was_taken_away_while_it_was_looked_at(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+
+    def is_whole(path: Path) -> bool:
+        source.watch([])
+        return True
+
+    source = Source(LocalStorage(is_whole), watch._on_aspired, poll_wait_s=1)
+    source.watch([watch.config])
+    source.poll()
+    assert watch.reports == []

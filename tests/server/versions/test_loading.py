@@ -22,10 +22,12 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
-from tpuserve_server.versions.manifest import Manifest, SignatureEntry
+from tpuserve_server.versions.manifest import Manifest, SignatureEntry, is_whole
 
 pytestmark = pytest.mark.timeout(120)
 ID = ServableId("m", 1)
@@ -39,9 +41,13 @@ class Loads:
 
     def __call__(self, path: Path, options: LoadingOptions | None = None) -> LoadedVersion:
         loader = VersionLoader(
-            TensorFlowExecutor(TensorFlowOptions()), options or LoadingOptions(), SystemClock(), RecordingMetrics()
+            LocalStorage(is_whole),
+            TensorFlowExecutor(TensorFlowOptions()),
+            options or LoadingOptions(),
+            SystemClock(),
+            RecordingMetrics(),
         )
-        loaded = loader.load(AspiredVersion(ID, path))
+        loaded = loader.load(AspiredVersion(ID, VersionLocation(str(path))))
         self.loaded.append((loader, loaded))
         return loaded
 
@@ -163,9 +169,9 @@ def test_warmup_can_be_switched_off(tmp_path: Path, load: Loads) -> None:
 def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     executor = FakeExecutor()
     options = LoadingOptions(enable_batching=True, max_batch_size=4, allowed_batch_sizes=(1, 2))
-    loader = VersionLoader(executor, options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
     with pytest.raises(InvalidArgument, match="Last entry in allowed_batch_sizes"):
-        loader.load(AspiredVersion(ID, tmp_path))
+        loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
 
 

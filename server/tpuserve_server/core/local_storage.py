@@ -1,0 +1,52 @@
+"""LocalStorage: base paths on this machine's file systems."""
+
+import contextlib
+import hashlib
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from tpuserve_server.core.storage import VersionLocation, index_versions
+
+
+class LocalStorage:
+    """Versions are loaded from where they lie: nothing is copied. Keeps no state."""
+
+    def __init__(self, is_whole: Callable[[Path], bool | None]) -> None:
+        """`is_whole` tells by a version's manifest, and None where there is none."""
+        self._is_whole = is_whole
+
+    def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
+        """Version folders by number; None if `base_path` is not a folder. Raises OSError when it cannot be read."""
+        folder = Path(base_path)
+        if not folder.is_dir():
+            return None
+        names = index_versions(path.name for path in folder.iterdir() if path.is_dir())
+        return {number: VersionLocation(str(folder / found[-1]), found[:-1]) for number, found in names.items()}
+
+    def fingerprint(self, location: VersionLocation) -> str:
+        """By the names, sizes and times of all files, readable or not."""
+        return fingerprint_tree(Path(location.uri))
+
+    def is_whole(self, location: VersionLocation) -> bool | None:
+        """Whether its manifest finds all there; None without one."""
+        return self._is_whole(Path(location.uri))
+
+    def fetch(self, location: VersionLocation) -> Path:
+        """The folder itself."""
+        return Path(location.uri)
+
+    def release(self, path: Path) -> None:
+        """Nothing was taken."""
+
+
+def fingerprint_tree(path: Path) -> str:
+    """A digest that changes when a file below `path` is added, removed, resized or written, readable or not."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        # Of a link what it points to, as that is what will be loaded; of one that points nowhere, itself.
+        with contextlib.suppress(OSError):
+            info = file.stat() if file.exists() else file.lstat()
+            if not stat.S_ISDIR(info.st_mode):
+                digest.update(f"{file.relative_to(path)}:{info.st_size}:{info.st_mtime_ns}\n".encode(errors="replace"))
+    return digest.hexdigest()

@@ -1,0 +1,56 @@
+"""Versions on a real file system."""
+
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.storage import VersionLocation, index_versions
+
+STORAGE = LocalStorage(lambda path: None)
+
+
+@pytest.mark.parametrize(
+    ("names", "versions"),
+    [
+        (["1", "007", "-2", "+3"], {1: ("1",), 7: ("007",), -2: ("-2",), 3: ("+3",)}),
+        (["1", "01", "001"], {1: ("001", "01", "1")}),
+        (
+            [str(2**63 - 1), str(2**63), str(-(2**63)), str(-(2**63) - 1)],
+            {2**63 - 1: ("9223372036854775807",), -(2**63): ("-9223372036854775808",)},
+        ),
+        (["", "-", "1.0", "1a", "0x1", "1_000", "\u0661", "tmp", "9" * 10_000], {}),
+    ],
+)
+def test_any_int64_is_a_version_and_nothing_else(names: list[str], versions: dict[int, tuple[str, ...]]) -> None:
+    assert index_versions(names) == versions
+
+
+def test_versions_are_folders(tmp_path: Path) -> None:
+    (tmp_path / "01").mkdir()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").write_text("a file")
+    assert STORAGE.find_versions(str(tmp_path)) == {1: VersionLocation(str(tmp_path / "1"), ("01",))}
+    assert STORAGE.find_versions(str(tmp_path / "2")) is None
+    assert STORAGE.find_versions(str(tmp_path / "absent")) is None
+
+
+def test_a_version_is_loaded_from_where_it_lies(tmp_path: Path) -> None:
+    path = STORAGE.fetch(VersionLocation(str(tmp_path)))
+    STORAGE.release(path)
+    assert path == tmp_path
+    assert path.exists()
+
+
+def test_the_fingerprint_sees_every_change(tmp_path: Path) -> None:
+    location = VersionLocation(str(tmp_path))
+    (tmp_path / "saved_model.pb").write_text("model")
+    seen = {STORAGE.fingerprint(location)}
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "variables" / "a").write_text("1")
+    seen.add(STORAGE.fingerprint(location))
+    (tmp_path / "variables" / "a").write_text("12")
+    seen.add(STORAGE.fingerprint(location))
+    (tmp_path / "variables" / "a").rename(tmp_path / "variables" / "b")
+    seen.add(STORAGE.fingerprint(location))
+    assert len(seen) == 4
