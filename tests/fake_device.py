@@ -112,20 +112,34 @@ class RecordingMetrics:
         self.states: list[tuple[int, State]] = []
         self.requests: list[tuple[str, str, Code]] = []
 
-    def request_finished(self, *, model: str, method: str, protocol: str, code: Code, latency_s: float) -> None:
+    def request_finished(
+        self,
+        *,
+        model: str,
+        version: int | None,
+        signature: str,
+        method: str,
+        protocol: str,
+        code: Code,
+        latency_s: float,
+    ) -> None:
         self.requests.append((model, method, code))
+
+    def examples_received(self, *, model: str, count: int) -> None:
+        raise AssertionError("devices read no Examples")
 
     def batch_finished(
         self,
         *,
         servable: ServableId,
         signature: str,
-        rows: int,
+        api: str,
+        task_rows: Sequence[int],
         bucket: int,
         queue_waits_s: Sequence[float],
         run_s: float,
     ) -> None:
-        self.batches.append((rows, bucket))
+        self.batches.append((sum(task_rows), bucket))
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:
         self.dropped.append(reason)

@@ -55,6 +55,9 @@ class Finished:
     protocol: str
     code: Code
     latency_s: float
+    # Not every test says what it ran on.
+    version: int | None = field(default=None, compare=False)
+    signature: str = field(default="", compare=False)
 
 
 @dataclass
@@ -62,9 +65,23 @@ class FakeMetrics:
     """Keeps what the front-ends report."""
 
     finished: list[Finished] = field(default_factory=list)
+    examples: list[tuple[str, int]] = field(default_factory=list)
 
-    def request_finished(self, *, model: str, method: str, protocol: str, code: Code, latency_s: float) -> None:
-        self.finished.append(Finished(model, method, protocol, code, latency_s))
+    def request_finished(
+        self,
+        *,
+        model: str,
+        version: int | None,
+        signature: str,
+        method: str,
+        protocol: str,
+        code: Code,
+        latency_s: float,
+    ) -> None:
+        self.finished.append(Finished(model, method, protocol, code, latency_s, version, signature))
+
+    def examples_received(self, *, model: str, count: int) -> None:
+        self.examples.append((model, count))
 
     def batch_finished(self, **measured: object) -> None:
         raise AssertionError("front-ends run no batches")
@@ -90,6 +107,10 @@ class FakeHeldModel(HeldModel):
 
     def __exit__(self, *exception: object) -> None:
         self.released = True
+
+    @property
+    def servable_id(self) -> ServableId:
+        return ServableId("m", 7)
 
     async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
         return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline))

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -33,11 +34,30 @@ class Histogram:
         if len(self._queue) >= _LONG_QUEUE:
             self._count()
 
-    def cumulative(self) -> tuple[list[int], float]:
-        """How many values are at most each bound, then how many there are, and their sum."""
+    def cumulative(self, bounds: Sequence[float] | None = None) -> tuple[list[int], float]:
+        """How many values are at most each bound, then how many there are, and their sum.
+
+        `bounds` chooses some of the histogram's own: one histogram can so be shown as two.
+        """
+        counts, total = self._counted()
+        chosen = slice(None) if bounds is None else [*np.searchsorted(self.bounds, bounds), len(self.bounds)]
+        return np.cumsum(counts)[chosen].tolist(), total
+
+    def total(self) -> int:
+        """How many values there are."""
+        return int(self._counted()[0].sum())
+
+    def absorb(self, other: Self) -> None:
+        """Take what `other`, which has the same bounds, has counted."""
+        counts, total = other._counted()
+        with self._counting:
+            self._counts += counts
+            self._sum += total
+
+    def _counted(self) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", float]:
         self._count()
         with self._counting:
-            return np.cumsum(self._counts).tolist(), self._sum
+            return self._counts.copy(), self._sum
 
     def _count(self) -> None:
         with self._counting:

@@ -6,9 +6,11 @@ import click
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
+from tests.measured import finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.flags import UNNEEDED
 from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.upstream_metrics import upstream_page
 
 TEXT = (ROOT / "docs/serving.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
@@ -37,6 +39,19 @@ def test_every_metric_is_listed_with_its_type() -> None:
     listed = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith("`tpuserve_")}
     metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
     assert listed == metrics
+
+
+def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
+    metrics = PrometheusMetrics()
+    finish(metrics)
+    run_batch(metrics)
+    metrics.examples_received(model="m", count=1)
+    listed = {row[0].strip("`"): (row[1], row[2]) for row in ROWS if row[0].startswith("`:tensorflow:")}
+    shown = {}
+    for name, kind, labels in re.findall(r"^# TYPE (\S+) (\S+)\n[^{]+\{(.*)\}", upstream_page(metrics), re.MULTILINE):
+        names = [label for label in re.findall(r'(\w+)="', labels) if label != "le"]
+        shown[name] = (kind, ", ".join(names))
+    assert listed == shown
 
 
 def test_operations_names_only_metrics_that_exist() -> None:

@@ -135,5 +135,9 @@ def test_metrics_count_what_was_asked(server: RunningServer) -> None:
     page = subprocess.run(
         ["curl", "--silent", f"{server.rest}/metrics"], capture_output=True, text=True, check=True
     ).stdout
-    assert 'tpuserve_requests_total{code="OK",method="Predict",model_name="calculator",protocol="rest"}' in page
+    assert (
+        'tpuserve_requests_total{code="OK",method="Predict",model_name="calculator",protocol="rest",'
+        'signature="serving_default",version="3"}'
+    ) in page
+    assert ':tensorflow:serving:request_count{model_name="calculator",status="OK"}' in page
     assert 'tpuserve_version_state{model_name="calculator",version="3"} 30.0' in page

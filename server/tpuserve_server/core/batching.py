@@ -281,7 +281,8 @@ class Batcher:
         self._metrics.batch_finished(
             servable=self._id,
             signature=first.signature_name,
-            rows=rows,
+            api=self._servable.signatures[first.signature_name].api,
+            task_rows=[task.rows for task in tasks],
             bucket=bucket,
             queue_waits_s=[started_s - task.enqueued_s for task in tasks],
             run_s=self._clock.monotonic_s() - started_s,

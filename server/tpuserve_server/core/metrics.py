@@ -10,8 +10,26 @@ from tpuserve_server.core.types import ServableId, State
 class Metrics(Protocol):
     """Where measurements go. Every method is cheap, never blocks and may be called from any thread."""
 
-    def request_finished(self, *, model: str, method: str, protocol: str, code: Code, latency_s: float) -> None:
-        """A front-end answered. `model` is empty when the request named none that exists."""
+    def request_finished(
+        self,
+        *,
+        model: str,
+        version: int | None,
+        signature: str,
+        method: str,
+        protocol: str,
+        code: Code,
+        latency_s: float,
+    ) -> None:
+        """A front-end answered.
+
+        `model` is empty when the request named none that exists; `version` is None and `signature` empty where none was
+        found.
+        """
+        ...
+
+    def examples_received(self, *, model: str, count: int) -> None:
+        """A request carried `count` tf.Examples."""
         ...
 
     def batch_finished(
@@ -19,12 +37,16 @@ class Metrics(Protocol):
         *,
         servable: ServableId,
         signature: str,
-        rows: int,
+        api: str,
+        task_rows: Sequence[int],
         bucket: int,
         queue_waits_s: Sequence[float],
         run_s: float,
     ) -> None:
-        """A batch of `rows` real rows, padded to `bucket`, ran for `run_s`; one queue wait for each request in it."""
+        """A batch ran for `run_s`, padded to `bucket` rows; real rows and queue wait are each request's in it.
+
+        `api` is what the signature is for in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`.
+        """
         ...
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:

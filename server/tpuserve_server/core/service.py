@@ -46,6 +46,11 @@ class HeldModel:
     ) -> None:
         self._handle.release()
 
+    @property
+    def servable_id(self) -> ServableId:
+        """The version that is held."""
+        return self._handle.servable_id
+
     async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
         """As `InferenceService.predict`."""
         handle = self._handle
@@ -119,6 +124,11 @@ class HeldVersion:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handle.release()
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version that is held."""
+        return self._handle.servable_id
 
     @property
     def signatures(self) -> Mapping[str, Signature]:

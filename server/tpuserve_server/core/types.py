@@ -70,6 +70,10 @@ class TensorSpec:
         return bool(self.shape) and self.shape is not None and self.shape[0] is None
 
 
+# By method name (tensorflow/cc/saved_model/signature_constants.h).
+_APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress": "Regress"}
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """A callable part of a model: named inputs to named outputs."""
@@ -78,6 +82,11 @@ class Signature:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     method_name: str = ""
+
+    @property
+    def api(self) -> str:
+        """What it is for, as TensorFlow Serving's metrics call it: `Predict`, `Classify` or `Regress`."""
+        return _APIS.get(self.method_name, "Predict")
 
     @property
     def is_batchable(self) -> bool:

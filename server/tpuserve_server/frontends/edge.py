@@ -7,6 +7,7 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import ServableId
 
 _NEVER = Deadline.never()
 # Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
@@ -38,23 +39,29 @@ class Edge:
             model = ""
         self._metrics.request_finished(
             model=model,
+            version=request.version,
+            signature=request.signature,
             method=request.method,
             protocol=self._protocol,
             code=_code(error, request.deadline, now_s),
             latency_s=now_s - request.started_s,
         )
+        if request.examples:
+            self._metrics.examples_received(model=model, count=request.examples)
 
 
 class MeasuredRequest:
-    """One request under way. Whoever learns its method, its model and its number of tf.Examples sets them."""
+    """One request under way. Whoever learns its method, model, number of tf.Examples and what it `runs` says so."""
 
-    __slots__ = ("_edge", "deadline", "examples", "method", "model", "started_s")
+    __slots__ = ("_edge", "deadline", "examples", "method", "model", "signature", "started_s", "version")
 
     def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
         """See `Edge.request`."""
         self._edge = edge
         self.method = method
         self.model = ""
+        self.version: int | None = None
+        self.signature = ""
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
@@ -62,6 +69,11 @@ class MeasuredRequest:
     def __enter__(self) -> "MeasuredRequest":
         """The request itself."""
         return self
+
+    def runs(self, servable_id: ServableId, signature: str = "") -> None:
+        """The version and signature that the request resolved to, which are measured apart; none for several."""
+        self.version = servable_id.version
+        self.signature = signature
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -40,6 +40,7 @@ class ExampleMethods:
             request = parse_multi_inference_request(body)
             measured.model = request.tasks[0].spec.name
             with self._service.hold_version(request.tasks[0].spec) as version:
+                measured.runs(version.servable_id)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
                 examples = request.examples()
                 measured.examples = len(examples)
@@ -56,6 +57,7 @@ class ExampleMethods:
                 run = find_run(
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names
                 )
+                measured.runs(version.servable_id, run.signature.name)
                 examples = request.examples()
                 measured.examples = len(examples)
                 result = await run_examples(version, run, examples, context.deadline)

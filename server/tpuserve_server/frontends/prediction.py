@@ -33,6 +33,7 @@ class PredictionMethods:
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             with self._service.hold(spec) as model:
+                measured.runs(model.servable_id, model.signature.name)
                 # Before decoding, which may take memory that nobody sent.
                 check_names(model.signature, proto.inputs)
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)

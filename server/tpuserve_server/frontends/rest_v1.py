@@ -77,15 +77,18 @@ class V1:
         measured.model = route.spec.name
         if route.action is Action.PREDICT:
             body = await read_body(scope, receive, self._options.max_body_bytes)
-            return await self._predict(route.spec, body, receive)
+            return await self._predict(route.spec, body, receive, measured)
         return JsonResponse(200, orjson.dumps(self._describe(route)))
 
-    async def _predict(self, target: ModelSpec, body: bytes, receive: "Receive") -> JsonResponse:
+    async def _predict(
+        self, target: ModelSpec, body: bytes, receive: "Receive", measured: MeasuredRequest
+    ) -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
         is_large = len(body) > _LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
         spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
         with self._hold(spec) as model:
+            measured.runs(model.servable_id, model.signature.name)
             if is_large:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:

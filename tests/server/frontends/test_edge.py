@@ -7,6 +7,7 @@ import pytest
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, NotFound, Unavailable
+from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.edge import Edge
 
 
@@ -70,3 +71,14 @@ def test_made_up_names_never_become_labels() -> None:
     with pytest.raises(NotFound):
         fail(metrics, "made-up", NotFound("no"))
     assert metrics.finished[0].model == ""
+
+
+def test_what_a_request_runs_on_is_reported() -> None:
+    metrics = FakeMetrics()
+    service = FakeService()
+    with Edge(service, metrics, FakeClock(), "grpc").request("Predict") as measured:
+        measured.model = "m"
+        measured.runs(service.hold(ModelSpec("m")).servable_id, "serving_default")
+        measured.examples = 3
+    assert (metrics.finished[0].version, metrics.finished[0].signature) == (7, "serving_default")
+    assert metrics.examples == [("m", 3)]

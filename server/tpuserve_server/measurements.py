@@ -1,0 +1,181 @@
+"""What the server has measured so far, in a form that both families of metrics are read from: ours and upstream's.
+
+Nothing here knows how a page of metrics looks.
+"""
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from tpuserve_server.core.errors import Code
+from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.histogram import Histogram
+from tpuserve_server.series import Series
+
+LATENCY_BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PADDING_BOUNDS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
+    """TensorFlow's exponential buckets (tensorflow/core/lib/monitoring/sampler.cc), in its own order of rounding."""
+    bounds = [scale]
+    for _ in range(count - 1):
+        bounds.append(bounds[-1] * growth)
+    return tuple(bounds)
+
+
+# TensorFlow Serving's, in microseconds, with its sources' numbers (servables/tensorflow/util.cc, batching/).
+UPSTREAM_LATENCY_BOUNDS_US = exponential(10, 1.8, 33)
+UPSTREAM_QUEUE_BOUNDS_US = exponential(100, 1.2, 52)
+UPSTREAM_EXAMPLE_BOUNDS = exponential(1, 2, 15)
+UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
+
+MICROSECONDS = 1e6
+UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
+# One histogram serves both families: it counts by both sets of bounds, and a value is added once.
+BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUNDS_S}))
+
+
+class RequestKey(NamedTuple):
+    """What requests are told apart by. `version` and `signature` are None and empty where none was found or needed."""
+
+    model: str
+    version: int | None
+    signature: str
+    method: str
+    protocol: str
+    code: Code
+
+
+class BatchKey(NamedTuple):
+    """What batches are told apart by."""
+
+    servable: ServableId
+    signature: str
+
+
+# A request's key as a plain tuple: made in a third of the time.
+_Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
+
+
+class Measurements:
+    """Counts and times: core.metrics.Metrics. Safe from any thread; never blocks for long. `_lock` guards the counters.
+
+    What belongs to a version goes with it: a server that lives for a thousand roll-outs shows what it serves.
+    TensorFlow Serving's metrics are by model and may not fall, so a version's share of them is kept when it ends.
+    """
+
+    def __init__(self) -> None:
+        """Nothing measured yet."""
+        self._lock = threading.Lock()
+        self._dropped: Counter[tuple[ServableId, str]] = Counter()
+        self._states: dict[ServableId, State] = {}
+        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
+        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
+        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
+        self.run = Series[BatchKey](LATENCY_BOUNDS_S)
+        self.rows = Series[BatchKey](ROW_BOUNDS)
+        self.padding = Series[BatchKey](PADDING_BOUNDS)
+        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS)
+        # What upstream measures of batches, in its units: by model and API, by padded size, or by nothing.
+        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US)
+        self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
+        self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
+        self.request_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+        self.batch_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+
+    # Told by the parts that measure.
+
+    def request_finished(
+        self,
+        *,
+        model: str,
+        version: int | None,
+        signature: str,
+        method: str,
+        protocol: str,
+        code: Code,
+        latency_s: float,
+    ) -> None:
+        """A front-end answered."""
+        self._requests[model, version, signature, method, protocol, code].add(latency_s)
+
+    def examples_received(self, *, model: str, count: int) -> None:
+        """A request carried tf.Examples."""
+        self.examples[model].add(count)
+
+    def batch_finished(
+        self,
+        *,
+        servable: ServableId,
+        signature: str,
+        api: str,
+        task_rows: Sequence[int],
+        bucket: int,
+        queue_waits_s: Sequence[float],
+        run_s: float,
+    ) -> None:
+        """A batch ran."""
+        key, rows = BatchKey(servable, signature), sum(task_rows)
+        self.rows[key].add(rows)
+        self.padding[key].add((bucket - rows) / bucket if bucket else 0.0)
+        self.run[key].add(run_s)
+        self.queue_wait[key].add_all(queue_waits_s)
+        self.runtime[servable.name, api].add_all((wait_s + run_s) * MICROSECONDS for wait_s in queue_waits_s)
+        self.queuing[None].add_all(wait_s * MICROSECONDS for wait_s in queue_waits_s)
+        self.padding_rows[bucket].add(bucket - rows)
+        self.request_rows[None].add_all(task_rows)
+        self.batch_rows[None].add(bucket)
+
+    def task_dropped(self, *, servable: ServableId, reason: str) -> None:
+        """A queued request left before it ran."""
+        with self._lock:
+            self._dropped[servable, reason] += 1
+
+    def version_changed(self, *, servable: ServableId, state: State) -> None:
+        """A version entered `state`; at its end its series end too, but for one that says so."""
+        with self._lock:
+            self._states[servable] = state
+            if state is not State.END:
+                return
+            older = {id_ for id_ in self._ended() if id_.name == servable.name and id_ != servable}
+            gone = {servable, *older}
+            for id_ in older:
+                del self._states[id_]
+            for key in [key for key in self._dropped if key[0] in gone]:
+                del self._dropped[key]
+        self._forget(gone)
+
+    # Asked by pages.
+
+    def requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
+        """Latencies in seconds of what the versions that are there have answered, and what none was asked for."""
+        return ((RequestKey(*key), histogram) for key, histogram in self._requests.items())
+
+    def all_requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
+        """`requests`, and what versions that have ended had answered; a key may come twice."""
+        ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
+        return itertools.chain(self.requests(), ended)
+
+    def dropped(self) -> dict[tuple[ServableId, str], int]:
+        """Requests that left the queue before they ran, by version and reason."""
+        with self._lock:
+            return dict(self._dropped)
+
+    def states(self) -> dict[ServableId, State]:
+        """Every version's state; of those that have ended only each model's last."""
+        with self._lock:
+            return dict(self._states)
+
+    def _ended(self) -> list[ServableId]:
+        return [servable for servable, state in self._states.items() if state is State.END]
+
+    def _forget(self, gone: Collection[ServableId]) -> None:
+        for series in (self.queue_wait, self.run, self.rows, self.padding):
+            series.take(lambda key: key.servable in gone)
+        names = {(servable.name, servable.version) for servable in gone}
+        for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
+            self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)
