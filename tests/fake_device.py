@@ -1,5 +1,6 @@
 """A device for tests: deterministic arithmetic, a gate that holds a batch, scripted faults. Never shipped."""
 
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,13 +95,34 @@ class FakeExecutor:
 
 
 class FakeClock:
-    """Time that passes when told to."""
+    """Time that passes when told to. Threads that wait by it wake when it has passed."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self._lock = threading.Lock()
+        self._conditions: set[threading.Condition] = set()
+        # Released with the time that a thread waits for, whenever one begins to.
+        self.waits: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def monotonic_s(self) -> float:
         return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and wake whoever waits for it."""
+        with self._lock:
+            self.now_s += seconds
+            conditions = list(self._conditions)
+        for condition in conditions:
+            with condition:
+                condition.notify_all()
+
+    def wait_until(self, condition: threading.Condition, at_s: float) -> None:
+        with self._lock:
+            if at_s <= self.now_s:
+                return
+            self._conditions.add(condition)
+        self.waits.put(at_s)
+        condition.wait()
 
 
 class RecordingMetrics:

@@ -1,6 +1,7 @@
 """Deadlines on a monotonic clock that can be injected."""
 
 import math
+import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -14,11 +15,23 @@ class Clock(Protocol):
         ...
 
 
+class WaitingClock(Clock, Protocol):
+    """A clock by which threads can wait, so that a test's clock decides when they wake."""
+
+    def wait_until(self, condition: threading.Condition, at_s: float) -> None:
+        """Wait on `condition`, which the caller holds, until it is notified or `at_s` has come; `inf` for no end."""
+        ...
+
+
 class SystemClock:
     """The machine's monotonic clock, the one asyncio's event loops use too."""
 
     # The function itself: every request asks several times.
     monotonic_s = staticmethod(time.monotonic)
+
+    def wait_until(self, condition: threading.Condition, at_s: float) -> None:
+        """As `WaitingClock.wait_until`."""
+        condition.wait(None if at_s == math.inf else max(at_s - time.monotonic(), 0.0))
 
 
 @dataclass(frozen=True, slots=True)

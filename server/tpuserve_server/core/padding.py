@@ -1,7 +1,7 @@
 """Pure array work of a batch: choose a bucket, join and pad rows, split results."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,9 +15,17 @@ def choose_bucket(rows: int, allowed_batch_sizes: Sequence[int]) -> int:
     return allowed_batch_sizes[index] if index < len(allowed_batch_sizes) else rows
 
 
-def empty_batch(like: Tensors, bucket: int) -> dict[str, Array]:
-    """Uninitialised arrays of `bucket` rows, each row shaped and typed as in `like`."""
-    return {name: np.empty((bucket, *array.shape[1:]), array.dtype) for name, array in like.items()}
+def empty_batch(like: Tensors, row_shapes: Mapping[str, tuple[int, ...]], bucket: int) -> dict[str, Array]:
+    """Uninitialised arrays of `bucket` rows of `row_shapes`, typed as in `like`."""
+    return {name: np.empty((bucket, *row_shapes[name]), array.dtype) for name, array in like.items()}
+
+
+def largest_rows(parts: Sequence[Tensors]) -> dict[str, tuple[int, ...]]:
+    """The shape that holds every part's rows, for each input: the largest of each dimension but the first."""
+    return {
+        name: tuple(max(sizes) for sizes in zip(*(part[name].shape[1:] for part in parts), strict=True))
+        for name in parts[0]
+    }
 
 
 def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> None:
@@ -27,6 +35,25 @@ def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> 
     """
     for name, target in batch.items():
         np.concatenate([part[name] for part in parts], out=target[:rows])
+        if rows < len(target):
+            target[rows:] = target[rows - 1]
+
+
+def fill_padded(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> None:
+    """As `fill_batch`, for parts whose rows may be smaller than the batch's: they are padded at each dimension's end.
+
+    The value is the part's own first element, which the model is known to take, as TensorFlow Serving pads
+    (batching/batching_util.cc). No part is without elements.
+    """
+    for name, target in batch.items():
+        start = 0
+        for part in parts:
+            array = part[name]
+            share = target[start : start + len(array)]
+            if array.shape != share.shape:
+                share[...] = array.flat[0]
+            share[tuple(slice(size) for size in array.shape)] = array
+            start += len(array)
         if rows < len(target):
             target[rows:] = target[rows - 1]
 

@@ -20,7 +20,7 @@ class InFlight(Protocol):
 
 
 class Servable(Protocol):
-    """One loaded version. `dispatch` is called by one thread at a time; `close` after the last `result`."""
+    """One loaded version. `dispatch` may be called by several threads at once; `close` after the last `result`."""
 
     @property
     def signatures(self) -> Mapping[str, Signature]:

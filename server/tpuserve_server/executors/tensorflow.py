@@ -4,6 +4,7 @@ A session, because it loads all that TensorFlow Serving loads (`tf.saved_model.l
 models) and accepts the feeds it accepts; its callable also costs less than a signature's ConcreteFunction.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class TensorFlowServable:
         self._signatures = signatures
         self._run_options = config_pb2.RunOptions(inter_op_thread_pool=0 if inter_op_pool else _IN_CALLERS_THREAD)
         self._bfloat16 = bfloat16
+        # Guards the callables, which several device threads may ask for.
+        self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
 
     @property
@@ -141,6 +144,11 @@ class TensorFlowServable:
         self._session.close()
 
     def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> _Callable:
+        # The callable itself may be called by several threads at once: DirectSession keeps each call's state apart.
+        with self._lock:
+            return self._find_callable(signature, output_names)
+
+    def _find_callable(self, signature: Signature, output_names: tuple[str, ...]) -> _Callable:
         key = (signature.name, output_names)
         found = self._callables.get(key)
         if found is not None:

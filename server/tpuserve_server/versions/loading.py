@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tpuserve_server.core.batching import Batcher
 from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Executor, Servable
@@ -39,7 +39,7 @@ class VersionLoader:
     """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
 
     def __init__(
-        self, storage: Storage, executor: Executor, options: LoadingOptions, clock: Clock, metrics: Metrics
+        self, storage: Storage, executor: Executor, options: LoadingOptions, clock: WaitingClock, metrics: Metrics
     ) -> None:
         """Nothing is loaded yet."""
         self._storage = storage

@@ -36,7 +36,7 @@ def warm_up(servable: Servable, version_path: Path, options: Mapping[str, Batchi
     for name, batching in options.items():
         signature = servable.signatures[name]
         # Without buckets nothing is padded, and no size is more likely than another.
-        for bucket in batching.allowed_batch_sizes or (1,):
+        for bucket in batching.buckets or (1,):
             runs += _run_bucket(servable, signature, _resize(samples.get(name), signature, bucket), name in samples)
     return runs
 

@@ -202,7 +202,7 @@ async def test_an_input_handed_through_is_not_overwritten_by_the_next_batch(benc
 async def test_buffers_are_shared_by_sizes_and_bounded_in_bytes(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "_MAX_BUFFER_BYTES", 4096)
+    monkeypatch.setattr(batching, "MAX_BUFFER_BYTES", 4096)
     bench = make_bench({"serving_default": BatchingOptions(8)}, signature=DOUBLE_WIDE)
     joined: list[weakref.ref[np.ndarray]] = []
 

@@ -20,7 +20,7 @@ def test_joined_and_split_rows_come_back_to_their_owners(sizes: list[int], paddi
     random = np.random.default_rng(seed)
     parts = [{"a": random.random((size, 3)), "b": random.integers(0, 9, (size,))} for size in sizes]
     rows = sum(sizes)
-    batch = empty_batch(parts[0], rows + padding)
+    batch = empty_batch(parts[0], {"a": (3,), "b": ()}, rows + padding)
     fill_batch(batch, parts, rows)
     for part, back in zip(parts, split_rows(batch, sizes, rows + padding), strict=True):
         np.testing.assert_array_equal(part["a"], back["a"])
@@ -31,7 +31,7 @@ def test_joined_and_split_rows_come_back_to_their_owners(sizes: list[int], paddi
 
 def test_strings_are_joined_too() -> None:
     parts = [{"s": np.array([b"a", b"bc"], object)}, {"s": np.array([b""], object)}]
-    batch = empty_batch(parts[0], 4)
+    batch = empty_batch(parts[0], {"s": ()}, 4)
     fill_batch(batch, parts, 3)
     assert batch["s"].tolist() == [b"a", b"bc", b"", b""]
 

@@ -1,0 +1,150 @@
+"""BatchRunner: takes the tasks of one batch through the device, and answers each of them. One for each device thread."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tpuserve_server.core.batching_buffers import BatchBuffers
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_task import Outcome, Task, complete
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import (
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    OutOfRange,
+    ServingError,
+)
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, largest_rows, split_rows
+from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.types import ServableId, Tensors
+
+logger = logging.getLogger(__name__)
+
+# Errors by which a model blames its inputs: of several requests in a batch one is to blame, and not the rest.
+_BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss)
+
+
+class BatchRunner:
+    """Runs batches of one servable. Everything here belongs to the thread that calls `run`."""
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        servable: Servable,
+        options: Mapping[str, BatchingOptions],
+        buffers: BatchBuffers,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """Join batches in `buffers`, which no other runner uses."""
+        self._id = servable_id
+        self._servable = servable
+        self._options = options
+        self._buffers = buffers
+        self._clock = clock
+        self._metrics = metrics
+
+    def run(self, tasks: list[Task]) -> None:
+        """Answer every task: from one run, or, where one request's data upset the model, from runs of halves.
+
+        Halving leaves the owner of the bad data alone with it, and costs the others a few runs, not one for each.
+        Blocks; never raises.
+        """
+        live = self._drop_dead(tasks)
+        if not live:
+            return
+        outcomes = self._attempt(live)
+        if len(live) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
+            middle = len(live) // 2
+            self.run(live[:middle])
+            self.run(live[middle:])
+            return
+        complete(list(zip(live, outcomes, strict=True)))
+
+    def _drop_dead(self, tasks: list[Task]) -> list[Task]:
+        """Expired and cancelled tasks leave before they cost device time, as do parts of a request that has failed."""
+        now_s = self._clock.monotonic_s()
+        live = []
+        for task in tasks:
+            if task.whole is not None and task.whole.failed:
+                continue
+            if task.future.cancelled():
+                self._drop(task, "cancelled", Cancelled(f"Request for {self._id} was cancelled"))
+            elif task.deadline.expired(now_s):
+                error = DeadlineExceeded(f"Deadline exceeded while request for {self._id} was queued")
+                self._drop(task, "expired", error)
+            else:
+                live.append(task)
+        return live
+
+    def _drop(self, task: Task, reason: str, error: ServingError) -> None:
+        self._metrics.task_dropped(servable=self._id, reason=reason)
+        complete([(task, error)])
+
+    def _attempt(self, tasks: list[Task]) -> Sequence[Outcome]:
+        """Run the tasks as one batch; an outcome for each, the same error for all if it failed."""
+        try:
+            return self._run_batch(tasks)
+        except ServingError as error:
+            return [error.copy()] * len(tasks)
+        except Exception:
+            # The top of the worker loop: whatever a model does, its callers are answered and the next batch runs.
+            logger.exception("Batch of %d requests for %s failed", len(tasks), self._id)
+            return [Internal(f"Running {self._id} failed; the server's log has the reason")] * len(tasks)
+
+    def _run_batch(self, tasks: list[Task]) -> Sequence[Tensors]:
+        first = tasks[0]
+        started_s = self._clock.monotonic_s()
+        rows = sum(task.rows for task in tasks)
+        options = self._options.get(first.signature_name)
+        bucket = choose_bucket(rows, options.buckets if options and first.shareable else ())
+        pads = options is not None and options.pad_variable_length_inputs
+        inputs, reusable = self._join(tasks, rows, bucket, pads=pads)
+        outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
+        self._metrics.batch_finished(
+            servable=self._id,
+            signature=first.signature_name,
+            api=self._servable.signatures[first.signature_name].api,
+            task_rows=[task.rows for task in tasks],
+            bucket=bucket,
+            queue_waits_s=[started_s - task.enqueued_s for task in tasks],
+            run_s=self._clock.monotonic_s() - started_s,
+        )
+        if reusable:
+            outputs = _detached(outputs, inputs)
+        if not first.shareable:
+            return [outputs]
+        return split_rows(outputs, [task.rows for task in tasks], bucket)
+
+    def _join(self, tasks: list[Task], rows: int, bucket: int, *, pads: bool) -> tuple[Tensors, bool]:
+        """The batch's inputs, and whether they are a buffer that will be written again."""
+        first = tasks[0].inputs
+        if len(tasks) == 1 and rows == bucket:
+            return first, False
+        parts = [task.inputs for task in tasks]
+        shapes = largest_rows(parts) if pads else {name: array.shape[1:] for name, array in first.items()}
+        # Strings: a kept buffer would keep clients' data alive.
+        reusable = not any(array.dtype.hasobject for array in first.values())
+        if reusable:
+            batch = self._buffers.get(tasks[0].signature_name, first, shapes, bucket)
+        else:
+            batch = empty_batch(first, shapes, bucket)
+        if pads:
+            fill_padded(batch, parts, rows)
+        else:
+            fill_batch(batch, parts, rows)
+        return batch, reusable
+
+
+def _detached(outputs: Tensors, buffers: Tensors) -> Tensors:
+    """Copy outputs that are views of a buffer: a model that hands an input through returns our own memory."""
+    return {
+        name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
+        for name, array in outputs.items()
+    }

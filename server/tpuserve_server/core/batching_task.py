@@ -1,0 +1,139 @@
+"""Task: one request in the batcher, or a part of one that is run in several batches; and what becomes of it."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.types import Tensors
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.batching_queue import Batch
+
+logger = logging.getLogger(__name__)
+
+# What becomes of a task. A value either way: an exception set on a future would, through its traceback, hold the frames
+# of everything that awaits it, and they the future.
+Outcome: TypeAlias = Tensors | ServingError
+
+
+class Whole:
+    """A request that is run in parts: collects their outcomes. Any thread may hand one in; `_lock` guards the rest."""
+
+    __slots__ = ("_failed", "_lock", "_outputs", "_pending")
+
+    def __init__(self, parts: int) -> None:
+        """Nothing has been run yet."""
+        self._lock = threading.Lock()
+        self._outputs: list[Tensors | None] = [None] * parts
+        self._pending = parts
+        self._failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a part has failed, so that the others need not run."""
+        return self._failed
+
+    def add(self, index: int, outcome: Outcome) -> Outcome | None:
+        """The request's outcome when this part decides it: the first failure, or the last part; else None."""
+        with self._lock:
+            if self._failed:
+                return None
+            if isinstance(outcome, ServingError):
+                return self._fail(outcome)
+            self._outputs[index] = outcome
+            self._pending -= 1
+            if self._pending:
+                return None
+            try:
+                return join_rows([outputs for outputs in self._outputs if outputs is not None])
+            except ServingError as error:
+                return self._fail(error.copy())
+
+    def _fail(self, error: ServingError) -> ServingError:
+        self._failed = True
+        self._outputs.clear()
+        return error
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One request in the queue. Its future belongs to the event loop that made it and is only completed there.
+
+    `shareable` is True for rows that may stand in a batch beside others: their signature is batched and every array has
+    `rows` rows of its shape. Others run alone, as they came, and count as one row.
+    """
+
+    signature_name: str
+    output_names: tuple[str, ...]
+    inputs: Tensors
+    rows: int
+    deadline: Deadline
+    future: asyncio.Future[Outcome]
+    shareable: bool
+    enqueued_s: float = field(default=0.0)
+    # The rest is the queue's. The batch that the task waits in; None once it has left the queue.
+    batch: "Batch | None" = field(default=None)
+    # Set on a request that was split and on its parts, which share its future.
+    whole: Whole | None = field(default=None)
+    index: int = field(default=0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it."""
+        return not (self.future.cancelled() or (self.whole is not None and self.whole.failed))
+
+    def split(self, sizes: Sequence[int]) -> list["Task"]:
+        """Parts of `sizes` rows, views of this task's arrays, which is itself never run."""
+        self.whole = Whole(len(sizes))
+        parts = []
+        start = 0
+        for index, size in enumerate(sizes):
+            rows = {name: array[start : start + size] for name, array in self.inputs.items()}
+            part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
+            part.enqueued_s, part.whole, part.index = self.enqueued_s, self.whole, index
+            parts.append(part)
+            start += size
+        return parts
+
+
+def join_rows(parts: Sequence[Tensors]) -> Tensors:
+    """The outputs of a request's parts, one after the other.
+
+    Raises:
+        FailedPrecondition: an output's rows differ in shape from part to part.
+    """
+    try:
+        return {name: np.concatenate([outputs[name] for outputs in parts]) for name in parts[0]}
+    except ValueError as error:
+        raise FailedPrecondition(
+            "The request was run in parts, because enable_large_batch_splitting is on, and the rows of an output differ "
+            "in shape from part to part"
+        ) from error
+
+
+def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
+    """Hand results to their futures, waking each event loop once. Callable from any thread."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
+    for task, outcome in outcomes:
+        final = outcome if task.whole is None else task.whole.add(task.index, outcome)
+        if final is not None:
+            by_loop.setdefault(task.future.get_loop(), []).append((task.future, final))
+    for loop, share in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, share)
+        except RuntimeError:
+            # The loop has closed: its callers are gone, and nobody is left to tell.
+            logger.warning("Results of %d requests came after their event loop had closed", len(share))
+
+
+def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
+    for future, outcome in share:
+        if not future.done():
+            future.set_result(outcome)
