@@ -1,8 +1,8 @@
 """The batcher: one bounded queue for each loaded version, and the threads that take its batches to the device."""
 
-import asyncio
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching_buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching_options import BatchingOptions
@@ -14,6 +14,9 @@ from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Batcher", "Outcome", "Task"]
 

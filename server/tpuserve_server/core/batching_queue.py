@@ -1,4 +1,4 @@
-"""BatchQueue: requests that wait, in the batches they will run in. Neither threads nor clocks: its owner brings them."""
+"""BatchQueue: requests that wait, in the batches they will run in. Threads and clock are its owner's."""
 
 import math
 from collections import deque
@@ -75,9 +75,7 @@ class BatchQueue:
         """
         lane = self._lanes[task.signature_name]
         if task.rows > lane.max_task_rows:
-            raise InvalidArgument(
-                f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}"
-            )
+            raise InvalidArgument(f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}")
         key = _key(lane, task)
         batches = self._batches.get(key) if task.shareable else None
         last = batches[-1] if batches is not None else None

@@ -1,4 +1,4 @@
-"""BatchRunner: takes the tasks of one batch through the device, and answers each of them. One for each device thread."""
+"""BatchRunner: takes the tasks of a batch through the device, and answers each of them. One a device thread."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -113,8 +113,8 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
         return {name: np.concatenate([outputs[name] for outputs in parts]) for name in parts[0]}
     except ValueError as error:
         raise FailedPrecondition(
-            "The request was run in parts, because enable_large_batch_splitting is on, and the rows of an output differ "
-            "in shape from part to part"
+            "The request was run in parts, because enable_large_batch_splitting is on, and rows of an output differ in "
+            "shape from part to part"
         ) from error
 
 

@@ -1,6 +1,7 @@
 """Runs TensorFlow Lite models on the CPU with LiteRT (`ai-edge-litert`, the extra `tflite`)."""
 
 import importlib.metadata
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class TfliteExecutor:
 
 
 class TfliteServable:
-    """A model's interpreters, which belong to the one thread at a time that dispatches. `dispatch` runs at once."""
+    """A model's interpreters, which are one thread's at a time: `_lock`'s owner. `dispatch` runs at once."""
 
     def __init__(self, content: bytes, num_threads: int) -> None:
         """From the model file's `content`.
@@ -53,6 +54,7 @@ class TfliteServable:
         Raises:
             InvalidArgument: it is no model, its signatures cannot be read, or its tensors cannot be allocated.
         """
+        self._lock = threading.Lock()
         interpreter = _interpret(content, num_threads)
         main = _MainSubgraph(interpreter)
         found = metadata_signatures(content, main.inputs, main.outputs)
@@ -86,7 +88,8 @@ class TfliteServable:
         Raises:
             InvalidArgument: LiteRT refused the inputs' shapes, or the run failed.
         """
-        return _Done(self._runs[signature_name](inputs, output_names))
+        with self._lock:
+            return _Done(self._runs[signature_name](inputs, output_names))
 
     def close(self) -> None:
         """Let go of the interpreter and its memory."""
