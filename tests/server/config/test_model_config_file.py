@@ -37,7 +37,7 @@ def test_an_empty_file_configures_no_model(tmp_path: Path) -> None:
         ),
         ("model_config_list {\n  config { name: 3 }\n}", "2:18: Expected string but found: '3'"),
         ("model_config_list {", '1:19: Expected "}"'),
-        ("model_config_list { config { name: 'a' name: 'b' } }", '1:42: .* should not have multiple "name" fields'),
+        ("model_config_list { config { name: 'a' name: 'b' } }", '1:46: .* should not have multiple "name" fields'),
         ("model_config_list { config { name: 'a }", "1:36: String missing ending quote: "),
         ("\0", "1:1: Expected identifier or number, got"),
         (
