@@ -4,14 +4,20 @@ import logging
 import os
 import posixpath
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
 
+from tpuserve_server.config.model_server_config import read_model_configs
+from tpuserve_server.config.monitoring_config import read_metrics_path
+from tpuserve_server.config.ssl_config import read_ssl_config
+from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.flag_command import serve_command
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.selection import Selection, select_host
+from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.logs import configure_logging
 from tpuserve_server.process import build_server
 from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
@@ -43,8 +49,9 @@ def _serve(model_base_path: str | None, **flags: Any) -> None:  # noqa: ANN401 -
     settings = _validate(model_base_path=_base_path(model_base_path, flags["model_name"]), **flags)
     configure_logging()
     try:
+        _check_files(settings)
         status = _run(select_host(settings.host_backend), settings)
-    except HostError as error:
+    except (HostError, ConfigError) as error:
         raise click.ClickException(str(error)) from error
     sys.exit(status)
 
@@ -71,8 +78,23 @@ def _explain(error: "ErrorDetails") -> str:
     return f"--{error['loc'][0]}: {message}{received}"
 
 
-def _run(selection: Selection, settings: Settings) -> int:
-    options = HostOptions(
+def _check_files(settings: Settings) -> None:
+    """Raise ConfigError for a file that the server would stumble over, seconds later and in another process."""
+    if settings.model_config_file is not None:
+        read_model_configs(settings.model_config_file)
+    if settings.monitoring_config_file is not None:
+        read_metrics_path(settings.monitoring_config_file)
+
+
+def _tls(path: Path | None) -> TlsOptions | None:
+    if path is None:
+        return None
+    config = read_ssl_config(path)
+    return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")
+
+
+def _host_options(settings: Settings) -> HostOptions:
+    return HostOptions(
         bind_address=settings.bind_address,
         grpc_port=settings.port or None,
         rest_port=settings.rest_api_port or None,
@@ -81,7 +103,13 @@ def _run(selection: Selection, settings: Settings) -> int:
         max_body_bytes=settings.max_request_bytes,
         drain_delay_s=settings.drain_delay_seconds,
         drain_timeout_s=settings.drain_timeout_seconds,
+        tls=_tls(settings.ssl_config_file),
+        grpc_arguments=settings.grpc_channel_arguments,
     )
+
+
+def _run(selection: Selection, settings: Settings) -> int:
+    options = _host_options(settings)
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":

@@ -47,5 +47,5 @@ def _available(service: InferenceService) -> list[VersionStatus]:
 def _addresses(listening: Listening, host_note: str) -> list[str]:
     lines = [f"  gRPC     {address}" for address in (listening.grpc, listening.grpc_socket) if address]
     if listening.rest:
-        lines.append(f"  REST     http://{listening.rest}/v1/models")
+        lines.append(f"  REST     {'https' if listening.tls else 'http'}://{listening.rest}/v1/models")
     return [*lines, f"  host     {host_note}"]

@@ -8,6 +8,8 @@ from tpuserve_server.frontends.rpc import RpcTable
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from tpuserve_server.hosts.tls import TlsOptions
+
 MEBIBYTE = 1 << 20
 
 
@@ -23,6 +25,10 @@ class HostOptions:
     grpc_port: int | None = 8500
     rest_port: int | None = 8501
     grpc_socket_path: str | None = None
+    # On every address, the socket's too, as TensorFlow Serving has it. None: in the clear.
+    tls: "TlsOptions | None" = None
+    # gRPC's channel arguments, by name.
+    grpc_arguments: tuple[tuple[str, int | str], ...] = ()
     # Of one gRPC message, before and after decompression.
     max_message_bytes: int = 64 * MEBIBYTE
     # Of one REST body. The REST application enforces it; a host sizes its buffers by it.
@@ -44,6 +50,7 @@ class Listening:
     grpc: str | None = None
     rest: str | None = None
     grpc_socket: str | None = None
+    tls: bool = False
 
 
 class Application(Protocol):

@@ -23,13 +23,16 @@ from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
+from tpuserve_server.hosts.grpc_arguments import unknown_to_envoy
 from tpuserve_server.hosts.stop_signals import StopSignals
+from tpuserve_server.hosts.tls import server_context
 
 # One thread parses HTTP for all connections. The application's one event loop is the limit long before it, and more
 # threads would only compete with that loop and the model for the same cores.
 _WORKER_THREADS = 1
 # How long the application may take to release things once everything is drained.
 _STOP_TIMEOUT_S = 10.0
+_CONFIG = "envoy.json"
 # A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
 _MAX_SOCKET_PATH_BYTES = 103
 
@@ -43,8 +46,12 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
     if options.grpc_socket_path is not None:
         # Envoy does not run in this folder.
         options = dataclasses.replace(options, grpc_socket_path=os.path.abspath(options.grpc_socket_path))
+    for name in unknown_to_envoy(options.grpc_arguments):
+        click.echo(f"tpuserve: {name} has no effect in Envoy. --host_backend=python knows it.", err=True)
     try:
         check_free(options)
+        if options.tls is not None:
+            server_context(options.tls)  # For its errors, which Envoy would not tell in one line.
         embedding = envoy_config.Embedding(envoy_process.embedding_library(), asgi_entry)
         with _runtime_folder() as folder:
             return asyncio.run(_Supervisor(options, embedding, folder).run(environment))
@@ -110,10 +117,12 @@ class _Supervisor:
         return ended.result()
 
     async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
-        config = self._folder / "envoy.json"
+        config = self._folder / _CONFIG
+        config.touch(mode=0o600)
         config.write_text(json.dumps(envoy_config.bootstrap(self._options, self._embedding, self._admin.path)))
         setup = ChildSetup(
-            options=self._options,
+            # An environment can be read by more than our own process: no key goes there.
+            options=dataclasses.replace(self._options, tls=None),
             admin_socket=str(self._admin.path),
             channel=channel,
             directory=os.getcwd(),
@@ -157,6 +166,7 @@ class _Supervisor:
         await self._ready.wait()
         await until(self._admin.is_live)
         self._live = True
+        (self._folder / _CONFIG).unlink()  # It is read; a key may be in it.
         listening = await asyncio.to_thread(self._admin.listening, self._options)
         channel.tell("announce", listening=dataclasses.asdict(listening))
 

@@ -48,7 +48,9 @@ class EnvoyAdmin:
         _, body = self._ask("GET", "/listeners?format=json")
         [listener] = json.loads(body)["listener_statuses"]
         bound = [listener["local_address"], *listener.get("additional_local_addresses", ())]
-        return Listening(**dict(zip(addresses(options), map(_written, bound), strict=True)))
+        return Listening(
+            **dict(zip(addresses(options), map(_written, bound), strict=True)), tls=options.tls is not None
+        )
 
     def say_farewell(self) -> None:
         """Refuse new connections, and with every answer ask its client to close the one it has.

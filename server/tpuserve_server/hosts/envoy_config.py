@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
+from tpuserve_server.hosts.grpc_arguments import apply_to_manager
+from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.
 
@@ -63,7 +65,7 @@ def _listener(options: HostOptions, embedding: Embedding) -> Config:
         # A body waits here while the event loop is busy, and one that does not fit is answered 413 by Envoy itself. The
         # application's own limits must be the ones that are met first.
         "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
-        "filter_chains": [{"filters": [_http(embedding)]}],
+        "filter_chains": [{"filters": [_http(options, embedding)], **_transport(options.tls)}],
     }
 
 
@@ -89,9 +91,33 @@ def _unix(path: str | None) -> Config | None:
     return None if path is None else {"pipe": {"path": path}}
 
 
-def _http(embedding: Embedding) -> Config:
-    """HTTP/1.1 and HTTP/2 in the clear, told apart by their first bytes. No access log, no request ids, no tracing."""
-    manager = {
+def _transport(tls: TlsOptions | None) -> Config:
+    """The filter chain's own part of TLS. Keys stand in the text: the file is for its user alone and soon gone."""
+    if tls is None:
+        return {}
+    common: Config = {
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+        "tls_certificates": [
+            {
+                "certificate_chain": {"inline_string": tls.certificate_chain},
+                "private_key": {"inline_string": tls.private_key},
+            }
+        ],
+        "alpn_protocols": ["h2", "http/1.1"],
+    }
+    if tls.client_ca is not None:
+        common["validation_context"] = {"trusted_ca": {"inline_string": tls.client_ca}}
+    context = {
+        "@type": f"{_ENVOY}.transport_sockets.tls.v3.DownstreamTlsContext",
+        "common_tls_context": common,
+        "require_client_certificate": tls.client_ca is not None,
+    }
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+
+
+def _http(options: HostOptions, embedding: Embedding) -> Config:
+    """HTTP/1.1 and HTTP/2, told apart by ALPN or their first bytes. No access log, no request ids, no tracing."""
+    manager: Config = {
         "@type": f"{_ENVOY}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": STAT_PREFIX,
         "codec_type": "AUTO",
@@ -114,6 +140,7 @@ def _http(embedding: Embedding) -> Config:
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
         "http_filters": [_embedded(embedding)],
     }
+    apply_to_manager(options.grpc_arguments, manager)
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
 
 

@@ -19,6 +19,7 @@ from tpuserve_server.hosts.grpcio_table import TableHandler
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.hosts.stop_signals import StopSignals
+from tpuserve_server.hosts.tls import TlsOptions, server_context
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -41,6 +42,8 @@ def run(application_factory: Callable[[], Application], options: HostOptions) ->
     """
     try:
         check_free(options)
+        if options.tls is not None:
+            server_context(options.tls)  # For its errors: gRPC's own say nothing.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(application_factory, options))
     except HostError as error:
@@ -82,7 +85,8 @@ async def _carry(application: Application, options: HostOptions, signals: StopSi
     rest_server = _RestServer(application.rest, options, in_flight)
     await grpc_server.start()
     await rest_server.start()
-    application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address))
+    tls = options.tls is not None
+    application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address, tls))
     await signals.first()
     application.drain()
     await asyncio.sleep(options.drain_delay_s)
@@ -114,13 +118,9 @@ class _GrpcServer:
         self._table = TableHandler(application.rpc, in_flight)
         self._server = grpc.aio.server(
             handlers=[self._table],
-            options=[
-                ("grpc.max_receive_message_length", options.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-                # A second server on our port must fail, not take every other connection.
-                ("grpc.so_reuseport", 0),
-            ],
+            options=list(_channel_arguments(options).items()),
         )
+        self._credentials = None if options.tls is None else _credentials(options.tls)
         self.address: str | None = None
         self.socket_address: str | None = None
         if options.grpc_port is not None:
@@ -153,9 +153,27 @@ class _GrpcServer:
 
     def _bind(self, address: str) -> int:
         try:
+            if self._credentials is not None:
+                return self._server.add_secure_port(address, self._credentials)
             return self._server.add_insecure_port(address)
         except RuntimeError:  # grpcio tells no more; it has logged the reason.
             raise cannot_listen(address, "gRPC") from None
+
+
+def _channel_arguments(options: HostOptions) -> dict[str, int | str]:
+    return {
+        "grpc.max_receive_message_length": options.max_message_bytes,
+        "grpc.max_send_message_length": -1,
+        # A second server on our port must fail, not take every other connection.
+        "grpc.so_reuseport": 0,
+        **dict(options.grpc_arguments),
+    }
+
+
+def _credentials(tls: TlsOptions) -> grpc.ServerCredentials:
+    ca = tls.client_ca.encode() if tls.client_ca is not None else None
+    pair = (tls.private_key.encode(), tls.certificate_chain.encode())
+    return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
 
 
 class _RestServer(uvicorn.Server):
@@ -177,6 +195,7 @@ class _RestServer(uvicorn.Server):
                 timeout_keep_alive=_KEEP_ALIVE_S,
             )
         )
+        self._tls = options.tls
         self._socket: socket.socket | None = None
         self._up = asyncio.Event()  # Set by `startup`, below.
         self._task: asyncio.Task[None] | None = None
@@ -210,5 +229,8 @@ class _RestServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is not None:
+            # Where uvicorn keeps the context that it would make of files.
+            self.config.ssl = server_context(self._tls)
         await super().startup(sockets)
         self._up.set()

@@ -18,6 +18,7 @@ from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
+from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -168,4 +169,7 @@ def main(backend: str, options: HostOptions) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], HostOptions(**json.loads(sys.argv[2]))))
+    given = json.loads(sys.argv[2])
+    if given.get("tls"):
+        given["tls"] = TlsOptions(**given["tls"])
+    sys.exit(main(sys.argv[1], HostOptions(**given)))

@@ -1,0 +1,23 @@
+"""--monitoring_config_file: a MonitoringConfig on disk."""
+
+from pathlib import Path
+
+from tpuserve_server.config._proto.monitoring_config_pb2 import MonitoringConfig
+from tpuserve_server.config.text_format import ConfigError, read
+
+# util/prometheus_exporter.cc
+DEFAULT_PATH = "/monitoring/prometheus/metrics"
+
+
+def read_metrics_path(path: Path) -> str | None:
+    """The URL path that the file at `path` wants metrics at; None when it wants none. Blocking.
+
+    Raises:
+        ConfigError: It cannot be read, is no MonitoringConfig, or the URL path is none.
+    """
+    config = read(path, MonitoringConfig()).prometheus_config
+    if not config.enable:
+        return None
+    if config.path and not config.path.startswith("/"):
+        raise ConfigError(f"MonitoringConfig '{path}': expected a path that begins with /, got '{config.path}'")
+    return config.path or DEFAULT_PATH

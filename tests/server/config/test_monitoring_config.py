@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.config.monitoring_config import read_metrics_path
+from tpuserve_server.config.text_format import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", None),
+        ("prometheus_config { path: '/m' }", None),
+        ("prometheus_config { enable: true }", "/monitoring/prometheus/metrics"),
+        ("prometheus_config { enable: true path: '/m' }", "/m"),
+    ],
+)
+def test_where_metrics_are(tmp_path: Path, text: str, path: str | None) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text(text)
+    assert read_metrics_path(file) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prometheus_config { enable: true path: 'm' }", "expected a path that begins with /, got 'm'"),
+        ("prometheus_config { enable: 2 }", "Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29: "),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_metrics_path(file)

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.config.ssl_config import SslConfig, read_ssl_config
+from tpuserve_server.config.text_format import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('server_key: "k\\n" server_cert: "c"', SslConfig("k\n", "c", None)),
+        # Adjoining strings are one: how PEM is written in such files.
+        (
+            'server_key: "a\\n"\n  "b\\n" server_cert: "c" custom_ca: "ca" client_verify: true',
+            SslConfig("a\nb\n", "c", "ca"),
+        ),
+        # As upstream: an authority without client_verify is not asked.
+        ('server_key: "k" server_cert: "c" custom_ca: "ca"', SslConfig("k", "c", None)),
+    ],
+)
+def test_fields(tmp_path: Path, text: str, expected: SslConfig) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    assert read_ssl_config(file) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no server_key and no server_cert$"),
+        ('server_key: "k"', "has no server_cert$"),
+        ('server_key: "k" server_cert: "c" client_verify: true', "has no custom_ca; client_verify needs it"),
+        ('server_keys: "k"', "^Error parsing text-format tensorflow.serving.SSLConfig: 1:1: .* no field named"),
+    ],
+)
+def test_what_lacks_something_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_ssl_config(file)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "secret" not in repr(SslConfig("secret", "c", None))

@@ -1,0 +1,154 @@
+"""TLS and mutual TLS on both hosts, with certificates of an authority of the test's own."""
+
+import ssl
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import psutil
+import pytest
+import trustme
+
+from tests.server.hosts.grpc_calls import unary
+from tests.server.hosts.host_process import HostProcess, running
+
+BACKENDS = ["envoy", "python"]
+CA = trustme.CA()
+SERVER = CA.issue_cert("127.0.0.1", "localhost")
+CLIENT = CA.issue_cert("client@example.org")
+STRANGER = trustme.CA().issue_cert("client@example.org")
+
+
+def key_of(certificate: trustme.LeafCert) -> str:
+    return certificate.private_key_pem.bytes().decode()
+
+
+def chain_of(certificate: trustme.LeafCert) -> str:
+    return "".join(pem.bytes().decode() for pem in certificate.cert_chain_pems)
+
+
+TLS = {"private_key": key_of(SERVER), "certificate_chain": chain_of(SERVER)}
+MUTUAL = {**TLS, "client_ca": CA.cert_pem.bytes().decode()}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    path = tmp_path_factory.mktemp("socket") / "grpc.sock"
+    with running(request.param, tls=TLS, grpc_socket_path=str(path)) as host:
+        yield host
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def mutual_host(request: pytest.FixtureRequest) -> Iterator[HostProcess]:
+    with running(request.param, tls=MUTUAL) as host:
+        yield host
+
+
+def secure_channel(address: str, certificate: trustme.LeafCert | None = None, name: str | None = None) -> grpc.Channel:
+    own = (key_of(certificate).encode(), chain_of(certificate).encode()) if certificate else (None, None)
+    options = [("grpc.ssl_target_name_override", name)] if name else []
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(CA.cert_pem.bytes(), *own), options)
+
+
+def client_context(certificate: trustme.LeafCert | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=CA.cert_pem.bytes().decode())
+    if certificate is not None:
+        certificate.configure_cert(context)
+    return context
+
+
+def https(host: HostProcess) -> str:
+    return host.rest.replace("http:", "https:")
+
+
+def test_grpc_is_served_over_tls(host: HostProcess) -> None:
+    with secure_channel(host.grpc) as channel:
+        assert unary(channel, "Unary")(bytes(1 << 20)) == bytes(1 << 20)
+
+
+def test_the_unix_socket_speaks_tls_as_in_tensorflow_serving(host: HostProcess) -> None:
+    with secure_channel(host.listening["grpc_socket"], name="localhost") as channel:
+        assert unary(channel, "Unary")(b"local") == b"local"
+
+
+def test_rest_is_served_over_tls_and_says_so(host: HostProcess) -> None:
+    assert host.listening["tls"] is True
+    response = httpx.post(f"{https(host)}/v1/models/m:predict", content=b"body", verify=client_context())
+    assert (response.status_code, response.content) == (200, b"body")
+
+
+def test_curl_trusts_it_by_the_authority_alone(host: HostProcess, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    CA.cert_pem.write_to_path(str(authority))
+    curl = ["curl", "--silent", "--show-error", "--max-time", "10", "--data", "hello", "--cacert", str(authority)]
+    assert subprocess.run([*curl, https(host)], capture_output=True, text=True).stdout == "hello"
+
+
+def test_a_client_in_the_clear_gets_nothing(host: HostProcess) -> None:
+    with grpc.insecure_channel(host.grpc) as channel, pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Unary")(b"plain", timeout=10)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(httpx.TransportError):
+        httpx.post(host.rest, content=b"plain")
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+def test_old_tls_is_refused(host: HostProcess) -> None:
+    context = client_context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1_1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(httpx.ConnectError, match=r"(?i)alert protocol version|EOF occurred"):
+        httpx.post(https(host), verify=context)
+
+
+def test_envoys_process_and_folder_tell_no_key() -> None:
+    with running("envoy", tls=TLS) as host:
+        serving = psutil.Process(host.serving_pid())
+        assert "PRIVATE KEY" not in f"{serving.environ()} {serving.cmdline()}"
+        command = serving.cmdline()
+        folder = Path(command[command.index("--config-path") + 1]).parent
+        assert [path.name for path in folder.iterdir()] == ["admin.sock"]
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_client_with_a_certificate_of_the_authority_is_served(mutual_host: HostProcess) -> None:
+    with secure_channel(mutual_host.grpc, CLIENT) as channel:
+        assert unary(channel, "Unary")(b"known") == b"known"
+    response = httpx.post(https(mutual_host), content=b"known", verify=client_context(CLIENT))
+    assert response.content == b"known"
+
+
+@pytest.mark.parametrize("certificate", [None, STRANGER], ids=["without", "of another authority"])
+def test_a_client_without_such_a_certificate_is_refused(
+    mutual_host: HostProcess, certificate: trustme.LeafCert | None
+) -> None:
+    with secure_channel(mutual_host.grpc, certificate) as channel, pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Unary")(b"unknown", timeout=10)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(httpx.TransportError):
+        httpx.post(https(mutual_host), content=b"unknown", verify=client_context(certificate))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("tls", "line"),
+    [
+        ({**TLS, "private_key": key_of(CLIENT)}, "TLS: server_key is not the key of server_cert."),
+        ({**TLS, "private_key": "secret"}, "TLS: server_key is no private key in PEM"),
+        ({**TLS, "certificate_chain": "-----BEGIN"}, "TLS: server_cert is no certificate in PEM"),
+        ({**TLS, "client_ca": ""}, "TLS: custom_ca is no certificate in PEM"),
+    ],
+    ids=["another's key", "no key", "no certificate", "no authority"],
+)
+def test_what_cannot_be_used_is_said_in_one_line_before_anything_starts(
+    backend: str, tls: dict[str, str], line: str
+) -> None:
+    host = HostProcess(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, "tls": tls})
+    assert host.exit_code() == 1
+    [said] = host.errors
+    assert said.startswith(f"tpuserve: {line}")
+    assert "secret" not in said
