@@ -1,9 +1,11 @@
-"""A real version behind the real service, in this process: gRPC's table, without a host."""
+"""A real version behind the real service, in this process: gRPC's table and REST's application, without a host."""
 
+import json
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
 from google.protobuf.message import Message
 
 from tests.fake_device import RecordingMetrics
@@ -15,6 +17,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
@@ -37,6 +40,8 @@ class ServedModel:
         self._registry = ModelRegistry(["m"], self.batches)
         self.service = InferenceService(self._registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, check_method_names=check_method_names)
+        rest_options = RestOptions(check_method_names=check_method_names)
+        self.rest = rest_app(self.service, self.metrics, clock, lambda: (b"", "text/plain"), rest_options)
 
     def __enter__(self) -> Self:
         self._registry.aspire("m", {7: self._aspired})
@@ -56,3 +61,10 @@ class ServedModel:
         assert isinstance(found, UnaryMethod)
         body = request if isinstance(request, bytes) else request.SerializeToString()
         return await found.handle(body, CallContext(deadline or Deadline.never(), {}))
+
+    async def post(self, path: str, body: object) -> httpx.Response:
+        """POST to what follows /v1/models/m; a body that is not bytes is sent as JSON."""
+        transport = httpx.ASGITransport(self.rest)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            return await client.post(f"/v1/models/m{path}", content=content)

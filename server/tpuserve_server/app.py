@@ -117,4 +117,8 @@ def _loading_options(settings: Settings) -> LoadingOptions:
 
 
 def _rest_options(settings: Settings) -> RestOptions:
-    return RestOptions(max_body_bytes=settings.max_request_bytes, timeout_s=settings.rest_api_timeout_in_ms / 1000)
+    return RestOptions(
+        max_body_bytes=settings.max_request_bytes,
+        timeout_s=settings.rest_api_timeout_in_ms / 1000,
+        check_method_names=settings.enable_signature_method_name_check,
+    )

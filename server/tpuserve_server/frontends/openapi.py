@@ -55,18 +55,18 @@ def _responses(schema: str, errors: tuple[str, ...]) -> dict[str, Any]:
     return answered | {status: {"description": _ERRORS[status], "content": _schema("Error")} for status in errors}
 
 
-def _predict(suffix: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    responses = _responses("Predictions", tuple(_ERRORS))
+def _infer(name: str, summary: str, request: str, response: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    responses = _responses(response, tuple(_ERRORS))
     responses["200"]["headers"] = {
         "x-tpuserve-model-version": {"description": "The version that answered", "schema": {"type": "integer"}}
     }
     return {
         "post": {
             "tags": ["Prediction"],
-            "summary": "Run a model",
-            "operationId": f"predict{suffix}",
+            "summary": summary,
+            "operationId": name,
             "parameters": parameters,
-            "requestBody": {"required": True, "content": _schema("PredictRequest")},
+            "requestBody": {"required": True, "content": _schema(request)},
             "responses": responses,
         }
     }
@@ -87,7 +87,15 @@ def _look_up(name: str, summary: str, schema: str, parameters: list[dict[str, An
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, suffix, parameters in _TARGETS:
-        paths[f"{path}:predict"] = _predict(suffix, parameters)
+        paths[f"{path}:predict"] = _infer(
+            f"predict{suffix}", "Run a model", "PredictRequest", "Predictions", parameters
+        )
+        paths[f"{path}:classify"] = _infer(
+            f"classify{suffix}", "Classify tf.Examples", "ExamplesRequest", "Classifications", parameters
+        )
+        paths[f"{path}:regress"] = _infer(
+            f"regress{suffix}", "Regress tf.Examples", "ExamplesRequest", "Regressions", parameters
+        )
         paths[path] = _look_up(f"getModelStatus{suffix}", "States of versions", "ModelStatus", parameters)
         paths[f"{path}/metadata"] = _look_up(
             f"getModelMetadata{suffix}", "Signatures of a version", "ModelMetadata", parameters
@@ -101,6 +109,12 @@ def _object(properties: dict[str, Any], required: list[str], description: str) -
 
 _ANYTHING: dict[str, Any] = {}
 _STRING = {"type": "string"}
+_EXAMPLE = {
+    "type": "object",
+    "additionalProperties": _ANYTHING,
+    "description": "A tf.Example: features by name. A value or a list of one kind: whole numbers and booleans (int64), "
+    'numbers with a point or exponent (float), strings and {"b64": text} (bytes)',
+}
 
 V1_PATHS = _paths()
 V1_COMPONENTS: dict[str, Any] = {
@@ -128,6 +142,40 @@ V1_COMPONENTS: dict[str, Any] = {
         },
         "description": "Not finite numbers are the bare tokens NaN, Infinity and -Infinity",
     },
+    "ExamplesRequest": _object(
+        {
+            "signature_name": {**_STRING, "default": "serving_default"},
+            "context": {**_EXAMPLE, "description": "Features of every example that has none of the same name"},
+            "examples": {"type": "array", "items": _EXAMPLE, "minItems": 1},
+        },
+        ["examples"],
+        "tf.Examples, for signatures whose one input, `inputs`, takes them serialized",
+    ),
+    "Classifications": _object(
+        {
+            "results": {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "items": {
+                        "type": "array",
+                        "items": _ANYTHING,
+                        "minItems": 2,
+                        "maxItems": 2,
+                        "description": "Label and score",
+                    },
+                },
+                "description": "One item for each of `examples`: its classes",
+            }
+        },
+        ["results"],
+        "An empty label or a score of 0.0 where the model gives none",
+    ),
+    "Regressions": _object(
+        {"results": {"type": "array", "items": {"type": "number"}, "description": "One item for each of `examples`"}},
+        ["results"],
+        "Not finite numbers are the bare tokens NaN, Infinity and -Infinity",
+    ),
     "ModelStatus": _object(
         {
             "model_version_status": {

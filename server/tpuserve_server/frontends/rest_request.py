@@ -9,6 +9,10 @@ from tpuserve_server.core.errors import Cancelled, ResourceExhausted
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
+# Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
+# still do while orjson parses, which keeps the interpreter to itself.
+LARGE_BODY_BYTES = 1 << 20
+
 
 class ClientGone(Cancelled):
     """The client disconnected: there is nobody to answer."""

@@ -12,11 +12,12 @@ from urllib.parse import quote
 import orjson
 
 from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unimplemented
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
-from tpuserve_server.frontends.rest_request import ClientGone, ClientWatch, read_body
+from tpuserve_server.frontends.rest_examples import METHODS, RestExamples
+from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientGone, ClientWatch, read_body
 from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
 from tpuserve_server.wire.json_response import encode_predictions
@@ -29,14 +30,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MEBIBYTE = 1 << 20
-# Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
-# still do while orjson parses, which keeps the interpreter to itself.
-_LARGE_BODY_BYTES = _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
 class RestOptions:
-    """Bounds of one request."""
+    """Bounds and checks of one request."""
 
     # After decompression too, once there is any.
     max_body_bytes: int = 64 * _MEBIBYTE
@@ -44,6 +42,8 @@ class RestOptions:
     timeout_s: float = 30.0
     # How long an answer may take before the server begins to notice that the client has gone.
     disconnect_watch_delay_s: float = 0.05
+    # enable_signature_method_name_check
+    check_method_names: bool = False
 
 
 class V1:
@@ -55,6 +55,11 @@ class V1:
         self._edge = edge
         self._clock = clock
         self._options = options
+        self._examples = RestExamples(
+            service,
+            check_method_names=options.check_method_names,
+            watch_delay_s=options.disconnect_watch_delay_s,
+        )
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """One HTTP request, from path to response."""
@@ -78,13 +83,17 @@ class V1:
         if route.action is Action.PREDICT:
             body = await read_body(scope, receive, self._options.max_body_bytes)
             return await self._predict(route.spec, body, receive, measured)
+        if route.action in METHODS:
+            body = await read_body(scope, receive, self._options.max_body_bytes)
+            deadline = Deadline.after(self._options.timeout_s, self._clock)
+            return await self._examples.infer(route.action, route.spec, body, receive, deadline, measured)
         return JsonResponse(200, orjson.dumps(self._describe(route)))
 
     async def _predict(
         self, target: ModelSpec, body: bytes, receive: "Receive", measured: MeasuredRequest
     ) -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
-        is_large = len(body) > _LARGE_BODY_BYTES
+        is_large = len(body) > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
         spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
         with self._hold(spec) as model:
@@ -112,9 +121,7 @@ class V1:
             return status_to_json(self._service.status(route.spec))
         if route.action is Action.METADATA:
             return metadata_to_json(self._service.metadata(route.spec))
-        if route.action is Action.LIST:
-            return {"models": [self._describe_model(name) for name in self._service.models()]}
-        raise Unimplemented(f"The {route.action.value.lower()} method is not supported; use predict")
+        return {"models": [self._describe_model(name) for name in self._service.models()]}
 
     def _describe_model(self, name: str) -> dict[str, object]:
         try:

@@ -16,6 +16,7 @@ from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, count_members, parse_json
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows
+from tpuserve_server.wire.json_request import check_object, signature_name
 from tpuserve_server.wire.json_text import value_text
 
 if TYPE_CHECKING:
@@ -51,18 +52,11 @@ class JsonInputs:
 
 def parse_predict_body(body: bytes) -> PredictBody:
     """The body's document and signature name; raises InvalidArgument with upstream's messages."""
-    document = parse_json(body)
-    if type(document) is not dict:
-        raise InvalidArgument(f"JSON Value: {value_text(document)} Is not object")
+    document = check_object(parse_json(body))
     for key, value in document.items():
         if key not in ("instances", "inputs") and type(value) in (list, dict):
             check_depth(value, 1)
-    signature_name = document.get("signature_name", "")
-    if type(signature_name) is not str:
-        raise InvalidArgument(
-            f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
-        )
-    return PredictBody(document, signature_name, _has_only_numbers(body, document))
+    return PredictBody(document, signature_name(document), _has_only_numbers(body, document))
 
 
 def _has_only_numbers(body: bytes, document: JsonObject) -> bool:

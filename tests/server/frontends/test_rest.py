@@ -157,8 +157,6 @@ async def test_encoded_names_are_decoded_once(rest: Rest) -> None:
         ("/v1/models/m/versions/9:predict", ROWS, 404, "Servable not found for request: Specific(m, 9)"),
         (f"/v1/models/m/versions/{2**64}:predict", ROWS, 400, f"Failed to convert version: {2**64} to numeric."),
         ("/v1/foo", ROWS, 400, "Malformed request: POST /v1/foo"),
-        ("/v1/models/m:classify", ROWS, 501, "The classify method is not supported; use predict"),
-        ("/v1/models/m:regress", ROWS, 501, "The regress method is not supported; use predict"),
         (PREDICT, b" " * (LIMIT + 1), 413, f"Request body is larger than the limit of {LIMIT} bytes"),
     ],
 )

@@ -1,0 +1,191 @@
+"""REST classify and regress requests: `{"signature_name"?, "context"?, "examples": […]}` to serialized tf.Examples.
+
+Rules and texts: tensorflow_serving/util/json_tensor.cc, FillClassifyRegressRequestFromJson. Messages are written as
+bytes; lists of numbers never become protobuf's objects.
+"""
+
+import array
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
+from tpuserve_server.wire.example_request import example_array
+from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json_body import JsonObject, JsonValue, parse_json
+from tpuserve_server.wire.json_request import check_object, signature_name
+from tpuserve_server.wire.json_text import type_text, value_text
+from tpuserve_server.wire.varint import packed_varints, varint
+
+_MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
+_FLOATS, _INTEGERS, _TEXTS = {float}, {int, bool}, {str, dict}
+# Integers one by one up to here; numpy's calls cost more than so many.
+_FEW = 16
+
+# Fields 1 to 3 with wire type 2 (length-delimited). Example, Features and its map's entries have 1 and 2; Feature has
+# bytes_list, float_list and int64_list, whose values are 1, the numbers' packed (tensorflow/core/example/*.proto).
+_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonExamples:
+    """The signature asked for, resolved, and a [n] object array of serialized Examples, each with the context."""
+
+    signature_name: str
+    examples: Array
+
+
+def decode_json_examples(body: bytes) -> JsonExamples:
+    """The request in `body`; raises InvalidArgument with upstream's messages."""
+    document = check_object(parse_json(body))
+    name = signature_name(document) or DEFAULT_SIGNATURE_NAME
+    writer = _ExampleWriter()
+    context = writer.example(document["context"]) if "context" in document else b""
+    examples = [context + writer.example(value) for value in _list_of_examples(document)]
+    return JsonExamples(name, example_array(examples))
+
+
+def _list_of_examples(document: JsonObject) -> list[JsonValue]:
+    if "examples" not in document:
+        # It says so to regress, too.
+        _fail(document, "When method is classify, key 'examples' is expected and was not found")
+    examples = document["examples"]
+    if type(examples) is not list:
+        _fail(document, "Expecting 'examples' value to be an list/array")
+    if not examples:
+        _fail(document, "'examples' value is an empty array")
+    return examples
+
+
+def _fail(document: JsonObject, fault: str) -> NoReturn:
+    raise InvalidArgument(f"JSON Value: {value_text(document)} {fault}")
+
+
+class _ExampleWriter:
+    """Writes one request's Examples, which have the same few names again and again: each is encoded once."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, bytes] = {}
+
+    def example(self, value: JsonValue) -> bytes:
+        """Example {features = 1 {feature = 1 {key = 1, value = 2}, …}}"""
+        if type(value) is not dict:
+            raise InvalidArgument(f"Example must be JSON object but got JSON {type_text(value)}")
+        if not value:
+            return b""
+        features = b"".join([self._entry(name, content) for name, content in value.items()])
+        return b"".join((_FIELD_1, varint(len(features)), features))
+
+    def _entry(self, name: str, content: JsonValue) -> bytes:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = _key(name)
+        feature = _feature(name, content if type(content) is list else [content])
+        size = varint(len(feature))
+        return b"".join((_FIELD_1, varint(len(key) + len(size) + len(feature)), key, size, feature))
+
+
+def _key(name: str) -> bytes:
+    """An entry's key and its value's tag."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("JSON Parse error: the name of a feature is not UTF-8") from None
+    return b"".join((_FIELD_1, varint(len(encoded)), encoded, _FIELD_2))
+
+
+def _feature(name: str, values: list[JsonValue]) -> bytes:
+    if not values:
+        return b""
+    encoded = _encode(values)
+    if encoded is None:
+        encoded = _encode([_number(value) for value in values])
+    if encoded is None:
+        _explain(name, values)
+    tag, payload = encoded
+    return b"".join((tag, varint(len(payload)), payload))
+
+
+def _encode(values: list[JsonValue]) -> tuple[bytes, bytes] | None:
+    """The field of Feature and its list message; None when the values are not of one kind."""
+    kinds = set(map(type, values))
+    if kinds == _FLOATS:
+        # Out of float32's range becomes infinite.
+        return _FIELD_2, _packed(array.array("f", values).tobytes())
+    if kinds <= _INTEGERS:
+        return (_FIELD_3, _packed(_integers(values))) if _fit_int64(values) else None
+    if kinds <= _TEXTS:
+        texts = _bytes(values)
+        return None if texts is None else (_FIELD_1, texts)
+    return None
+
+
+def _packed(payload: bytes) -> bytes:
+    return b"".join((_FIELD_1, varint(len(payload)), payload))
+
+
+def _fit_int64(values: list[int]) -> bool:
+    return min(values) >= _MIN_INT64 and max(values) <= _MAX_INT64
+
+
+def _integers(values: list[int]) -> bytes:
+    if len(values) <= _FEW:
+        return b"".join(map(varint, values))
+    return packed_varints(np.array(values, np.int64).view(np.uint64))
+
+
+def _bytes(values: list[JsonValue]) -> bytes | None:
+    parts: list[bytes] = []
+    for value in values:
+        if type(value) is dict and not is_base64_object(value):
+            return None
+        try:
+            text = value.encode() if type(value) is str else decode_base64_object(value)
+        except ValueError:
+            # No base64, or a lone surrogate, which has no UTF-8.
+            return None
+        parts += (_FIELD_1, varint(len(text)), text)
+    return b"".join(parts)
+
+
+def _number(value: JsonValue) -> JsonValue:
+    """An integer beyond 64 bits, which only Python's parser keeps, as the float that others make of it."""
+    if type(value) is not int or _MIN_INT64 <= value <= _MAX_UINT64:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _explain(name: str, values: list[JsonValue]) -> NoReturn:
+    """Raise for the first value that upstream would refuse (AddValueToFeature)."""
+    first = ""
+    for value in map(_number, values):
+        kind = _kind(name, value)
+        if first not in ("", kind):
+            raise InvalidArgument(f"Unexpected element type in feature: {name} expecting type: {first}")
+        first = kind
+        _check_value(name, value)
+    raise InvalidArgument(f"Feature: {name} cannot be converted")
+
+
+def _kind(name: str, value: JsonValue) -> str:
+    if type(value) in _INTEGERS:
+        return "int64"
+    if type(value) is float:
+        return "float"
+    if type(value) is str or is_base64_object(value):
+        return "bytes"
+    raise InvalidArgument(f"Feature: {name} has element with unexpected JSON type: {type_text(value)}")
+
+
+def _check_value(name: str, value: JsonValue) -> None:
+    if type(value) is int and value > _MAX_INT64:
+        raise InvalidArgument(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+    if type(value) in _TEXTS and _bytes([value]) is None:
+        if type(value) is dict:
+            raise InvalidArgument("Unable to base64 decode")
+        raise InvalidArgument(f"Feature: {name} has a string that is not UTF-8")
