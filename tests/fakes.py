@@ -8,7 +8,7 @@ import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
-from tpuserve_server.core.service import HeldModel, InferenceService
+from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -116,6 +116,32 @@ class FakeHeldModel(HeldModel):
         return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline))
 
 
+class FakeHeldVersion(HeldVersion):
+    """FakeService's version."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, service: "FakeService") -> None:
+        self._service = service
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    @property
+    def servable_id(self) -> ServableId:
+        return ServableId("m", 7)
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        return self._service.signatures
+
+    async def predict(
+        self, signature: Signature, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()
+    ) -> PredictResult:
+        spec = ModelSpec("m", signature_name=signature.name)
+        return await self._service.predict(PredictRequest(spec, inputs, output_filter, deadline))
+
+
 class FakeService(InferenceService):
     """One model, `m`, version 7, whose arithmetic, faults and readiness a test scripts. No registry, no batcher."""
 
@@ -158,6 +184,10 @@ class FakeService(InferenceService):
         if name not in self.signatures:
             raise FailedPrecondition(f'Serving signature key "{name}" not found.')
         return FakeHeldModel(self, spec, self.signatures[name])
+
+    def hold_version(self, spec: ModelSpec) -> FakeHeldVersion:
+        self._check(spec)
+        return FakeHeldVersion(self)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)

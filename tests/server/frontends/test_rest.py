@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from openapi_spec_validator import validate
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished, half_plus_two
 from tpuserve_server.core.errors import (
     Code,
     DeadlineExceeded,
@@ -24,7 +24,7 @@ from tpuserve_server.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from tpuserve_server.core.types import ServableId, State, VersionStatus
+from tpuserve_server.core.types import ServableId, Signature, State, TensorSpec, VersionStatus
 from tpuserve_server.frontends import rest_v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
@@ -364,7 +364,7 @@ async def test_openapi_document_is_valid_and_whole(rest: Rest) -> None:
         *(
             f"/v1/models/{{model}}{target}{action}"
             for target in ("", "/versions/{version}", "/labels/{label}")
-            for action in ("", "/metadata", ":predict")
+            for action in ("", "/metadata", ":predict", ":classify", ":regress")
         ),
         "/healthz",
         "/readyz",
@@ -373,11 +373,21 @@ async def test_openapi_document_is_valid_and_whole(rest: Rest) -> None:
 
 
 async def test_every_documented_path_is_served(rest: Rest) -> None:
+    strings = {"inputs": TensorSpec("inputs", np.dtype(np.object_), (None,))}
+    for name, output, shape in (("classify", "scores", (None, 1)), ("regress", "outputs", (None,))):
+        outputs = {output: TensorSpec(output, np.dtype(np.float32), shape)}
+        rest.service.signatures[name] = Signature(name, strings, outputs)
+    rest.service.run = lambda inputs: (
+        {"scores": np.ones((1, 1), "f"), "outputs": np.ones(1, "f")} if "inputs" in inputs else half_plus_two(inputs)
+    )
     document = rest.app.openapi()
     for path, operations in document["paths"].items():
         concrete = path.format(model="m", version="7", label="l")
+        action = concrete.rpartition(":")[2]
         for method in operations:
             body = ROWS if method == "post" else None
+            if action in rest.service.signatures:
+                body = json.dumps({"signature_name": action, "examples": [{}]}).encode()
             response = await rest.client.request(method.upper(), concrete, content=body)
             assert response.status_code == 200, path
 
