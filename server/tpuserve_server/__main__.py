@@ -4,6 +4,7 @@ import logging
 import os
 import posixpath
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 logger = logging.getLogger(__name__)
+
+# What a script of TensorFlow Serving's would notice: a REST port that nobody asked for, and that a second server on the
+# machine could not have; messages refused that it takes.
+_UPSTREAM_DEFAULTS: Mapping[str, int] = {"rest_api_port": 0, "max_request_bytes": 2**31 - 1}
 
 _EPILOG = """\b
 Examples:
@@ -129,6 +134,11 @@ serve = serve_command(_serve, _EPILOG)
 def main() -> None:
     """Entry point of `tpuserve-serve`."""
     serve(prog_name="tpuserve serve")
+
+
+def tensorflow_model_server() -> None:
+    """Entry point of `tensorflow_model_server`: the same, with upstream's defaults where a script would feel ours."""
+    serve(prog_name="tensorflow_model_server", default_map=dict(_UPSTREAM_DEFAULTS))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 
 from fastapi import FastAPI
 
 from tpuserve_server.banner import print_banner
+from tpuserve_server.config.model_server_config import read_model_configs
+from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
@@ -87,7 +90,9 @@ def build(settings: Settings, host_note: str) -> Server:
     return Server(service, manager, source, rpc, rest, host_note)
 
 
-def _model_configs(settings: Settings) -> list[ModelConfig]:
+def _model_configs(settings: Settings) -> Sequence[ModelConfig]:
+    if settings.model_config_file is not None:
+        return read_model_configs(settings.model_config_file)
     return [ModelConfig(settings.model_name, settings.model_base_path or "")]
 
 
@@ -117,8 +122,10 @@ def _loading_options(settings: Settings) -> LoadingOptions:
 
 
 def _rest_options(settings: Settings) -> RestOptions:
+    monitoring = settings.monitoring_config_file
     return RestOptions(
         max_body_bytes=settings.max_request_bytes,
         timeout_s=settings.rest_api_timeout_in_ms / 1000,
         check_method_names=settings.enable_signature_method_name_check,
+        metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )

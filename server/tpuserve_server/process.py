@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.hosts.application import HostError
 from tpuserve_server.logs import configure_logging
 from tpuserve_server.settings import Settings
 
@@ -25,7 +27,10 @@ def build_server(settings: Settings, host_note: str) -> "Server":
     start_tensorflow()
     from tpuserve_server.app import build
 
-    server = build(settings, host_note)
+    try:
+        server = build(settings, host_note)
+    except ConfigError as error:  # The file was fine a moment ago, when the flags were read.
+        raise HostError(str(error)) from error
     settle_garbage_collector()
     return server
 

@@ -1,9 +1,13 @@
+import importlib
+import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.deploy.dockerfile import ROOT
 from tpuserve_server.__main__ import serve
 
 # tensorflow_serving/model_servers/main.cc
@@ -106,6 +110,19 @@ def test_flag_that_asks_for_what_is_so_anyway_gets_no_line(flag: str) -> None:
     output = invoke(flag).output
     assert "tpuserve: " not in output
     assert "no model to serve" in output
+
+
+def test_tensorflow_model_server_is_a_command_with_rest_off_as_upstream(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = tomllib.loads((ROOT / "server/pyproject.toml").read_text())["project"]["scripts"]
+    module, _, name = scripts["tensorflow_model_server"].partition(":")
+    monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", "--port=0", "--model_base_path=/m"])
+    with pytest.raises(SystemExit) as ended:
+        getattr(importlib.import_module(module), name)()
+    assert ended.value.code == 2
+    # Neither port: so REST's own default is none.
+    assert "nothing to listen on" in capsys.readouterr().err
 
 
 def test_every_flag_of_tensorflow_serving_is_known() -> None:

@@ -1,5 +1,6 @@
 """--monitoring_config_file: a MonitoringConfig on disk."""
 
+import re
 from pathlib import Path
 
 from tpuserve_server.config._proto.monitoring_config_pb2 import MonitoringConfig
@@ -7,6 +8,7 @@ from tpuserve_server.config.text_format import ConfigError, read
 
 # util/prometheus_exporter.cc
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
+_PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")
 
 
 def read_metrics_path(path: Path) -> str | None:
@@ -18,6 +20,8 @@ def read_metrics_path(path: Path) -> str | None:
     config = read(path, MonitoringConfig()).prometheus_config
     if not config.enable:
         return None
-    if config.path and not config.path.startswith("/"):
-        raise ConfigError(f"MonitoringConfig '{path}': expected a path that begins with /, got '{config.path}'")
+    if config.path and not _PATH.fullmatch(config.path):
+        raise ConfigError(f"MonitoringConfig '{path}': expected a path such as {DEFAULT_PATH}, got '{config.path}'")
+    if config.path.lower().startswith("/v1/"):
+        raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/, got '{config.path}'")
     return config.path or DEFAULT_PATH

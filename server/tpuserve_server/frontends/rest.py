@@ -49,6 +49,9 @@ def rest_app(
         body, content_type = render_metrics()
         return Response(body, headers={"content-type": content_type})
 
+    if options.metrics_path not in (None, "/metrics"):
+        app.get(options.metrics_path, include_in_schema=False, response_class=Response)(metrics_page)
+
     return app
 
 

@@ -44,6 +44,8 @@ class RestOptions:
     disconnect_watch_delay_s: float = 0.05
     # enable_signature_method_name_check
     check_method_names: bool = False
+    # Of a MonitoringConfig, beside /metrics; outside /v1/.
+    metrics_path: str | None = None
 
 
 class V1:

@@ -24,7 +24,13 @@ def test_where_metrics_are(tmp_path: Path, text: str, path: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prometheus_config { enable: true path: 'm' }", "expected a path that begins with /, got 'm'"),
+        (
+            "prometheus_config { enable: true path: 'm' }",
+            "expected a path such as /monitoring/prometheus/metrics, got 'm'",
+        ),
+        ("prometheus_config { enable: true path: '/a b' }", "expected a path such as"),
+        ("prometheus_config { enable: true path: '/{a}' }", "expected a path such as"),
+        ("prometheus_config { enable: true path: '/v1/metrics' }", "expected a path outside /v1/, got '/v1/metrics'"),
         ("prometheus_config { enable: 2 }", "Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29: "),
     ],
 )

@@ -326,6 +326,16 @@ async def test_metrics_are_what_the_renderer_gives(rest: Rest) -> None:
     assert response.headers["content-type"] == "text/plain; version=1.0.0"
 
 
+@pytest.mark.parametrize("path", ["/monitoring/prometheus/metrics", "/metrics"])
+async def test_metrics_are_where_the_monitoring_configuration_wants_them_too(path: str) -> None:
+    options = RestOptions(metrics_path=path)
+    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: (b"page", "text/plain"), options)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        for where in (path, "/metrics"):
+            assert (await client.get(where)).content == b"page"
+        assert (await client.post(path)).status_code == 405
+
+
 async def test_failing_page_hides_its_reason() -> None:
     def render() -> tuple[bytes, str]:
         raise ZeroDivisionError("secret")

@@ -1,0 +1,154 @@
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.config.model_config_poller import ModelConfigPoller
+from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.model_config import ModelConfig
+
+FOREVER_S = 3600.0
+
+
+def models(*names: str) -> str:
+    each = (f'config {{ name: "{name}" base_path: "/{name}" model_platform: "tensorflow" }}' for name in names)
+    return f"model_config_list {{ {' '.join(each)} }}"
+
+
+class Applied:
+    """What was applied, by the models' names; refuses as long as it has a reason to."""
+
+    def __init__(self) -> None:
+        self.names: list[list[str]] = []
+        self.refusal: str | None = None
+
+    def __call__(self, configs: tuple[ModelConfig, ...]) -> None:
+        if self.refusal:
+            raise FailedPrecondition(self.refusal)
+        self.names.append([config.name for config in configs])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "models.config"
+    file.write_text(models("a"))
+    return file
+
+
+@pytest.fixture
+def applied() -> Applied:
+    return Applied()
+
+
+@pytest.fixture
+def poller(file: Path, applied: Applied) -> ModelConfigPoller:
+    poller = ModelConfigPoller(file, applied, FOREVER_S)
+    assert [config.name for config in poller.read()] == ["a"]
+    return poller
+
+
+@pytest.fixture
+def complaints(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_change_is_applied_once(poller: ModelConfigPoller, file: Path, applied: Applied) -> None:
+    poller.poll()
+    assert applied.names == []
+    file.write_text(models("a", "b"))
+    poller.poll()
+    poller.poll()
+    assert applied.names == [["a", "b"]]
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(poller: ModelConfigPoller, file: Path, applied: Applied) -> None:
+    before = file.stat()
+    file.write_text(models("b"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    poller.poll()
+    assert applied.names == [["b"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("model_config_list {", "Error parsing text-format tensorflow.serving.ModelServerConfig: 1:19: "),
+        ("", "It is only legal to transition from one ModelConfigList to another."),
+        ("custom_model_config {}", "Only ModelConfigList is currently supported"),
+    ],
+)
+def test_a_bad_file_changes_nothing_and_is_logged_once(
+    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]], text: str, reason: str
+) -> None:
+    file.write_text(text)
+    poller.poll()
+    poller.poll()
+    [line] = complaints()
+    assert reason in line
+    assert str(file) in line
+    assert applied.names == []
+    file.write_text(models("b"))
+    poller.poll()
+    assert applied.names == [["b"]]
+
+
+def test_a_file_that_goes_away_changes_nothing(
+    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
+) -> None:
+    text = file.read_text()
+    file.unlink()
+    poller.poll()
+    file.write_text(text)
+    poller.poll()
+    assert applied.names == []
+    assert len(complaints()) == 1
+
+
+def test_what_is_refused_is_tried_again_and_logged_for_each_reason(
+    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
+) -> None:
+    file.write_text(models("b"))
+    for applied.refusal in ("not yet", "not yet", "still not", None):
+        poller.poll()
+    assert [line.rpartition(": ")[2] for line in complaints()] == ["not yet", "still not"]
+    assert applied.names == [["b"]]
+
+
+def test_the_thread_looks_by_itself_and_survives_a_defect(file: Path) -> None:
+    calls: list[str] = []
+    done = threading.Event()
+
+    def apply(configs: tuple[ModelConfig, ...]) -> None:
+        calls.append(configs[0].name)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        done.set()
+
+    poller = ModelConfigPoller(file, apply, wait_s=0.001)
+    poller.read()
+    file.write_text(models("b"))
+    poller.start()
+    try:
+        assert done.wait(10)
+    finally:
+        poller.stop()
+    assert calls == ["b", "b"]
+    assert "model-config-poller" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_zero_seconds_reads_the_file_once(file: Path, applied: Applied) -> None:
+    poller = ModelConfigPoller(file, applied, wait_s=0)
+    poller.read()
+    poller.start()
+    assert "model-config-poller" not in {thread.name for thread in threading.enumerate()}
+    poller.stop()
+
+
+def test_at_the_start_a_bad_file_is_an_error(file: Path, applied: Applied) -> None:
+    file.write_text("model_config_list {")
+    with pytest.raises(ConfigError):
+        ModelConfigPoller(file, applied, FOREVER_S).read()
