@@ -58,7 +58,7 @@ def save_example_model(path: Path) -> Path:
             "uneven": _signature(serialized, CLASSIFY, classes=classes, scores=x),
             "three_outputs": _signature(serialized, CLASSIFY, classes=classes, scores=scores, other=y),
             "odd_classification": _signature(serialized, CLASSIFY, other=y),
-            "raw": _signature(x, "tensorflow/serving/predict", "x", y=y),
+            "raw": _signature(x, "tensorflow/serving/predict", "x", y=x / 2 + 2),
             "two_inputs": tf.compat.v1.saved_model.signature_def_utils.build_signature_def(
                 _infos({"inputs": serialized, "more": x}), _infos({"outputs": y}), REGRESS
             ),

@@ -133,6 +133,7 @@ class RecordingMetrics:
         self.dropped: list[str] = []
         self.states: list[tuple[int, State]] = []
         self.requests: list[tuple[str, str, Code]] = []
+        self.warmups: list[tuple[int, int]] = []
 
     def request_finished(
         self,
@@ -168,3 +169,7 @@ class RecordingMetrics:
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         self.states.append((servable.version, state))
+
+    def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.warmups.append((servable.version, records))

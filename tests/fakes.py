@@ -92,6 +92,9 @@ class FakeMetrics:
     def version_changed(self, **measured: object) -> None:
         raise AssertionError("front-ends change no versions")
 
+    def version_warmed(self, **measured: object) -> None:
+        raise AssertionError("front-ends warm no versions")
+
 
 class FakeHeldModel(HeldModel):
     """A signature of FakeService's model. `released` tells whether it was let go."""

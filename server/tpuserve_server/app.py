@@ -27,6 +27,7 @@ from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.settings import Settings
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import is_whole
+from tpuserve_server.versions.warmup import WarmupOptions
 
 
 class Server:
@@ -117,7 +118,12 @@ def _loading_options(settings: Settings) -> LoadingOptions:
         max_batch_size=settings.max_batch_size,
         allowed_batch_sizes=settings.allowed_batch_sizes,
         max_enqueued_batches=settings.max_enqueued_batches,
-        enable_warmup=settings.enable_model_warmup,
+        warmup=WarmupOptions(
+            enabled=settings.enable_model_warmup,
+            # 0 is TensorFlow Serving's way to say nothing.
+            iterations=settings.num_request_iterations_for_warmup or 1,
+            check_method_names=settings.enable_signature_method_name_check,
+        ),
     )
 
 

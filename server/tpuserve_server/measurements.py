@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from tpuserve_server.core.errors import Code
@@ -57,6 +58,14 @@ class BatchKey(NamedTuple):
     signature: str
 
 
+class Warmup(NamedTuple):
+    """A version's warm-up: where the version lies here, how many recorded requests it has, how long all took."""
+
+    path: Path
+    records: int
+    duration_s: float
+
+
 # A request's key as a plain tuple: made in a third of the time.
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
 
@@ -73,6 +82,7 @@ class Measurements:
         self._lock = threading.Lock()
         self._dropped: Counter[tuple[ServableId, str]] = Counter()
         self._states: dict[ServableId, State] = {}
+        self._warmups: dict[ServableId, Warmup] = {}
         self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
         self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
         self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
@@ -147,7 +157,14 @@ class Measurements:
                 del self._states[id_]
             for key in [key for key in self._dropped if key[0] in gone]:
                 del self._dropped[key]
+            for id_ in gone:
+                self._warmups.pop(id_, None)
         self._forget(gone)
+
+    def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
+        """A version was warmed up."""
+        with self._lock:
+            self._warmups[servable] = Warmup(path, records, duration_s)
 
     # Asked by pages.
 
@@ -164,6 +181,11 @@ class Measurements:
         """Requests that left the queue before they ran, by version and reason."""
         with self._lock:
             return dict(self._dropped)
+
+    def warmups(self) -> dict[ServableId, Warmup]:
+        """The warm-up of every version that is there and had one."""
+        with self._lock:
+            return dict(self._warmups)
 
     def states(self) -> dict[ServableId, State]:
         """Every version's state; of those that have ended only each model's last."""

@@ -46,6 +46,7 @@ class PrometheusMetrics(Measurements, Collector):
             yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
         yield self._dropped_family()
         yield self._states_family()
+        yield self._warmups_family()
 
     def _request_families(self) -> Iterator[Metric]:
         requests = list(self.requests())
@@ -70,6 +71,13 @@ class PrometheusMetrics(Measurements, Collector):
         family = GaugeMetricFamily("tpuserve_version_state", text, labels=["model_name", "version"])
         for servable, state in self.states().items():
             family.add_metric(_of(servable), state)
+        return family
+
+    def _warmups_family(self) -> Metric:
+        text = "Time that a version's warm-up took."
+        family = GaugeMetricFamily("tpuserve_warmup_seconds", text, labels=["model_name", "version"])
+        for servable, warmup in self.warmups().items():
+            family.add_metric(_of(servable), warmup.duration_s)
         return family
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from tpuserve_server.core.errors import Code
+from tpuserve_server.histogram import Histogram
 from tpuserve_server.measurements import (
     BOTH_LATENCY_BOUNDS_S,
     MICROSECONDS,
@@ -15,6 +16,7 @@ from tpuserve_server.measurements import (
     UPSTREAM_LATENCY_BOUNDS_US,
     Measurements,
     RequestKey,
+    Warmup,
 )
 from tpuserve_server.series import Key, Series, summed
 
@@ -50,6 +52,8 @@ def _families(measured: Measurements) -> Iterator[_Family]:
     yield f"{_BATCHING}:processed_batch_size", "histogram", _series(measured.batch_rows, lambda _: ())
     yield f"{_BATCHING}:queuing_latency", "histogram", _series(measured.queuing, lambda _: _THREAD_POOL)
     yield f"{_BATCHING}:wrapped_run_count", "counter", _run_count(measured)
+    yield "tensorflow:serving:model_warmup_latency", "histogram", _warmup_latencies(measured)
+    yield "tensorflow:serving:model_warmup_records_read", "counter", _warmup_records(measured)
     yield "tensorflow:serving:request_count", "counter", _request_counts(measured)
     yield "tensorflow:serving:request_example_count_total", "counter", _example_counts(measured)
     yield "tensorflow:serving:request_example_counts", "histogram", _series(measured.examples, _example_labels)
@@ -94,6 +98,25 @@ def _example_counts(measured: Measurements) -> Iterator[str]:
 
 def _example_labels(model: str) -> _Labels:
     return (("model", model),)
+
+
+def _recorded_warmups(measured: Measurements) -> Iterator[tuple[_Labels, Warmup]]:
+    """Upstream measures what has recorded requests; a warm-up that fails it hardly ever does, and here never."""
+    for warmup in measured.warmups().values():
+        if warmup.records:
+            yield (("model_path", str(warmup.path)), ("status", "OK")), warmup
+
+
+def _warmup_latencies(measured: Measurements) -> Iterator[str]:
+    for labels, warmup in _recorded_warmups(measured):
+        histogram = Histogram(UPSTREAM_LATENCY_BOUNDS_US)
+        histogram.add(warmup.duration_s * MICROSECONDS)
+        yield from _histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, *histogram.cumulative())
+
+
+def _warmup_records(measured: Measurements) -> Iterator[str]:
+    for labels, warmup in _recorded_warmups(measured):
+        yield _counter(labels, warmup.records)
 
 
 def _run_count(measured: Measurements) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """docs/serving.md lists every flag and every metric there is, and no other."""
 
 import re
+from pathlib import Path
 
 import click
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
-from tests.measured import finish, run_batch
+from tests.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.flags import UNNEEDED
 from tpuserve_server.prometheus import PrometheusMetrics
@@ -46,6 +47,7 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
     finish(metrics)
     run_batch(metrics)
     metrics.examples_received(model="m", count=1)
+    metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=1, duration_s=0.1)
     listed = {row[0].strip("`"): (row[1], row[2]) for row in ROWS if row[0].startswith("`:tensorflow:")}
     shown = {}
     for name, kind, labels in re.findall(r"^# TYPE (\S+) (\S+)\n[^{]+\{(.*)\}", upstream_page(metrics), re.MULTILINE):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -89,3 +91,11 @@ def test_more_values_than_a_queue_holds_are_all_counted() -> None:
     assert found["tpuserve_request_latency_seconds_sum", "OK", "Predict", "m", "grpc", "s", "3"] == pytest.approx(
         sum(range(2500)) / 1000
     )
+
+
+def test_a_warmup_is_shown_until_its_version_ends() -> None:
+    metrics = PrometheusMetrics()
+    metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=2, duration_s=0.25)
+    assert samples(metrics)["tpuserve_warmup_seconds", "m", "3"] == 0.25
+    metrics.version_changed(servable=ID, state=State.END)
+    assert ("tpuserve_warmup_seconds", "m", "3") not in samples(metrics)

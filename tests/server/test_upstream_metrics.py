@@ -1,9 +1,11 @@
 """TensorFlow Serving's metrics: its names, its labels, its buckets, and the text that its exporter prints."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.measured import finish, run_batch
+from tests.measured import ID, finish, run_batch
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.measurements import (
@@ -139,3 +141,16 @@ def test_buckets_are_tensorflows_own() -> None:
         sampler.get_cell().add(1)
         *limits, _largest = sampler.get_cell().value().bucket_limit
         assert tuple(limits) == bounds
+
+
+def test_warmups_with_records_are_timed_by_the_versions_path() -> None:
+    metrics = PrometheusMetrics()
+    metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=2, duration_s=0.25)
+    metrics.version_warmed(servable=ServableId("n", 1), path=Path("/models/n/1"), records=0, duration_s=0.25)
+    labels = '{model_path="/models/m/3",status="OK"}'
+    assert lines(metrics, ":tensorflow:serving:model_warmup_latency_sum") == [
+        f":tensorflow:serving:model_warmup_latency_sum{labels} 250000"
+    ]
+    assert lines(metrics, ":tensorflow:serving:model_warmup_records_read") == [
+        f":tensorflow:serving:model_warmup_records_read{labels} 2"
+    ]

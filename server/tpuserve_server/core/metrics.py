@@ -1,6 +1,7 @@
 """What the server measures, and where: the front-end's edge, a batch's end, a version's change of state."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from tpuserve_server.core.errors import Code
@@ -55,4 +56,8 @@ class Metrics(Protocol):
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """A version entered `state`."""
+        ...
+
+    def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
+        """The version in `path` was warmed up, with `records` recorded requests among what it ran."""
         ...

@@ -1,6 +1,8 @@
 """VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuserve_server.core.batching import Batcher
@@ -12,12 +14,14 @@ from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
-from tpuserve_server.versions.warmup import warm_up
+from tpuserve_server.versions.warmup import WarmupOptions, warm_up
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingOptions:
-    """What the operator said about batching.
+    """What the operator said about batching and warm-up.
 
     `enable_batching` None means: batch what its exporter has checked (`rows_independent`), and nothing else, because
     a free first dimension alone does not say that rows are strangers to each other. True batches every signature whose
@@ -28,7 +32,7 @@ class LoadingOptions:
     max_batch_size: int | None = None
     allowed_batch_sizes: tuple[int, ...] = ()
     max_enqueued_batches: int = 1
-    enable_warmup: bool = True
+    warmup: WarmupOptions = field(default_factory=WarmupOptions)
 
 
 # TensorFlow Serving's default (batching/batching_session.h by way of batching_parameters).
@@ -78,7 +82,7 @@ class VersionLoader:
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
         try:
             options = choose_batching(servable, manifest, self._options)
-            runs = warm_up(servable, path, options) if self._options.enable_warmup else 0
+            runs = self._warm_up(servable_id, servable, path, options)
             batcher = Batcher(
                 servable_id,
                 servable,
@@ -91,6 +95,21 @@ class VersionLoader:
             servable.close()
             raise
         return LoadedVersion(servable, batcher, _notes(servable, manifest, options, runs), path)
+
+    def _warm_up(
+        self, servable_id: ServableId, servable: Servable, path: Path, batching: Mapping[str, BatchingOptions]
+    ) -> int:
+        """The number of runs; 0 when it is off."""
+        if not self._options.warmup.enabled:
+            return 0
+        started_s = self._clock.monotonic_s()
+        count = warm_up(servable, path, batching, self._options.warmup)
+        duration_s = self._clock.monotonic_s() - started_s
+        self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
+        _log.info(
+            "Warmed %s: %d recorded requests, %d runs, %.3f s", servable_id, count.records, count.runs, duration_s
+        )
+        return count.runs
 
 
 def choose_batching(

@@ -1,44 +1,103 @@
 """Warm-up: every bucket of every signature runs once before a version is AVAILABLE, so that no request is the first."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
-from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tpuserve_server.core.errors import InvalidArgument, ServingError
+from tpuserve_server.core.padding import choose_bucket, split_rows
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, Tensors
-from tpuserve_server.core.validation import check_names, matches_shapes
-from tpuserve_server.wire.tensor_proto import decode_tensor
-
-RECORDS_PATH = Path("assets.extra", "tf_serving_warmup_requests")
-
-# As TensorFlow Serving: more are an error, not a longer start (servables/tensorflow/saved_model_warmup_util.cc).
-MAX_RECORDS = 1000
+from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.validation import count_rows, matches_shapes
+from tpuserve_server.versions.warmup_records import RECORDS_PATH, RecordedRun, decode_record, read_records
+from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
 
 
-def warm_up(servable: Servable, version_path: Path, options: Mapping[str, BatchingOptions]) -> int:
-    """Run the recorded requests, then each bucket with recorded or made-up rows; blocks. Returns the number of runs.
+@dataclass(frozen=True, slots=True)
+class WarmupOptions:
+    """What the operator said: off or on, how often each record is run, whether signatures' method names are checked."""
+
+    enabled: bool = True
+    iterations: int = 1
+    check_method_names: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupCount:
+    """How many records were read, and how many runs of the model there were, made-up ones among them."""
+
+    records: int = 0
+    runs: int = 0
+
+
+def warm_up(
+    servable: Servable, version_path: Path, batching: Mapping[str, BatchingOptions], options: WarmupOptions
+) -> WarmupCount:
+    """Run the recorded requests, then each bucket with recorded or made-up rows; blocks.
 
     Raises:
-        ServingError: a recorded request failed. Made-up rows may be nonsense to a model: their failure is no error.
+        ServingError: a recorded request failed, with its own code. Made-up rows may be nonsense to a model: their
+            failure is no error.
     """
-    runs = 0
+    records = runs = 0
     samples: dict[str, Tensors] = {}
-    for signature, inputs in _read_records(servable, version_path / RECORDS_PATH):
-        servable.dispatch(signature.name, inputs, tuple(signature.outputs)).result()
-        samples.setdefault(signature.name, inputs)
-        runs += 1
-    for name, batching in options.items():
+    for record in read_records(version_path):
+        try:
+            recorded = decode_record(record, servable.signatures, check_method_names=options.check_method_names)
+            for run in recorded * options.iterations:
+                runs += _replay(servable, run, batching.get(run.signature.name))
+        except ServingError as error:
+            raise type(error)(f"Warm-up record {records} in {RECORDS_PATH}: {error.message}") from error
+        for run in recorded:
+            samples.setdefault(run.signature.name, run.inputs)
+        records += 1
+    for name, sizes in batching.items():
         signature = servable.signatures[name]
         # Without buckets nothing is padded, and no size is more likely than another.
-        for bucket in batching.buckets or (1,):
-            runs += _run_bucket(servable, signature, _resize(samples.get(name), signature, bucket), name in samples)
-    return runs
+        for bucket in sizes.buckets or (1,):
+            inputs = _resize(samples.get(name), signature, bucket)
+            runs += _run_bucket(servable, signature, inputs, name in samples)
+    return WarmupCount(records, runs)
+
+
+def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | None) -> int:
+    """Run a recorded request as the batcher runs a lone one: padded to a bucket, in parts if it is split."""
+    if batching is None or not matches_shapes(run.signature, run.inputs) or count_rows(run.inputs) == 0:
+        outputs = servable.dispatch(run.signature.name, run.inputs, run.output_names).result()
+        _check(run, run.inputs, outputs)
+        return 1
+    parts = list(_parts(run.inputs, batching))
+    for part, rows in parts:
+        bucket = choose_bucket(rows, batching.buckets)
+        padded = {name: _pad(array, bucket) for name, array in part.items()}
+        outputs = servable.dispatch(run.signature.name, padded, run.output_names).result()
+        _check(run, part, split_rows(outputs, [rows], bucket)[0])
+    return len(parts)
+
+
+def _check(run: RecordedRun, inputs: Tensors, outputs: Tensors) -> None:
+    """Outputs that no answer can be made of fail a request, and so the load."""
+    if run.method is not None:
+        run.method.encode(outputs, len(inputs[EXAMPLES_INPUT]))
+
+
+def _parts(inputs: Tensors, batching: BatchingOptions) -> Iterator[tuple[Tensors, int]]:
+    rows = count_rows(inputs)
+    if rows > batching.max_batch_size:
+        raise InvalidArgument(f"Task size {rows} is larger than maximum input batch size {batching.max_batch_size}")
+    for start in range(0, rows, batching.max_rows):
+        part = {name: array[start : start + batching.max_rows] for name, array in inputs.items()}
+        yield part, min(rows - start, batching.max_rows)
+
+
+def _pad(array: Array, rows: int) -> Array:
+    """As the batcher pads: the last row again."""
+    if len(array) == rows:
+        return array
+    return np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)])
 
 
 def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recorded: bool) -> int:
@@ -49,39 +108,6 @@ def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recor
             raise
         return 0
     return 1
-
-
-def _read_records(servable: Servable, path: Path) -> Iterator[tuple[Signature, Tensors]]:
-    if not path.exists():
-        return
-    for index, record in enumerate(_read_file(path)):
-        if index >= MAX_RECORDS:
-            raise InvalidArgument(f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {RECORDS_PATH}")
-        try:
-            yield _predict_inputs(servable, prediction_log_pb2.PredictionLog.FromString(record))
-        except (DecodeError, ServingError) as error:
-            raise FailedPrecondition(f"Warm-up record {index} in {RECORDS_PATH}: {error}") from error
-
-
-def _read_file(path: Path) -> Iterator[bytes]:
-    try:
-        yield from tf.compat.v1.io.tf_record_iterator(str(path))
-    except tf.errors.OpError as error:
-        raise FailedPrecondition(f"{RECORDS_PATH} cannot be read: it is cut short or no TFRecord") from error
-
-
-def _predict_inputs(servable: Servable, log: prediction_log_pb2.PredictionLog) -> tuple[Signature, Tensors]:
-    kind = log.WhichOneof("log_type")
-    if kind != "predict_log":
-        raise InvalidArgument(f"kind {kind} is not supported; expected predict_log")
-    request: predict_pb2.PredictRequest = log.predict_log.request
-    name = request.model_spec.signature_name or DEFAULT_SIGNATURE_NAME
-    signature = servable.signatures.get(name)
-    if signature is None:
-        raise FailedPrecondition(f'Serving signature key "{name}" not found.')
-    inputs = {alias: decode_tensor(alias, tensor) for alias, tensor in request.inputs.items()}
-    check_names(signature, inputs)
-    return signature, inputs
 
 
 def _resize(sample: Tensors | None, signature: Signature, rows: int) -> Tensors:

@@ -70,14 +70,26 @@ def parse_example_request(body: bytes, message_name: str) -> ExampleRequest:
     return ExampleRequest(_named(decode_model_spec(message.model_spec)), message.input)
 
 
+def parse_recorded_request(body: bytes, message_name: str) -> ExampleRequest:
+    """As `parse_example_request`, for a request whose model is known: it need not name one."""
+    message = _parse(_REQUEST, body, message_name)
+    return ExampleRequest(decode_model_spec(message.model_spec), message.input)
+
+
 def parse_multi_inference_request(body: bytes) -> MultiInferenceRequest:
     """The request in `body`; raises InvalidArgument when there is none or its first task names no model.
 
     The first task's spec is the one that a model is found by (multi_inference_helper.cc).
     """
+    request = parse_recorded_multi_inference(body)
+    _named(request.tasks[0].spec if request.tasks else ModelSpec(""))
+    return request
+
+
+def parse_recorded_multi_inference(body: bytes) -> MultiInferenceRequest:
+    """As `parse_multi_inference_request`, for a request whose model is known."""
     message = _parse(_MULTI_REQUEST, body, "MultiInferenceRequest")
     tasks = [InferenceTask(decode_model_spec(task.model_spec), task.method_name) for task in message.tasks]
-    _named(tasks[0].spec if tasks else ModelSpec(""))
     return MultiInferenceRequest(tasks, message.input)
 
 

@@ -4,16 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics
 from tests.saved_models import (
     predict_request,
-    save_function,
     save_half_plus_two,
     save_mlp,
-    write_logs,
     write_manifest,
     write_warmup,
 )
@@ -28,6 +24,7 @@ from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, is_whole
+from tpuserve_server.versions.warmup import WarmupOptions
 
 pytestmark = pytest.mark.timeout(120)
 ID = ServableId("m", 1)
@@ -38,6 +35,7 @@ class Loads:
 
     def __init__(self) -> None:
         self.loaded: list[tuple[VersionLoader, LoadedVersion]] = []
+        self.metrics = RecordingMetrics()
 
     def __call__(self, path: Path, options: LoadingOptions | None = None) -> LoadedVersion:
         loader = VersionLoader(
@@ -45,7 +43,7 @@ class Loads:
             TensorFlowExecutor(TensorFlowOptions()),
             options or LoadingOptions(),
             SystemClock(),
-            RecordingMetrics(),
+            self.metrics,
         )
         loaded = loader.load(AspiredVersion(ID, VersionLocation(str(path))))
         self.loaded.append((loader, loaded))
@@ -100,70 +98,33 @@ def test_corrupt_weights_are_found_before_anything_is_loaded(tmp_path: Path, loa
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (predict_request(z=np.zeros((1, 64), np.float32)), "Sent extra: {z}"),
-        (predict_request("other", x=np.zeros((1, 64), np.float32)), 'Serving signature key "other" not found'),
-    ],
-)
-def test_a_bad_warmup_record_fails_the_load(tmp_path: Path, load: Loads, request_: object, message: str) -> None:
+def test_warmup_can_be_switched_off(tmp_path: Path, load: Loads) -> None:
     path = save_mlp(tmp_path / "1")
-    write_warmup(path, request_)
-    with pytest.raises(FailedPrecondition, match="Warm-up record 0") as caught:
-        load(path)
-    assert message in caught.value.message
+    write_manifest(path)
+    assert "warm-up: 0 runs" in load(path, LoadingOptions(warmup=WarmupOptions(enabled=False))).notes
+    assert load.metrics.warmups == []
+
+
+def test_warmup_is_measured_with_its_records(tmp_path: Path, load: Loads) -> None:
+    path = save_mlp(tmp_path / "1")
+    write_warmup(path, predict_request(x=np.zeros((1, 64), np.float32)))
+    load(path)
+    assert load.metrics.warmups == [(1, 1)]
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_records_are_run_as_often_as_asked_for(tmp_path: Path, load: Loads, iterations: int) -> None:
+    path = save_half_plus_two(tmp_path / "1")
+    write_warmup(path, *[predict_request(x=np.zeros((1, 1), np.float32))] * 2)
+    options = LoadingOptions(warmup=WarmupOptions(iterations=iterations))
+    assert f"warm-up: {2 * iterations} runs" in load(path, options).notes
 
 
 def test_a_record_that_the_model_refuses_fails_the_load(tmp_path: Path, load: Loads) -> None:
     path = save_mlp(tmp_path / "1")
     write_warmup(path, predict_request(x=np.zeros((1, 3), np.float32)))
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="Warm-up record 0"):
         load(path)
-
-
-def test_records_of_other_kinds_say_so(tmp_path: Path, load: Loads) -> None:
-    path = save_mlp(tmp_path / "1")
-    write_logs(path, prediction_log_pb2.PredictionLog(classify_log=prediction_log_pb2.ClassifyLog()))
-    with pytest.raises(FailedPrecondition, match="kind classify_log is not supported"):
-        load(path)
-
-
-def test_too_many_records_are_an_error(tmp_path: Path, load: Loads) -> None:
-    path = save_mlp(tmp_path / "1")
-    write_warmup(path, *[predict_request(x=np.zeros((1, 64), np.float32))] * 1001)
-    with pytest.raises(InvalidArgument, match="exceeds the maximum"):
-        load(path)
-
-
-def test_made_up_rows_that_a_model_refuses_are_no_error(tmp_path: Path, load: Loads) -> None:
-    def decode(image: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {
-            "y": tf.map_fn(lambda one: tf.reduce_mean(tf.cast(tf.io.decode_png(one), tf.float32)), image, tf.float32)
-        }
-
-    path = save_function(tmp_path / "1", decode, tf.TensorSpec([None], tf.string, "image"))
-    write_manifest(path)
-    assert "warm-up: 0 runs" in load(path).notes
-
-
-def test_recorded_rows_warm_every_bucket_of_a_model_that_cannot_be_made_up_for(tmp_path: Path, load: Loads) -> None:
-    def decode(image: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {
-            "y": tf.map_fn(lambda one: tf.reduce_mean(tf.cast(tf.io.decode_png(one), tf.float32)), image, tf.float32)
-        }
-
-    path = save_function(tmp_path / "1", decode, tf.TensorSpec([None], tf.string, "image"))
-    png = tf.io.encode_png(np.zeros((2, 2, 1), np.uint8)).numpy()
-    write_warmup(path, predict_request(image=np.array([png], object)))
-    write_manifest(path)
-    assert "warm-up: 4 runs" in load(path).notes
-
-
-def test_warmup_can_be_switched_off(tmp_path: Path, load: Loads) -> None:
-    path = save_mlp(tmp_path / "1")
-    write_manifest(path)
-    assert "warm-up: 0 runs" in load(path, LoadingOptions(enable_warmup=False)).notes
 
 
 def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
