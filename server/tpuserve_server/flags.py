@@ -111,7 +111,7 @@ UNNEEDED = (
     UnneededFlag("enable_grpc_healthcheck_service", bool, "grpc.health.v1 is always answered.", so_already=True),
     UnneededFlag("use_alts_credentials", bool, "Use --ssl_config_file.", so_already=False, refused=True),
     UnneededFlag("num_unload_threads", int, "Versions are unloaded by the threads that load: see --num_load_threads."),
-    UnneededFlag("flush_filesystem_caches", bool, "The kernel's file cache is left to the kernel.", so_already=False),
+    UnneededFlag("flush_filesystem_caches", bool, "The kernel's file cache is left to the kernel."),
     UnneededFlag(
         "platform_config_file",
         str,

@@ -130,7 +130,9 @@ class Settings(BaseModel):
     def _check_batching(self) -> None:
         if self.batching_parameters_file is not None and not self.enable_batching:
             # TensorFlow Serving's rule and words.
-            raise ValueError("batching_parameters_file is set without setting enable_batching to true")
+            raise ValueError(
+                "batching_parameters_file is set without setting enable_batching to true: add --enable_batching"
+            )
         if self.allowed_batch_sizes:
             try:
                 BatchingOptions(self.max_batch_size or self.allowed_batch_sizes[-1], self.allowed_batch_sizes)

@@ -25,7 +25,7 @@ def read_ssl_config(path: Path) -> SslConfig:
     Raises:
         ConfigError: It cannot be read, is no SSLConfig, or lacks what a server needs.
     """
-    config = read(path, SSLConfig())
+    config = read(path, SSLConfig(), secret=True)
     needed = ["server_key", "server_cert", *(["custom_ca"] if config.client_verify else [])]
     if missing := [name for name in needed if not getattr(config, name)]:
         after = "; client_verify needs it" if missing == ["custom_ca"] else ""

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 _Message = TypeVar("_Message", bound=Message)
 
 # protobuf's Python parser quotes the whole line before it says what is wrong with it.
+_QUOTED_VALUE = re.compile(r"(Expected .* found:|ending quote:|invalid \w+ .*:) .*(\. Invalid protobuf file: )")
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)
 
 
@@ -17,14 +18,17 @@ class ConfigError(Exception):
     """A configuration file cannot be used. The message is one line for an operator and names the file."""
 
 
-def read(path: Path, into: _Message) -> _Message:
-    """`into` with the fields that the file at `path` sets. Blocking.
+def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
+    """`into` with the fields that the file at `path` sets. Blocking. An error never shows values of a `secret` file.
 
     Raises:
         ConfigError: It cannot be read, or is no text proto of this type: then with TensorFlow Serving's words
             (protobuf's own on stderr, and util/proto_util.h's), line and column.
     """
-    return parse(read_text(path), into, path)
+    try:
+        return parse(read_text(path), into, path)
+    except ConfigError as error:
+        raise ConfigError(_QUOTED_VALUE.sub(r"\1 (not shown)\2", str(error)) if secret else str(error)) from None
 
 
 def read_text(path: Path) -> str:

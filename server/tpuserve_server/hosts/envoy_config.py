@@ -26,8 +26,9 @@ MAX_CONNECTIONS = 10_000
 # Metadata is small; what is longer gets 431.
 MAX_HEADERS_KIB = 60
 MAX_HEADERS_COUNT = 100
-# A client that trickles its headers or its body is cut off; the body's limit leaves 64 MiB on a slow line alone.
-# Neither bounds the answer: a health watch stays open, and a first call may wait for a compilation.
+# A client that trickles its handshake, its headers or its body is cut off; the body's limit leaves 64 MiB on a slow
+# line alone. None bounds the answer: a health watch stays open, and a first call may wait for a compilation.
+HANDSHAKE_TIMEOUT_S = 10
 HEADERS_TIMEOUT_S = 10
 REQUEST_TIMEOUT_S = 300
 # A connection without any request. Clients should be the ones to close: a request may be on its way when we do.
@@ -112,7 +113,10 @@ def _transport(tls: TlsOptions | None) -> Config:
         "common_tls_context": common,
         "require_client_certificate": tls.client_ca is not None,
     }
-    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+    return {
+        "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
+        "transport_socket_connect_timeout": f"{HANDSHAKE_TIMEOUT_S}s",
+    }
 
 
 def _http(options: HostOptions, embedding: Embedding) -> Config:

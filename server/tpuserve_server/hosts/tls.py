@@ -35,7 +35,7 @@ def server_context(tls: TlsOptions) -> ssl.SSLContext:
 def _check_certificates(pem: str, what: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem)
-    except (ssl.SSLError, ValueError) as error:
+    except (ssl.SSLError, ValueError, TypeError) as error:
         raise HostError(f"{what} is no certificate in PEM: {_reason(error)}.") from None
 
 

@@ -41,5 +41,25 @@ def test_what_lacks_something_is_refused(tmp_path: Path, text: str, message: str
         read_ssl_config(file)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'server_key: "-----BEGIN PRIVATE KEY-----\\nSECRET',
+        "server_key: SECRET",
+        "server_key: -SECRET",
+        'server_key: "k" client_verify: SECRET',
+        'server_key: "\\xSECRET"',
+        'server_key: "k" "SECRET',
+        'server_key: "a"\n"SECRET\nSECRET"',
+    ],
+)
+def test_a_wrong_file_does_not_tell_its_key(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"SSLConfig: \d+:\d+: .*ssl.config'$") as raised:
+        read_ssl_config(file)
+    assert "SECRET" not in str(raised.value)
+
+
 def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(SslConfig("secret", "c", None))
