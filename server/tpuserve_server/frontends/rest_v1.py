@@ -83,8 +83,10 @@ class V1:
         measured.method = route.action.value
         measured.model = route.spec.name
         if route.action is Action.PREDICT:
-            body = await read_body(scope, receive, self._options.max_body_bytes)
-            return await self._predict(route.spec, body, receive, measured)
+            # Nobody holds the body while the model runs: not here either.
+            return await self._predict(
+                route.spec, await read_body(scope, receive, self._options.max_body_bytes), receive, measured
+            )
         if route.action in METHODS:
             body = await read_body(scope, receive, self._options.max_body_bytes)
             deadline = Deadline.after(self._options.timeout_s, self._clock)
@@ -104,6 +106,7 @@ class V1:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:
                 decoded = decode_predict_inputs(parsed, model.signature)
+            del body, parsed
             with ClientWatch(receive, self._options.disconnect_watch_delay_s):
                 result = await model.predict(decoded.inputs, deadline)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)

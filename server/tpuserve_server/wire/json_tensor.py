@@ -1,12 +1,12 @@
 """REST predict requests: JSON rows or columns to numpy.
 
-Whole levels of a nested list are looked at with C loops, never value by value in Python; only a request that cannot be
-converted is walked again, to say what is wrong with it (json_explain).
+Bodies of numbers alone take a faster way (json_numbers). In the others whole levels of a nested list are looked at with
+C loops, never value by value in Python; only a request that cannot be converted is walked again, to say what is wrong
+with it (json_explain).
 """
 
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
 from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, count_members, parse_json
+from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows
+from tpuserve_server.wire.json_numbers import NumericBody, parse_numbers
 from tpuserve_server.wire.json_request import check_object, signature_name
 from tpuserve_server.wire.json_text import value_text
 
@@ -32,18 +33,23 @@ _FLOAT_FIELDS = frozenset(("float_val", "double_val", "half_val", "float8_val"))
 _COMPLEX_FIELDS = frozenset(("scomplex_val", "dcomplex_val"))
 
 
-@dataclass(frozen=True, slots=True)
 class PredictBody:
-    """A parsed body. `signature_name` is empty when the request names none."""
+    """A parsed body. Let go of it once its inputs are decoded: it holds several times the memory of its text."""
 
-    document: JsonObject
-    signature_name: str
-    # Whether the text is known to have no string and no boolean among its values.
-    has_only_numbers: bool = False
+    __slots__ = ("document", "numbers", "signature_name", "text")
+
+    def __init__(
+        self, text: bytes, signature_name: str, numbers: NumericBody | None, document: JsonObject | None
+    ) -> None:
+        """Numbers in simdjson's memory, or Python's objects: one of the two is there."""
+        self.text = text
+        # Empty when the request names none.
+        self.signature_name = signature_name
+        self.numbers = numbers
+        self.document = document
 
 
-@dataclass(frozen=True, slots=True)
-class JsonInputs:
+class JsonInputs(NamedTuple):
     """Input arrays by name, and whether they came as rows (`instances`), which decides the form of the answer."""
 
     inputs: Tensors
@@ -52,22 +58,19 @@ class JsonInputs:
 
 def parse_predict_body(body: bytes) -> PredictBody:
     """The body's document and signature name; raises InvalidArgument with upstream's messages."""
+    numbers = parse_numbers(body)
+    if numbers is not None:
+        return PredictBody(body, numbers.signature_name, numbers, None)
+    document = _parse_document(body)
+    return PredictBody(body, signature_name(document), None, document)
+
+
+def _parse_document(body: bytes) -> JsonObject:
     document = check_object(parse_json(body))
     for key, value in document.items():
         if key not in ("instances", "inputs") and type(value) in (list, dict):
             check_depth(value, 1)
-    return PredictBody(document, signature_name(document), _has_only_numbers(body, document))
-
-
-def _has_only_numbers(body: bytes, document: JsonObject) -> bool:
-    """Whether all quotes in the text belong to names of members, or to the signature's name, and no boolean is in it.
-
-    May say no where it is so, never yes where it is not: a member counted has two quotes, and a string takes more.
-    """
-    if b"true" in body or b"false" in body:
-        return False
-    in_names = body.count(b'"') - 2 * ("signature_name" in document)
-    return in_names == 2 * len(document) or in_names == 2 * count_members(document)
+    return document
 
 
 def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
@@ -75,9 +78,17 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
 
     Raises InvalidArgument with upstream's messages, or Unimplemented for dtypes that have no JSON form.
     """
-    document = body.document
+    if body.numbers is not None:
+        inputs = body.numbers.convert(signature)
+        if inputs is not None:
+            return JsonInputs(inputs, is_row=body.numbers.is_row)
+    document = _parse_document(body.text) if body.document is None else body.document
+    return _decode_document(document, body.signature_name, signature)
+
+
+def _decode_document(document: JsonObject, name: str, signature: Signature) -> JsonInputs:
     if not signature.inputs:
-        raise InvalidArgument(f"Failed to get input map for signature: {body.signature_name or 'DEFAULT'}")
+        raise InvalidArgument(f"Failed to get input map for signature: {name or 'DEFAULT'}")
     is_row = "instances" in document
     if is_row and "inputs" in document:
         raise InvalidArgument(
@@ -85,81 +96,58 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
             " keys to exist "
         )
     if is_row:
-        return JsonInputs(_decode_rows(body, signature), is_row=True)
+        return JsonInputs(_decode_rows(document, signature), is_row=True)
     if "inputs" in document:
-        return JsonInputs(_decode_columns(body, signature), is_row=False)
+        return JsonInputs(_decode_columns(document, signature), is_row=False)
     raise InvalidArgument("Missing 'inputs' or 'instances' key")
 
 
-def _decode_rows(body: PredictBody, signature: Signature) -> Tensors:
-    document = body.document
+def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:
     rows = document["instances"]
     if type(rows) is not list:
         raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
     if not rows:
         raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
-    tensors = _convert_rows(rows, signature, body.has_only_numbers)
+    tensors = _convert_rows(rows, signature)
     if tensors is None:
         check_depth(rows, 1)
         explain_rows(rows, signature)
     return tensors
 
 
-def _convert_rows(rows: list[JsonValue], signature: Signature, only_numbers: bool) -> Tensors | None:
+def _convert_rows(rows: list[JsonValue], signature: Signature) -> Tensors | None:
     names = list(signature.inputs)
     if type(rows[0]) is not dict or is_base64_object(rows[0]):
-        return _convert_each({names[0]: rows}, signature, only_numbers) if len(names) == 1 else None
+        return _convert_each({names[0]: rows}, signature) if len(names) == 1 else None
     keys = signature.inputs.keys()
     if not all(type(row) is dict and row.keys() == keys for row in rows):
         return None
-    return _convert_each({name: [row[name] for row in rows] for name in names}, signature, only_numbers)
+    return _convert_each({name: [row[name] for row in rows] for name in names}, signature)
 
 
-def _decode_columns(body: PredictBody, signature: Signature) -> Tensors:
-    value = body.document["inputs"]
+def _decode_columns(document: JsonObject, signature: Signature) -> Tensors:
+    value = document["inputs"]
     if type(value) is not dict or is_base64_object(value):
         named = {next(iter(signature.inputs)): value} if len(signature.inputs) == 1 else None
     else:
         for name in value.keys() - signature.inputs.keys():
             check_depth(value[name], 2)
         named = value if value.keys() >= signature.inputs.keys() else None
-    tensors = None if named is None else _convert_each(named, signature, body.has_only_numbers)
+    tensors = None if named is None else _convert_each(named, signature)
     if tensors is None:
         check_depth(value, 1)
         explain_columns(value, signature)
     return tensors
 
 
-def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature, only_numbers: bool) -> Tensors | None:
+def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature) -> Tensors | None:
     arrays = {}
     for name, spec in signature.inputs.items():
-        array = _convert_numbers(values[name], spec.dtype) if only_numbers else None
-        if array is None:
-            array = _convert(values[name], spec.dtype)
+        array = _convert(values[name], spec.dtype)
         if array is None:
             return None
         arrays[name] = array
     return arrays
-
-
-def _convert_numbers(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
-    """The commonest conversion, numbers to floats, by numpy alone; None when it is any other, or might be.
-
-    There must be no boolean in `value`, which numpy takes for a number, and no string: numpy would give every element
-    the room that the longest takes, gigabytes for a body of some kilobytes. It tells numbers from nulls and objects.
-    """
-    if dtype.kind != "f":
-        return None
-    try:
-        array = np.array(value)
-    except (ValueError, OverflowError):
-        return None
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "fiu" or array.ndim > _MAX_RANK:
-        return None
-    with np.errstate(over="ignore"):
-        return array.astype(dtype)
 
 
 def _convert(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
