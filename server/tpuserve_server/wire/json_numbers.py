@@ -83,7 +83,7 @@ class NumericBody:
         if type(value) is simdjson.Object:
             columns = _Columns(signature, [value], limit)
             return columns.arrays(()), columns.skeleton
-        if type(value[0]) is simdjson.Object:
+        if self.is_row and type(value[0]) is simdjson.Object:
             columns = _Columns(signature, list(value), limit)
             return columns.arrays((len(value),)), b"[%b]" % columns.skeleton
         ((name, spec),) = signature.inputs.items()

@@ -125,7 +125,7 @@ def check_same(body: bytes, wanted: Signature) -> None:
 
 
 @given(body=bodies(), dtypes=st.lists(st.sampled_from([*BY_DTYPE]), min_size=2, max_size=2), inputs=st.integers(1, 2))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_both_ways_give_the_same_arrays_and_refuse_in_the_same_words(
     body: bytes, dtypes: list[np.dtype[Any]], inputs: int
 ) -> None:
