@@ -9,20 +9,24 @@ from fastapi import FastAPI
 from tpuserve_server.banner import print_banner
 from tpuserve_server.config.model_server_config import read_model_configs
 from tpuserve_server.config.monitoring_config import read_metrics_path
+from tpuserve_server.core.change_event import wait_until
+from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.manager import VersionManager
+from tpuserve_server.core.manager import LoadOptions, VersionManager
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
+from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.hosts.application import Listening
+from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.settings import Settings
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
@@ -36,6 +40,8 @@ class Server:
     def __init__(
         self,
         service: InferenceService,
+        configs: Sequence[ModelConfig],
+        models: ConfiguredModels,
         manager: VersionManager,
         source: Source,
         rpc: RpcTable,
@@ -46,13 +52,24 @@ class Server:
         self.rpc = rpc
         self.rest = rest
         self._service = service
+        self._configs = configs
+        self._models = models
         self._manager = manager
         self._source = source
         self._host_note = host_note
 
     async def start(self) -> None:
         """Begin to watch and load; returns at once. Readiness says when the models are up."""
+        try:
+            self._models.start(self._configs)
+        except ServingError as error:
+            raise HostError(error.message) from None
         self._source.start()
+
+    async def failure(self) -> str:
+        """Wait until every model that the server began with has failed for good; upstream's words for that."""
+        await wait_until(self._service.subscribe, lambda: bool(self._service.start_failures()))
+        return describe_failures(self._service.start_failures(), "servable(s)")
 
     def announce(self, listening: Listening) -> None:
         """Print the start-up block, now or as soon as every model is up."""
@@ -76,19 +93,27 @@ def build(settings: Settings, host_note: str) -> Server:
     registry = ModelRegistry([config.name for config in configs], metrics)
     storage = LocalStorage(is_whole)
     loader = VersionLoader(storage, _executor(settings), _loading_options(settings), clock, metrics)
-    manager = VersionManager(registry, loader, load_threads=settings.num_load_threads)
+    manager = VersionManager(registry, loader, clock, _load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
-    source.watch(configs)
+    models = ConfiguredModels(
+        registry,
+        manager,
+        source,
+        storage,
+        clock,
+        allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
+    )
     service = InferenceService(registry, clock)
     rpc = rpc_table(
         service,
         metrics,
         clock,
+        models=models,
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
-    return Server(service, manager, source, rpc, rest, host_note)
+    return Server(service, configs, models, manager, source, rpc, rest, host_note)
 
 
 def _model_configs(settings: Settings) -> Sequence[ModelConfig]:
@@ -109,6 +134,14 @@ def _tensorflow_options(settings: Settings) -> TensorFlowOptions:
         intra_op_parallelism=settings.tensorflow_intra_op_parallelism,
         inter_op_parallelism=settings.tensorflow_inter_op_parallelism,
         bfloat16_kernels=settings.bfloat16_kernels,
+    )
+
+
+def _load_options(settings: Settings) -> LoadOptions:
+    return LoadOptions(
+        threads=settings.num_load_threads,
+        max_retries=settings.max_num_load_retries,
+        retry_interval_s=settings.load_retry_interval_micros / 1e6,
     )
 
 

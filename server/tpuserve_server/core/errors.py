@@ -2,6 +2,7 @@
 
     ServingError
     ├── Cancelled
+    ├── Unknown
     ├── InvalidArgument
     ├── DeadlineExceeded
     ├── NotFound
@@ -62,6 +63,12 @@ class Cancelled(ServingError):
     """The caller went away before the answer was ready."""
 
     code = Code.CANCELLED
+
+
+class Unknown(ServingError):
+    """Something else went wrong on the way; the message says what."""
+
+    code = Code.UNKNOWN
 
 
 class InvalidArgument(ServingError):
@@ -132,6 +139,7 @@ class DataLoss(ServingError):
 
 _ERRORS: tuple[type[ServingError], ...] = (
     Cancelled,
+    Unknown,
     InvalidArgument,
     DeadlineExceeded,
     NotFound,

@@ -2,103 +2,225 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-from tpuserve_server.core.errors import Internal, ServingError
-from tpuserve_server.core.loader import Loader
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import Cancelled, Internal, ServingError
+from tpuserve_server.core.loader import LoadedVersion, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.retry_timer import RetryTimer
 from tpuserve_server.core.types import AspiredVersion, ServableId, State
 
 logger = logging.getLogger(__name__)
 
+# An unload begins by waiting for the requests that hold the version: those of one model, which may take minutes, must
+# not keep the memory of another.
+_UNLOAD_THREADS = 8
 
-class VersionManager:
-    """Loads and unloads on its own threads, one action at a time for each model and `load_threads` in all.
 
-    `_busy` and `_stopping` are guarded by `_lock`; the registry has its own.
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How versions are loaded: `threads` at a time, and how often and after what pause a failed load is tried again.
+
+    Defaults as upstream's (model_servers/server.h), but for the threads: there 0 is the manager's own thread.
     """
 
-    def __init__(self, registry: ModelRegistry, loader: Loader, *, load_threads: int) -> None:
+    threads: int = 1
+    max_retries: int = 5
+    retry_interval_s: float = 60.0
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A version whose last load failed. `waits` until its next try is due."""
+
+    attempts: int
+    error: ServingError
+    fingerprint: str
+    waits: bool
+
+
+class VersionManager:
+    """Loads and unloads on its own threads. A model that is slow or fails keeps no other from loading.
+
+    `_queued` (loads that were given to the threads and have not ended), `_failing` and `_stopping` are guarded by
+    `_lock`, and so are decisions about what to do next; the registry has a lock of its own, taken inside.
+    """
+
+    def __init__(self, registry: ModelRegistry, loader: Loader, clock: Clock, options: LoadOptions) -> None:
         """Nothing is loaded before the first `aspire`."""
         self._registry = registry
         self._loader = loader
+        self._options = options
         self._lock = threading.Lock()
-        self._busy: set[str] = set()
+        self._queued: set[ServableId] = set()
+        self._failing: dict[ServableId, _Failing] = {}
         self._stopping = False
-        self._pool = ThreadPoolExecutor(max_workers=load_threads, thread_name_prefix="load")
+        self._retries = RetryTimer(clock, self._retry)
+        self._loads = ThreadPoolExecutor(max_workers=max(options.threads, 1), thread_name_prefix="load")
+        self._unloads = ThreadPoolExecutor(max_workers=_UNLOAD_THREADS, thread_name_prefix="unload")
 
     def aspire(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         """Say which versions of a model ought to be served; returns at once. Called by the source's thread."""
-        self._registry.aspire(name, aspired)
-        self._advance(name)
+        with self._lock:
+            self._registry.aspire(name, aspired)
+            self._review_failing(name, aspired)
+            self._advance(name)
+
+    def configure(self, names: Iterable[str]) -> None:
+        """Have these models and no others; returns at once. Others are unloaded when their requests have left."""
+        with self._lock:
+            self._registry.configure(names)
+            for name in self._registry.all_models():
+                if name not in self._registry.model_names():
+                    self._review_failing(name, {})
+                    self._advance(name)
 
     def stop(self) -> None:
         """Unload everything and join the threads; a load that is under way is finished first."""
         with self._lock:
             self._stopping = True
         self._registry.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for name in self._registry.model_names():
+        self._retries.stop()
+        self._loads.shutdown(wait=True, cancel_futures=True)
+        for name in self._registry.all_models():
             for aspired, state, _ in self._registry.snapshot(name):
                 if state is State.AVAILABLE:
-                    self._unload(aspired.servable)
+                    self._begin_unload(aspired.servable)
+        self._unloads.shutdown(wait=True)
+
+    # All below `_lock`, up to `_retry`.
 
     def _advance(self, name: str) -> None:
-        """Start the model's next action, unless one is under way: its end will ask again."""
-        with self._lock:
-            if self._stopping or name in self._busy:
-                return
-            versions = self._registry.snapshot(name)
-            step = next_action([VersionSnapshot(a.servable.version, state, wanted) for a, state, wanted in versions])
-            if step is None:
-                return
+        """Begin all there is to do for the model now; each end asks again."""
+        while not self._stopping and (step := next_action(self._snapshot(name))) is not None:
             action, number = step
-            self._busy.add(name)
-            self._pool.submit(self._perform, action, {a.servable.version: a for a, _, _ in versions}[number])
-
-    def _perform(self, action: Action, aspired: AspiredVersion) -> None:
-        name = aspired.servable.name
-        try:
+            servable_id = ServableId(name, number)
             if action is Action.LOAD:
-                self._load(aspired)
+                self._begin_load(servable_id)
             else:
-                self._unload(aspired.servable)
+                self._begin_unload(servable_id)
+
+    def _snapshot(self, name: str) -> list[VersionSnapshot]:
+        """What is queued is on its way already."""
+        return [
+            VersionSnapshot(
+                aspired.servable.version, State.LOADING if aspired.servable in self._queued else state, is_aspired
+            )
+            for aspired, state, is_aspired in self._registry.snapshot(name)
+        ]
+
+    def _begin_load(self, servable_id: ServableId) -> None:
+        self._queued.add(servable_id)
+        self._loads.submit(self._load, servable_id)
+
+    def _begin_unload(self, servable_id: ServableId) -> None:
+        self._registry.unloading(servable_id)
+        self._unloads.submit(self._unload, servable_id)
+
+    def _review_failing(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
+        """Give up what nobody wants any more, and do not wait with what has changed since it failed."""
+        for servable_id, failing in [item for item in self._failing.items() if item[0].name == name]:
+            wanted = aspired.get(servable_id.version)
+            if wanted is None:
+                self._give_up(servable_id)
+            elif failing.waits and wanted.fingerprint != failing.fingerprint:
+                del self._failing[servable_id]
+                self._retries.cancel(servable_id)
+                self._begin_load(servable_id)
+
+    def _give_up(self, servable_id: ServableId) -> None:
+        """A load that is under way sees for itself that it is not wanted."""
+        failing = self._failing.pop(servable_id)
+        self._retries.cancel(servable_id)
+        if failing.waits:
+            self._registry.failed(servable_id, failing.error)
+
+    def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
+        servable_id = aspired.servable
+        attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
+        if attempts > self._options.max_retries or not self._is_wanted(servable_id) or self._stopping:
+            self._failing.pop(servable_id, None)
+            self._registry.failed(servable_id, error)
+            return
+        self._failing[servable_id] = _Failing(attempts, error, aspired.fingerprint, waits=True)
+        pause_s = max(self._options.retry_interval_s, 0)
+        total = 1 + self._options.max_retries
+        logger.warning("Loading %s again in %g s", servable_id, pause_s)
+        self._registry.waiting(
+            servable_id, f"load {attempts} of {total} failed: {error.message}; next in {pause_s:g} s"
+        )
+        self._retries.set(servable_id, pause_s)
+
+    def _is_wanted(self, servable_id: ServableId) -> bool:
+        return any(a.servable == servable_id and wanted for a, _, wanted in self._registry.snapshot(servable_id.name))
+
+    # On other threads: the timer's, those that load, those that unload.
+
+    def _retry(self, servable_id: ServableId) -> None:
+        with self._lock:
+            failing = self._failing.get(servable_id)
+            if failing is not None and failing.waits and not self._stopping:
+                failing.waits = False
+                self._begin_load(servable_id)
+
+    def _load(self, servable_id: ServableId) -> None:
+        try:
+            aspired = self._registry.loading(servable_id)
+            if aspired is None:
+                self._cancelled(servable_id)
+            else:
+                self._try_load(aspired)
         except Exception:
             # The top of a loading thread; nobody looks at its future.
-            logger.exception("%s of %s failed", action.name, aspired.servable)
+            logger.exception("Loading %s failed", servable_id)
         finally:
             with self._lock:
-                self._busy.discard(name)
-            self._advance(name)
+                self._queued.discard(servable_id)
+                self._advance(servable_id.name)
 
-    def _load(self, aspired: AspiredVersion) -> None:
+    def _try_load(self, aspired: AspiredVersion) -> None:
         servable_id = aspired.servable
-        if not self._registry.loading(servable_id):
-            return
         logger.info("Loading %s", servable_id)
         try:
             loaded = self._loader.load(aspired)
         except ServingError as error:
             logger.error("Loading %s failed: %s", servable_id, error.message)
-            self._registry.failed(servable_id, error)
+            failure: ServingError = error.copy()
         except Exception as error:
             # The top of a loading thread: one bad model must not stop the others, and status must say that it failed.
             logger.exception("Loading %s failed", servable_id)
-            self._registry.failed(
-                servable_id, Internal(f"{type(error).__name__} while loading; the server's log has more")
-            )
+            failure = Internal(f"{type(error).__name__} while loading; the server's log has more")
         else:
+            self._loaded(servable_id, loaded)
+            return
+        with self._lock:
+            self._load_failed(aspired, failure)
+
+    def _cancelled(self, servable_id: ServableId) -> None:
+        """It was given up while it waited for a thread. One that had not begun at all is forgotten already."""
+        with self._lock:
+            if (servable_id, State.LOADING) in [
+                (a.servable, s) for a, s, _ in self._registry.snapshot(servable_id.name)
+            ]:
+                self._registry.failed(servable_id, Cancelled("Loading was cancelled: the version is no longer wanted"))
+
+    def _loaded(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+        with self._lock:
+            self._failing.pop(servable_id, None)
             self._registry.available(servable_id, loaded)
-            logger.info("Serving %s", servable_id)
+        logger.info("Serving %s", servable_id)
 
     def _unload(self, servable_id: ServableId) -> None:
-        loaded = self._registry.unloading(servable_id)
         try:
-            self._loader.unload(loaded)
+            self._loader.unload(self._registry.wait_idle(servable_id))
         except Exception:
-            # As in _load: whatever a model does on its way out, its version ends.
+            # As in _try_load: whatever a model does on its way out, its version ends.
             logger.exception("Unloading %s failed", servable_id)
         self._registry.ended(servable_id)
         logger.info("Unloaded %s", servable_id)
+        with self._lock:
+            self._advance(servable_id.name)

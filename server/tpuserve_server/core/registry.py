@@ -3,37 +3,19 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State, VersionStatus
 
 logger = logging.getLogger(__name__)
 
-# Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
-_MAX_ENDED = 32
-
-
-@dataclass(slots=True, eq=False)
-class _Version:
-    """One version's record. Guarded by the registry's lock."""
-
-    aspired: AspiredVersion
-    is_aspired: bool = True
-    state: State = State.START
-    error: ServingError | None = None
-    loaded: LoadedVersion | None = None
-    handles: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Model:
-    versions: dict[int, _Version] = field(default_factory=dict)
-    latest: _Version | None = None
+# Models that were taken away whose ended versions still show in their status, as upstream's do for ever.
+_MAX_REMOVED = 32
 
 
 class ServableHandle:
@@ -41,7 +23,7 @@ class ServableHandle:
 
     __slots__ = ("_registry", "_version", "loaded", "servable_id")
 
-    def __init__(self, registry: "ModelRegistry", version: _Version, loaded: LoadedVersion) -> None:
+    def __init__(self, registry: "ModelRegistry", version: VersionRecord, loaded: LoadedVersion) -> None:
         self._registry = registry
         self._version = version
         self.servable_id = version.aspired.servable
@@ -68,12 +50,14 @@ class ModelRegistry:
     """
 
     def __init__(self, model_names: Iterable[str], metrics: Metrics) -> None:
-        """No model has versions yet."""
+        """These models are awaited: the server is not ready without them. No model has versions yet."""
         self._metrics = metrics
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._models = {name: _Model() for name in sorted(model_names)}
+        self._models = {name: ModelRecord(is_awaited=True) for name in model_names}
+        self._names = tuple(sorted(self._models))
         self._listeners: list[Callable[[], None]] = []
+        self._has_served = False
         self._closed = False
 
     # Asked by requests.
@@ -86,12 +70,12 @@ class ModelRegistry:
             NotFound: no such model or version.
             Unavailable: the model's first version is still on its way.
         """
-        if spec.version_label is not None:
-            raise InvalidArgument(f"Unrecognized servable version label: {spec.version_label}")
         with self._lock:
-            version = self._find(spec)
+            number = spec.version if spec.version_label is None else self._resolve(spec.name, spec.version_label)
+            model = self._models.get(spec.name)
+            version = model.find(number) if model is not None else None
             if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
-                raise self._why_not(spec)
+                raise self._why_not(spec.name, number)
             version.handles += 1
             return ServableHandle(self, version, version.loaded)
 
@@ -101,16 +85,32 @@ class ModelRegistry:
             model = self._models.get(name)
             if model is None:
                 return []
-            return [_status(model.versions[number]) for number in sorted(model.versions, reverse=True)]
+            return [model.versions[number].status() for number in sorted(model.versions, reverse=True)]
 
-    def model_names(self) -> list[str]:
+    def model_names(self) -> tuple[str, ...]:
         """Every configured model, sorted."""
-        return list(self._models)
+        return self._names
 
-    def missing(self) -> list[str]:
-        """Models without an AVAILABLE version."""
+    def labels(self, name: str) -> dict[str, int]:
+        """The labels that requests for a model may use."""
         with self._lock:
-            return [name for name, model in self._models.items() if model.latest is None]
+            model = self._models.get(name)
+            return dict(model.labels) if model is not None else {}
+
+    def why_not_ready(self) -> str:
+        """A sentence for people, empty when ready: what the server began with serves or has failed for good.
+
+        A model that failed does not hold the others back, unless there are no others. One that was added later does
+        not take readiness away while it is loaded.
+        """
+        with self._lock:
+            models = {name: self._models[name] for name in self._names}
+            missing = [name for name, model in models.items() if model.latest is None]
+            awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
+            nothing = len(missing) == len(models)
+            return (
+                f"no version available of: {', '.join(awaited or missing)}" if awaited or (missing and nothing) else ""
+            )
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it; returns the way out."""
@@ -123,51 +123,128 @@ class ModelRegistry:
 
         return leave
 
+    # Asked by those who wait for models.
+
+    def is_available(self, servable_id: ServableId) -> bool:
+        """Whether requests for this version are answered."""
+        with self._lock:
+            model = self._models.get(servable_id.name)
+            return model is not None and model.is_available(servable_id.version)
+
+    def failures(self, name: str) -> list[tuple[ServableId, ServingError]] | None:
+        """None while the model may still come; empty when it serves; else what became of each wanted version.
+
+        Raises:
+            Unavailable: the model is no longer configured, or the server is shutting down.
+        """
+        with self._lock:
+            model = self._models.get(name)
+            if self._closed:
+                raise _closing()
+            if model is None or not model.is_configured:
+                raise Unavailable(f"Model {name} was taken away by a later configuration")
+            if model.latest is not None:
+                return []
+            return model.failures() if model.has_failed() else None
+
+    def failure(self, servable_id: ServableId) -> ServingError | None:
+        """Why a version that is wanted could not be loaded; None if it was, or may still be."""
+        with self._lock:
+            model = self._models.get(servable_id.name)
+            version = model.versions.get(servable_id.version) if model is not None else None
+            return version.error if version is not None and version.is_aspired else None
+
+    def start_failures(self) -> list[tuple[ServableId, ServingError]]:
+        """What became of each version when nothing could be served since the start, nor will be; empty before."""
+        with self._lock:
+            models = [self._models[name] for name in self._names]
+            if self._has_served or self._closed or not all(model.has_failed() for model in models):
+                return []
+            return [failure for model in models for failure in model.failures()]
+
+    # Told by the configuration.
+
+    def configure(self, names: Iterable[str]) -> None:
+        """Have these models and no others. What is no longer wanted is unaspired; a manager has to unload it."""
+        with self._lock:
+            wanted = set(names)
+            for name in wanted:
+                self._models.setdefault(name, ModelRecord()).is_configured = True
+            for name, model in self._models.items():
+                if name not in wanted and model.is_configured:
+                    model.remove()
+            self._names = tuple(sorted(wanted))
+            self._forget_removed()
+        self._tell()
+
+    def assign_labels(self, name: str, labels: Mapping[str, int], *, even_if_unavailable: bool = False) -> None:
+        """Replace a model's labels. One to a version that is not AVAILABLE takes effect when it is, or at once."""
+        with self._lock:
+            self._models[name].assign_labels(labels, even_if_unavailable=even_if_unavailable)
+
     # Told by the manager, which alone changes states.
 
     def aspire(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         """Say which versions of a model ought to be served. A failed one is tried again when its contents changed."""
         with self._lock:
-            versions = self._models[name].versions
-            for number, version in list(versions.items()):
-                version.is_aspired = number in aspired
-                if not version.is_aspired and version.state is State.START:
-                    del versions[number]
-            for number, wanted in aspired.items():
-                known = versions.get(number)
-                if known is None or (known.state is State.END and _worth_retrying(known, wanted)):
-                    versions[number] = _Version(wanted)
-            _forget_old(versions)
+            model = self._models.get(name)
+            if model is None or not model.is_configured:
+                return
+            had_failed = model.has_failed()
+            model.aspire(aspired)
+            changed = model.has_failed() != had_failed
+        if changed:
+            self._tell()
 
     def close(self) -> None:
         """No handles from here on: the server is going, and who still asks should ask another one."""
         with self._lock:
             self._closed = True
+        self._tell()
+
+    def all_models(self) -> list[str]:
+        """Every model with versions, configured or on its way out."""
+        with self._lock:
+            return list(self._models)
 
     def snapshot(self, name: str) -> list[tuple[AspiredVersion, State, bool]]:
         """Each version with its state and whether it is aspired."""
         with self._lock:
-            return [(v.aspired, v.state, v.is_aspired) for v in self._models[name].versions.values()]
+            model = self._models.get(name)
+            return [(v.aspired, v.state, v.is_aspired) for v in model.versions.values()] if model is not None else []
 
-    def loading(self, servable_id: ServableId) -> bool:
-        """Loading begins; False if the version is no longer wanted and has been forgotten."""
+    def loading(self, servable_id: ServableId) -> AspiredVersion | None:
+        """Loading begins, or begins again after a failure; None if the version is no longer wanted."""
         with self._lock:
-            if servable_id.version not in self._models[servable_id.name].versions:
-                return False
-        self._change(servable_id, State.LOADING)
-        return True
+            version = self._find(servable_id)
+            if version is None or not version.is_aspired:
+                return None
+            aspired, is_again = version.aspired, bool(version.waits)
+            version.waits = ""
+        if not is_again:
+            self._change(servable_id, State.LOADING)
+        return aspired
+
+    def waiting(self, servable_id: ServableId, why: str) -> None:
+        """A load has failed and will be tried again; `why` shows in the status until then."""
+        with self._lock:
+            self._get(servable_id).waits = why
+        self._tell()
 
     def available(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
         """Loading has succeeded."""
         self._change(servable_id, State.AVAILABLE, loaded=loaded)
 
     def failed(self, servable_id: ServableId, error: ServingError) -> None:
-        """Loading has failed."""
+        """Loading has failed for good."""
         self._change(servable_id, State.END, error=error)
 
-    def unloading(self, servable_id: ServableId) -> LoadedVersion:
-        """No new handles from here on; blocks until those given out have come back, then returns what to unload."""
+    def unloading(self, servable_id: ServableId) -> None:
+        """No new handles from here on."""
         self._change(servable_id, State.UNLOADING)
+
+    def wait_idle(self, servable_id: ServableId) -> LoadedVersion:
+        """Block until the handles of an UNLOADING version have come back; what to unload."""
         with self._lock:
             version = self._get(servable_id)
             self._idle.wait_for(lambda: version.handles == 0)
@@ -194,78 +271,64 @@ class ModelRegistry:
                 raise AssertionError(f"{servable_id}: {version.state.name} to {state.name} is not forward")
             version.state = state
             version.error = error
+            version.waits = ""
             if loaded is not None:
                 version.loaded = loaded
-            self._choose_latest(self._models[servable_id.name])
-            listeners = list(self._listeners)
+                self._has_served = True
+            self._models[servable_id.name].settle(is_closing=self._closed)
         self._metrics.version_changed(servable=servable_id, state=state)
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
         for listener in listeners:
             try:
                 listener()
             except Exception:
                 # Who listens must not be able to stop a version on its way.
-                logger.exception("A listener to %s failed", servable_id)
+                logger.exception("A listener to the models' states failed")
 
-    def _get(self, servable_id: ServableId) -> _Version:
+    def _find(self, servable_id: ServableId) -> VersionRecord | None:
+        model = self._models.get(servable_id.name)
+        return model.versions.get(servable_id.version) if model is not None else None
+
+    def _get(self, servable_id: ServableId) -> VersionRecord:
         return self._models[servable_id.name].versions[servable_id.version]
 
-    def _choose_latest(self, model: _Model) -> None:
-        serving = [number for number, version in model.versions.items() if version.state is State.AVAILABLE]
-        model.latest = model.versions[max(serving)] if serving else None
+    def _resolve(self, name: str, label: str) -> int:
+        model = self._models.get(name)
+        number = model.labels.get(label) if model is not None else None
+        if number is None:
+            raise InvalidArgument(f"Unrecognized servable version label: {label}")
+        return number
 
-    def _find(self, spec: ModelSpec) -> _Version | None:
-        model = self._models.get(spec.name)
-        if model is None:
-            return None
-        return model.latest if spec.version is None else model.versions.get(spec.version)
-
-    def _why_not(self, spec: ModelSpec) -> ServingError:
+    def _why_not(self, name: str, number: int | None) -> ServingError:
         if self._closed:
-            return Unavailable("The server is shutting down")
-        model = self._models.get(spec.name)
-        if spec.version is not None:
-            return NotFound(f"Servable not found for request: Specific({spec.name}, {spec.version})")
-        if model is not None and _is_on_its_way(model):
-            return Unavailable(f"Model {spec.name} has no version ready yet: {_describe(model)}")
-        return NotFound(f"Servable not found for request: Latest({spec.name})")
+            return _closing()
+        if number is not None:
+            return NotFound(f"Servable not found for request: Specific({name}, {number})")
+        model = self._models.get(name)
+        if model is not None and model.is_on_its_way():
+            return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
+        return NotFound(f"Servable not found for request: Latest({name})")
 
-    def _release(self, version: _Version) -> None:
+    def _release(self, version: VersionRecord) -> None:
         with self._lock:
             version.handles -= 1
             if version.handles == 0 and version.state is State.UNLOADING:
                 self._idle.notify_all()
 
-
-def _is_on_its_way(model: _Model) -> bool:
-    """Whether asking again later may help: nothing has been found yet, or something is being loaded."""
-    states = {version.state for version in model.versions.values()}
-    return not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
-
-
-def _worth_retrying(known: _Version, wanted: AspiredVersion) -> bool:
-    """A version that ended well was unloaded and is wanted again; one that failed may have been mended since."""
-    return known.error is None or known.aspired.fingerprint != wanted.fingerprint
-
-
-def _forget_old(versions: dict[int, _Version]) -> None:
-    ended = sorted(
-        number for number, version in versions.items() if version.state is State.END and not version.is_aspired
-    )
-    for number in ended[:-_MAX_ENDED]:
-        del versions[number]
+    def _forget_removed(self) -> None:
+        """Of models that were taken away the statuses of the last few, so that they do not pile up."""
+        over = [
+            name
+            for name, model in self._models.items()
+            if not model.is_configured and all(v.state is State.END for v in model.versions.values())
+        ]
+        for name in over[:-_MAX_REMOVED]:
+            del self._models[name]
 
 
-def _describe(model: _Model) -> str:
-    if not model.versions:
-        return "no version directory found"
-    return ", ".join(f"version {number} is {version.state.name}" for number, version in sorted(model.versions.items()))
-
-
-def _status(version: _Version) -> VersionStatus:
-    return VersionStatus(
-        servable=version.aspired.servable,
-        state=version.state,
-        error=version.error.message if version.error else "",
-        error_code=version.error.code if version.error else 0,
-        notes=version.loaded.notes if version.loaded else (),
-    )
+def _closing() -> Unavailable:
+    return Unavailable("The server is shutting down")

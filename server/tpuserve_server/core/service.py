@@ -212,7 +212,7 @@ class InferenceService:
 
     def models(self) -> list[str]:
         """Names of all configured models, sorted."""
-        return self._registry.model_names()
+        return list(self._registry.model_names())
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after any version's state or the readiness changed, from any thread; returns the way out."""
@@ -225,16 +225,19 @@ class InferenceService:
 
         return leave
 
+    def start_failures(self) -> list[tuple[ServableId, ServingError]]:
+        """What became of each version when nothing could be served since the start, nor will be; empty before."""
+        return self._registry.start_failures()
+
     def is_ready(self) -> bool:
-        """Whether every configured model has an AVAILABLE version and the server is not draining."""
+        """Whether every model has an AVAILABLE version or has failed for good, and the server is not draining."""
         return self.why_not_ready() == ""
 
     def why_not_ready(self) -> str:
         """A sentence for people, empty when ready."""
         if self._draining:
             return "draining: the server is shutting down"
-        missing = self._registry.missing()
-        return f"no version available of: {', '.join(missing)}" if missing else ""
+        return self._registry.why_not_ready()
 
     def drain(self) -> None:
         """Say not ready from now on, so that balancers send requests elsewhere; those that come are still served."""

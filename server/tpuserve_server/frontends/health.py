@@ -1,12 +1,11 @@
 """grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): says whether this server would answer predictions now."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Collection
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from tpuserve_server.core.change_event import ChangeEvent
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.rpc import CallContext
@@ -37,12 +36,11 @@ class HealthMethods:
         An unknown name is told SERVICE_UNKNOWN and kept waiting, as the protocol wants.
         """
         name = _decode_name(await anext(requests, b""))
-        changed = asyncio.Event()
-        leave = self._service.subscribe(_Setter(changed))
+        changed = ChangeEvent()
+        leave = self._service.subscribe(changed)
         try:
             told = None
             while True:
-                # Cleared before the status is read: a change between the two is seen in the next round.
                 changed.clear()
                 status = self._status() if name in self._names else _SERVICE_UNKNOWN
                 if status != told:
@@ -54,19 +52,6 @@ class HealthMethods:
 
     def _status(self) -> bytes:
         return _SERVING if self._service.is_ready() else _NOT_SERVING
-
-
-class _Setter:
-    """Sets an event of the event loop it was made on, from any thread."""
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-        self._loop = asyncio.get_running_loop()
-
-    def __call__(self) -> None:
-        # The loop may be gone when a last state changes during shut-down; then nobody watches any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._event.set)
 
 
 def _decode_name(body: bytes) -> str:

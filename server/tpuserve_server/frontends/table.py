@@ -3,6 +3,7 @@
 from grpc_health.v1 import health_pb2
 from tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
 
+from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
@@ -12,6 +13,7 @@ from tpuserve_server.frontends.health import HealthMethods
 from tpuserve_server.frontends.model_status import ModelMethods
 from tpuserve_server.frontends.prediction import PredictionMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
+from tpuserve_server.frontends.reload import ReloadMethods
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
 
 # Taken from the descriptors, which reflection needs loaded anyhow.
@@ -26,11 +28,14 @@ def rpc_table(
     metrics: Metrics,
     clock: Clock,
     *,
+    models: ConfiguredModels | None = None,
     serialize_as_content: bool = False,
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
-    """The methods by full path. `serialize_as_content` puts outputs into tensor_content, not the typed fields.
+    """The methods by full path. Without `models` there is no reload.
+
+    `serialize_as_content` puts outputs into tensor_content, not the typed fields.
 
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
     Hosts bound the size of messages; within these, values may repeat to no more than `max_request_bytes` altogether.
@@ -42,6 +47,7 @@ def rpc_table(
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
     reflection = StreamMethod(ReflectionMethods(_SERVICES).server_reflection_info)
+    reload = ReloadMethods(service, models, edge, clock).handle_reload_config_request if models is not None else None
     return {
         f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict),
         f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify),
@@ -49,6 +55,7 @@ def rpc_table(
         f"/{_PREDICTION.full_name}/MultiInference": UnaryMethod(examples.multi_inference),
         f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
         f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
+        **({f"/{_MODEL.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

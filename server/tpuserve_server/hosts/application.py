@@ -70,6 +70,10 @@ class Application(Protocol):
         """Begin loading models and return at once. Raises when the configuration cannot work at all."""
         ...
 
+    async def failure(self) -> str:
+        """Wait until it is clear that this application will never serve; the reason, for an operator."""
+        ...
+
     def announce(self, listening: Listening) -> None:
         """The ports are open."""
         ...

@@ -100,20 +100,28 @@ class EnvoyEntry:
         )
 
     async def _obey(self, application: Application, channel: Channel, setup: ChildSetup) -> None:
-        """Follow the supervisor until it says drain, or is gone: then drain without it, and leave no Envoy behind."""
-        code = _ORPHANED
-        async for order in channel.messages():
-            if order["type"] == "announce":
-                application.announce(Listening(**order["listening"]))
-            elif order["type"] == "drain":
-                code = 0
-                break
-        if code:
+        """Follow the supervisor until it says drain, or is gone: then drain without it, and leave no Envoy behind.
+
+        An application that will never serve ends at once: there is nothing to drain.
+        """
+        following = asyncio.create_task(_follow(application, channel))
+        failing = asyncio.create_task(application.failure())
+        try:
+            await asyncio.wait({following, failing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            following.cancel()
+            failing.cancel()
+        if not following.done():
+            channel.tell("failed", why=failing.result())
+            await _end(application, channel, 1)
+            return
+        was_told = following.result()
+        if not was_told:
             _log.error("The supervisor is gone: draining, then ending")
         application.drain()
         await asyncio.sleep(setup.options.drain_delay_s)
         await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
-        await _end(application, channel, code)
+        await _end(application, channel, 0 if was_told else _ORPHANED)
 
     async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
         """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`; cut what is left."""
@@ -134,6 +142,16 @@ class EnvoyEntry:
             async with asyncio.timeout(CUT_TIMEOUT_S):
                 await self._in_flight.finish()
                 await until(admin.is_quiet)
+
+
+async def _follow(application: Application, channel: Channel) -> bool:
+    """Until the supervisor says drain; False if it is gone before."""
+    async for order in channel.messages():
+        if order["type"] == "announce":
+            application.announce(Listening(**order["listening"]))
+        elif order["type"] == "drain":
+            return True
+    return False
 
 
 async def _end(application: Application, channel: Channel, code: int) -> None:

@@ -79,7 +79,10 @@ def _complain(error: Exception) -> int:
 
 
 async def _carry(application: Application, options: HostOptions, signals: StopSignals) -> bool:
-    """Open the ports, serve until a signal comes, drain; whether every call was answered in time."""
+    """Open the ports, serve until a signal comes, drain; whether every call was answered in time.
+
+    Raises HostError when the application says that it will never serve: there is nothing to drain then.
+    """
     in_flight = InFlight()
     grpc_server = _GrpcServer(application, options, in_flight)
     rest_server = _RestServer(application.rest, options, in_flight)
@@ -87,10 +90,22 @@ async def _carry(application: Application, options: HostOptions, signals: StopSi
     await rest_server.start()
     tls = options.tls is not None
     application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address, tls))
-    await signals.first()
+    await _signal_or_failure(application, signals)
     application.drain()
     await asyncio.sleep(options.drain_delay_s)
     return await _drain(grpc_server, rest_server, in_flight, options.drain_timeout_s)
+
+
+async def _signal_or_failure(application: Application, signals: StopSignals) -> None:
+    stopping = asyncio.create_task(signals.first())
+    failing = asyncio.create_task(application.failure())
+    try:
+        await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            raise HostError(failing.result())
+    finally:
+        stopping.cancel()
+        failing.cancel()
 
 
 async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> bool:

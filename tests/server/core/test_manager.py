@@ -1,13 +1,14 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from tests.fake_device import FakeServable, RecordingMetrics
-from tpuserve_server.core.errors import FailedPrecondition, Unavailable
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.manager import VersionManager
+from tpuserve_server.core.manager import LoadOptions, VersionManager
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
@@ -19,12 +20,16 @@ class FakeLoader:
 
     faults: dict[int, Exception] = field(default_factory=dict)
     gates: dict[str, threading.Event] = field(default_factory=dict)
+    loads: list[AspiredVersion] = field(default_factory=list)
     unloaded: list[LoadedVersion] = field(default_factory=list)
+    on_load: Callable[[], object] = lambda: None
     unload_fault: Exception | None = None
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
+        self.loads.append(aspired)
         if gate := self.gates.get(aspired.servable.name):
             assert gate.wait(10)
+        self.on_load()
         if fault := self.faults.get(aspired.servable.version):
             raise fault
         return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
@@ -38,11 +43,11 @@ class FakeLoader:
 class House:
     """A manager with its registry, and a way to wait for a state."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: LoadOptions) -> None:
         self.loader = FakeLoader()
         self.metrics = RecordingMetrics()
         self.registry = ModelRegistry(["m", "n"], self.metrics)
-        self.manager = VersionManager(self.registry, self.loader, load_threads=2)
+        self.manager = VersionManager(self.registry, self.loader, SystemClock(), options)
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)
 
@@ -53,6 +58,16 @@ class House:
     def aspire(self, version: int | None, name: str = "m", fingerprint: str = "") -> None:
         wanted = {} if version is None else {version: aspired(name, version, fingerprint)}
         self.manager.aspire(name, wanted)
+
+    def wait_for_note(self, version: int, text: str) -> None:
+        """Until a retry of this version of `m` waits and says `text`."""
+
+        def is_said() -> bool:
+            statuses = {status.servable.version: status for status in self.registry.statuses("m")}
+            return version in statuses and any(text in note for note in statuses[version].notes)
+
+        with self._changed:
+            assert self._changed.wait_for(is_said, 10), self.registry.statuses("m")
 
     def wait_for(self, version: int, state: State, name: str = "m") -> str:
         def find() -> list[str]:
@@ -72,12 +87,17 @@ def aspired(name: str, version: int, fingerprint: str) -> AspiredVersion:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    house = House(getattr(request, "param", LoadOptions(threads=2, max_retries=0)))
     yield house
     for gate in house.loader.gates.values():
         gate.set()
     house.manager.stop()
+
+
+ONE_AT_A_TIME = LoadOptions(threads=1, max_retries=0)
+AGAIN_AT_ONCE = LoadOptions(threads=1, max_retries=2, retry_interval_s=0)
+AGAIN_MUCH_LATER = LoadOptions(threads=1, max_retries=2, retry_interval_s=1e6)
 
 
 def test_the_old_version_leaves_only_after_the_new_one_serves(house: House) -> None:
@@ -127,6 +147,7 @@ def test_one_slow_model_does_not_keep_another_from_loading(house: House) -> None
     assert house.registry.statuses("m")[0].state is State.LOADING
 
 
+@pytest.mark.parametrize("house", [ONE_AT_A_TIME], indirect=True)
 def test_versions_aspired_during_a_load_are_taken_up_after_it(house: House) -> None:
     house.loader.gates["m"] = threading.Event()
     house.aspire(1)
@@ -163,3 +184,133 @@ def test_stop_unloads_everything_and_takes_no_more(house: House) -> None:
         house.registry.acquire(ModelSpec("m"))
     house.aspire(2)
     assert house.registry.statuses("m")[0].state is State.START
+
+
+def test_several_versions_are_served_when_several_are_wanted(house: House) -> None:
+    house.manager.aspire("m", {version: aspired("m", version, "") for version in (1, 2, 3)})
+    for version in (1, 2, 3):
+        house.wait_for(version, State.AVAILABLE)
+    house.manager.aspire("m", {version: aspired("m", version, "") for version in (2, 4)})
+    house.wait_for(4, State.AVAILABLE)
+    house.wait_for(1, State.END)
+    house.wait_for(3, State.END)
+    assert house.registry.is_available(ServableId("m", 2))
+
+
+@pytest.mark.parametrize("house", [AGAIN_AT_ONCE], indirect=True)
+def test_a_failed_load_is_tried_again_and_may_succeed(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("the volume is away")
+    house.loader.on_load = lambda: house.loader.faults.pop(1) if len(house.loader.loads) == 3 else None
+    house.aspire(1)
+    house.wait_for(1, State.AVAILABLE)
+    assert len(house.loader.loads) == 3
+
+
+@pytest.mark.parametrize("house", [AGAIN_AT_ONCE], indirect=True)
+def test_a_load_that_has_failed_often_enough_is_given_up_with_its_error(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("corrupt")
+    house.aspire(1)
+    assert house.wait_for(1, State.END) == "corrupt"
+    assert len(house.loader.loads) == 3
+    house.aspire(1)
+    assert len(house.loader.loads) == 3
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_while_a_retry_waits_status_says_why_and_other_versions_load(house: House) -> None:
+    house.loader.faults[2] = FailedPrecondition("corrupt")
+    wanted = {version: aspired("m", version, "") for version in (1, 2)}
+    house.manager.aspire("m", wanted)
+    house.wait_for(1, State.AVAILABLE)
+    house.aspire(1, "n")
+    house.wait_for(1, State.AVAILABLE, "n")
+    failing = house.registry.statuses("m")[0]
+    assert (failing.state, failing.error) == (State.LOADING, "")
+    assert failing.notes == ("load 1 of 3 failed: corrupt; next in 1e+06 s",)
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_retry_that_waits_is_cancelled_at_once_when_nobody_wants_it(house: House) -> None:
+    house.loader.faults[2] = FailedPrecondition("corrupt")
+    house.aspire(2)
+    house.wait_for_note(2, "corrupt")
+    house.aspire(1)
+    assert house.wait_for(2, State.END) == "corrupt"
+    house.wait_for(1, State.AVAILABLE)
+    # Wanted again it gets all its tries again.
+    house.aspire(2)
+    house.wait_for_note(2, "load 1 of 3")
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_retry_does_not_wait_once_the_contents_have_changed(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("half copied")
+    house.aspire(1, fingerprint="half")
+    house.wait_for_note(1, "half copied")
+    del house.loader.faults[1]
+    house.aspire(1, fingerprint="whole")
+    house.wait_for(1, State.AVAILABLE)
+    assert [load.fingerprint for load in house.loader.loads] == ["half", "whole"]
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_load_given_up_while_it_waits_for_a_thread_ends_as_cancelled(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("half copied")
+    house.aspire(1, fingerprint="half")
+    house.wait_for_note(1, "half copied")
+    house.loader.gates["n"] = threading.Event()
+    house.aspire(7, "n")
+    house.wait_for(7, State.LOADING, "n")
+    house.aspire(1, fingerprint="whole")
+    house.aspire(None)
+    house.loader.gates["n"].set()
+    assert "no longer wanted" in house.wait_for(1, State.END)
+    assert len(house.loader.loads) == 2
+
+
+def test_a_version_that_is_wanted_again_while_it_leaves_comes_back(house: House) -> None:
+    house.aspire(1)
+    house.wait_for(1, State.AVAILABLE)
+    with house.registry.acquire(ModelSpec("m")):
+        house.aspire(None)
+        house.wait_for(1, State.UNLOADING)
+        house.aspire(1)
+    house.wait_for(1, State.AVAILABLE)
+    assert len(house.loader.loads) == 2
+
+
+def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -> None:
+    house.aspire(1, "m")
+    house.aspire(1, "n")
+    house.wait_for(1, State.AVAILABLE, "m")
+    house.wait_for(1, State.AVAILABLE, "n")
+    with house.registry.acquire(ModelSpec("m")):
+        house.aspire(None, "m")
+        house.aspire(None, "n")
+        house.wait_for(1, State.END, "n")
+        assert house.registry.statuses("m")[0].state is State.UNLOADING
+    house.wait_for(1, State.END, "m")
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_model_taken_away_is_unloaded_and_its_retries_end(house: House) -> None:
+    house.loader.faults[2] = FailedPrecondition("corrupt")
+    house.manager.aspire("m", {version: aspired("m", version, "") for version in (1, 2)})
+    house.wait_for_note(2, "corrupt")
+    house.wait_for(1, State.AVAILABLE)
+    house.manager.configure(["n"])
+    house.wait_for(1, State.END)
+    house.wait_for(2, State.END)
+    house.aspire(1)
+    assert all(status.state is State.END for status in house.registry.statuses("m"))
+    with pytest.raises(NotFound):
+        house.registry.acquire(ModelSpec("m"))
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_stop_does_not_wait_for_retries(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("corrupt")
+    house.aspire(1)
+    house.wait_for_note(1, "corrupt")
+    house.manager.stop()
+    assert len(house.loader.loads) == 1

@@ -97,6 +97,7 @@ def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: Mod
 
     def unload() -> None:
         registry.unloading(ServableId("m", 1))
+        registry.wait_idle(ServableId("m", 1))
         done.set()
 
     thread = threading.Thread(target=unload)
@@ -113,6 +114,7 @@ def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: Mod
         pass
     thread.join(10)
     assert done.is_set()
+    registry.aspire("m", {})
     registry.ended(ServableId("m", 1))
     assert registry.statuses("m")[0].state is State.END
 
@@ -136,6 +138,7 @@ def test_a_version_that_never_started_is_forgotten_when_no_longer_wanted(registr
 def test_status_does_not_grow_for_ever(registry: ModelRegistry) -> None:
     for version in range(1, 101):
         bring_up(registry, version)
+        registry.aspire("m", {})
         registry.unloading(ServableId("m", version))
         registry.ended(ServableId("m", version))
     registry.aspire("m", {})
@@ -163,7 +166,7 @@ def test_a_listener_that_fails_stops_neither_the_version_nor_the_others(registry
     registry.subscribe(lambda: heard.append("change"))
     bring_up(registry, 1)
     assert heard == ["change", "change"]
-    assert registry.missing() == []
+    assert registry.why_not_ready() == ""
 
 
 def test_a_version_forgotten_before_its_load_began_is_not_loaded(registry: ModelRegistry) -> None:
@@ -173,7 +176,7 @@ def test_a_version_forgotten_before_its_load_began_is_not_loaded(registry: Model
 
 
 def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:
-    assert registry.missing() == ["m"]
+    assert registry.why_not_ready() == "no version available of: m"
     bring_up(registry, 1)
-    assert registry.missing() == []
-    assert registry.model_names() == ["m"]
+    assert registry.why_not_ready() == ""
+    assert registry.model_names() == ("m",)

@@ -41,6 +41,7 @@ class EchoApplication:
         if fifo := os.environ.get("ECHO_LOADS"):
             Path(fifo).read_text()
         self._gate = asyncio.Event()
+        self._doomed = asyncio.Event()
         self.answered = 0
         self.rpc: RpcTable = {
             "/echo.Echo/Unary": UnaryMethod(self.unary),
@@ -50,6 +51,7 @@ class EchoApplication:
             "/echo.Echo/Context": UnaryMethod(self.context),
             "/echo.Echo/Environment": UnaryMethod(self.environment),
             "/echo.Echo/Fail": UnaryMethod(self.fail),
+            "/echo.Echo/Doom": UnaryMethod(self.doom),
             "/echo.Echo/Count": StreamMethod(self.count),
             "/echo.Echo/Each": StreamMethod(self.each),
             "/echo.Echo/Watch": StreamMethod(self.watch),
@@ -60,6 +62,10 @@ class EchoApplication:
         say("start")
         if port := os.environ.get("ECHO_TAKES_PORT"):
             self._taken = socket.create_server(("127.0.0.1", int(port)))
+
+    async def failure(self) -> str:
+        await self._doomed.wait()
+        return "There will never be an echo."
 
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
@@ -75,6 +81,10 @@ class EchoApplication:
             await asyncio.to_thread(threading.Event().wait)
         if os.environ.get("ECHO_CANNOT_STOP"):
             raise ZeroDivisionError("a bug in stop")
+
+    async def doom(self, request: bytes, _context: CallContext) -> bytes:
+        self._doomed.set()
+        return request
 
     async def unary(self, request: bytes, _context: CallContext) -> bytes:
         self.answered += 1

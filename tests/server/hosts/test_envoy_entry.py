@@ -30,6 +30,7 @@ class Recorded:
     def __init__(self, start_error: Exception | None = None, stop_error: Exception | None = None) -> None:
         self.told: list[object] = []
         self.gate = asyncio.Event()
+        self.doomed = asyncio.Event()
         self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo), "/a.A/Held": UnaryMethod(self.held)}
         self._start_error = start_error
         self._stop_error = stop_error
@@ -38,6 +39,10 @@ class Recorded:
         self.told.append("start")
         if self._start_error is not None:
             raise self._start_error
+
+    async def failure(self) -> str:
+        await self.doomed.wait()
+        return "Nothing will ever be served."
 
     def announce(self, listening: Listening) -> None:
         self.told.append(listening)
@@ -179,6 +184,14 @@ async def test_lost_supervisor_drains_and_ends(hosted: Hosted, caplog: pytest.Lo
     assert await hosted.exit_code == 1
     assert hosted.application.told == ["start", "drain", "stop"]
     assert "The supervisor is gone" in caplog.text
+
+
+async def test_application_that_will_never_serve_ends_undrained_and_says_why(hosted: Hosted) -> None:
+    hosted.application.doomed.set()
+    assert await anext(hosted.heard) == {"type": "failed", "why": "Nothing will ever be served."}
+    assert await anext(hosted.heard, None) is None
+    assert await hosted.exit_code == 1
+    assert hosted.application.told == ["start", "stop"]
 
 
 async def test_call_that_never_ends_is_cut(

@@ -1,6 +1,7 @@
 """How hosts start, drain and end: signals, failures, orphans. On both hosts where both can."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -243,6 +244,16 @@ def test_application_that_cannot_start_is_said_in_one_line(backend: str) -> None
     )
     assert host.exit_code() == 1
     assert host.errors[-1] == "tpuserve: There is nothing to echo.\n"
+
+
+def test_application_that_will_never_serve_ends_the_host_in_order(backend: str) -> None:
+    with running(backend) as host:
+        with grpc.insecure_channel(host.grpc) as channel, contextlib.suppress(grpc.RpcError):
+            # Its answer may come or not: the host ends meanwhile.
+            unary(channel, "Doom")(b"", timeout=10)
+        host.wait_for("stop")
+        assert host.exit_code() == 1
+        assert host.errors[-1] == "tpuserve: There will never be an echo.\n"
 
 
 def test_nothing_is_left_behind_in_the_temporary_folder(backend: str, tmp_path: Path) -> None:

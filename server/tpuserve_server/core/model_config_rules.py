@@ -1,0 +1,46 @@
+"""What a list of model configurations must obey, in upstream's order and words (model_servers/server_core.cc)."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, ModelConfig
+
+# A URI with a scheme and a host, such as gs://bucket/model (tsl/platform/path.cc, ParseURI).
+_URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
+
+
+def check_list(configs: Sequence[ModelConfig]) -> None:
+    """Names are unique and base paths absolute.
+
+    Raises:
+        InvalidArgument: naming the first that is not.
+    """
+    names: set[str] = set()
+    for config in configs:
+        if config.name in names:
+            raise InvalidArgument(f"Illegal to list model {config.name} multiple times in config list")
+        names.add(config.name)
+    for config in configs:
+        if not (config.base_path.startswith("/") or _URI.match(config.base_path)):
+            raise InvalidArgument(
+                f"Expected model {config.name} to have an absolute path or URI; got base_path()={config.base_path}"
+            )
+
+
+def check_same_platforms(configs: Sequence[ModelConfig], before: Mapping[str, ModelConfig]) -> None:
+    """No model changes its platform while it stays configured. Raises InvalidArgument."""
+    for config in configs:
+        old = before.get(config.name)
+        if old is not None and config.platform != old.platform:
+            raise InvalidArgument(
+                f"Illegal to change a model's platform. For model {config.name} platform was {old.platform} and new "
+                f"platform requested is {config.platform}"
+            )
+
+
+def check_platforms(configs: Sequence[ModelConfig]) -> None:
+    """Every platform is one that there is. Raises InvalidArgument."""
+    for config in configs:
+        if config.platform != TENSORFLOW_PLATFORM:
+            raise InvalidArgument(f"Model {config.name} requests unsupported platform {config.platform}")

@@ -1,0 +1,148 @@
+"""What the registry knows of one model and its versions. Plain records: the registry's lock guards all of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.types import AspiredVersion, ServableId, State, VersionStatus
+
+# Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
+_MAX_ENDED = 32
+_ON_THE_WAY = {State.START, State.LOADING, State.UNLOADING}
+
+
+@dataclass(slots=True, eq=False)
+class VersionRecord:
+    """One version. `waits` says why a load that has failed will be tried again, while that lies ahead."""
+
+    aspired: AspiredVersion
+    is_aspired: bool = True
+    state: State = State.START
+    error: ServingError | None = None
+    loaded: LoadedVersion | None = None
+    handles: int = 0
+    waits: str = ""
+
+    def status(self) -> VersionStatus:
+        """As clients see it."""
+        notes = self.loaded.notes if self.loaded else (self.waits,) if self.waits else ()
+        return VersionStatus(
+            servable=self.aspired.servable,
+            state=self.state,
+            error=self.error.message if self.error else "",
+            error_code=self.error.code if self.error else 0,
+            notes=notes,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class ModelRecord:
+    """One model.
+
+    `is_configured` is False once it was taken away, while versions of it are on their way out or still in its status.
+    `is_awaited`: the server is not ready without it. `wanted` is what the source has said last; None before it has.
+    `labels` are those that requests may use, `pending` those that take effect when their version is AVAILABLE.
+    """
+
+    is_awaited: bool = False
+    is_configured: bool = True
+    versions: dict[int, VersionRecord] = field(default_factory=dict)
+    latest: VersionRecord | None = None
+    wanted: Mapping[int, AspiredVersion] | None = None
+    labels: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
+
+    def aspire(self, wanted: Mapping[int, AspiredVersion]) -> None:
+        """Take over which versions ought to be served, and forget what has ended long ago."""
+        for number, version in list(self.versions.items()):
+            if number not in wanted and version.state is State.START:
+                del self.versions[number]
+            elif number in wanted:
+                self._want_again(number, version, wanted[number])
+            else:
+                version.is_aspired = False
+        for number in wanted.keys() - self.versions.keys():
+            self.versions[number] = VersionRecord(wanted[number])
+        self.wanted = wanted
+        self._forget_old()
+
+    def remove(self) -> None:
+        """No longer configured: nothing of it is wanted, and it has no labels."""
+        self.aspire({})
+        self.is_configured = self.is_awaited = False
+        self.wanted = None
+        self.labels.clear()
+        self.pending.clear()
+
+    def assign_labels(self, labels: Mapping[str, int], *, even_if_unavailable: bool) -> None:
+        """Replace all labels. One whose version is not AVAILABLE waits for it, and stands until then where it stood.
+
+        With `even_if_unavailable` one that stands for nothing yet does not wait.
+        """
+        before = self.labels
+        self.pending = {
+            label: number
+            for label, number in labels.items()
+            if not self.is_available(number) and not (even_if_unavailable and before.get(label, number) == number)
+        }
+        self.labels = {label: number for label, number in labels.items() if label not in self.pending}
+        self.labels.update((label, before[label]) for label in self.pending.keys() & before.keys())
+
+    def settle(self, *, is_closing: bool) -> None:
+        """After a change of state: the latest version, labels that waited, and versions to begin anew."""
+        serving = [number for number, version in self.versions.items() if version.state is State.AVAILABLE]
+        self.latest = self.versions[max(serving)] if serving else None
+        for label in [label for label, number in self.pending.items() if number in serving]:
+            self.labels[label] = self.pending.pop(label)
+        for number, version in self.versions.items():
+            # Wanted again while it was being unloaded.
+            if version.is_aspired and version.state is State.END and version.error is None and not is_closing:
+                self.versions[number] = VersionRecord(version.aspired)
+
+    def find(self, number: int | None) -> VersionRecord | None:
+        """The version with this number, in whatever state; for None the latest that is AVAILABLE."""
+        return self.latest if number is None else self.versions.get(number)
+
+    def is_available(self, number: int) -> bool:
+        """Whether requests for this version are answered."""
+        return number in self.versions and self.versions[number].state is State.AVAILABLE
+
+    def is_on_its_way(self) -> bool:
+        """Whether asking again later may help: nothing has been found yet, or something is being loaded."""
+        states = {version.state for version in self.versions.values()}
+        return self.is_configured and (
+            not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
+        )
+
+    def has_failed(self) -> bool:
+        """Whether all that was to be served has ended with an error, and nothing is served."""
+        wanted = [version for version in self.versions.values() if version.is_aspired]
+        return self.latest is None and bool(wanted) and all(version.state is State.END for version in wanted)
+
+    def failures(self) -> list[tuple[ServableId, ServingError]]:
+        """The versions that are wanted and have ended with an error, lowest first."""
+        wanted = [self.versions[number] for number in sorted(self.versions) if self.versions[number].is_aspired]
+        return [(version.aspired.servable, version.error) for version in wanted if version.error is not None]
+
+    def describe(self) -> str:
+        """The versions and their states, for people."""
+        if not self.versions:
+            return "no version directory found"
+        versions = sorted(self.versions.items())
+        return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
+
+    def _want_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
+        was_aspired, known.is_aspired = known.is_aspired, True
+        if known.state is State.START or known.waits:
+            known.aspired = wanted
+        # One that failed may have been mended since; one that was given up because nobody wanted it is wanted now.
+        elif known.state is State.END and (not was_aspired or known.aspired.fingerprint != wanted.fingerprint):
+            self.versions[number] = VersionRecord(wanted)
+
+    def _forget_old(self) -> None:
+        ended = sorted(
+            n for n, version in self.versions.items() if version.state is State.END and not version.is_aspired
+        )
+        for number in ended[:-_MAX_ENDED]:
+            del self.versions[number]

@@ -1,0 +1,63 @@
+"""RetryTimer: says when a version that failed to load is due for another try."""
+
+import threading
+from collections.abc import Callable
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.types import ServableId
+
+
+class RetryTimer:
+    """One thread, begun by the first `set`, that calls `on_due` for each version whose time has come.
+
+    `_due_s` and `_stopping` are guarded by `_changed`. `on_due` is called without the lock and must not block.
+    """
+
+    def __init__(self, clock: Clock, on_due: Callable[[ServableId], None]) -> None:
+        """Nothing is due yet."""
+        self._clock = clock
+        self._on_due = on_due
+        self._changed = threading.Condition()
+        self._due_s: dict[ServableId, float] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="load-retries")
+
+    def set(self, servable_id: ServableId, delay_s: float) -> None:
+        """Call for this version once, `delay_s` seconds from now."""
+        with self._changed:
+            if self._stopping:
+                return
+            self._due_s[servable_id] = self._clock.monotonic_s() + delay_s
+            if self._thread.ident is None:
+                self._thread.start()
+            self._changed.notify()
+
+    def cancel(self, servable_id: ServableId) -> None:
+        """Do not call for it. A call that is on its way already may still come."""
+        with self._changed:
+            self._due_s.pop(servable_id, None)
+
+    def stop(self) -> None:
+        """Call for nothing more, and join the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (servable_id := self._next()) is not None:
+            self._on_due(servable_id)
+
+    def _next(self) -> ServableId | None:
+        """Wait for the next one that is due; None when stopped."""
+        with self._changed:
+            while not self._stopping:
+                now_s = self._clock.monotonic_s()
+                first = min(self._due_s, key=self._due_s.__getitem__, default=None)
+                if first is not None and self._due_s[first] <= now_s:
+                    del self._due_s[first]
+                    return first
+                wait_s = None if first is None else self._due_s[first] - now_s
+                self._changed.wait(wait_s if wait_s is None else min(wait_s, threading.TIMEOUT_MAX))
+            return None

@@ -1,0 +1,46 @@
+"""tensorflow.serving.ModelService: HandleReloadConfigRequest."""
+
+import asyncio
+
+from tpuserve_server.core.change_event import wait_until
+from tpuserve_server.core.configured_models import ConfiguredModels
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.transition import Transition
+from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.reload import RELOADED, decode_reload_request
+
+# How long before a caller's deadline a reload stops to wait, so that what it says still arrives.
+_FAREWELL_S = 0.2
+
+
+class ReloadMethods:
+    """The method as bytes in, bytes out. It raises ServingErrors."""
+
+    def __init__(self, service: InferenceService, models: ConfiguredModels, edge: Edge, clock: Clock) -> None:
+        """Change `models`; `service` tells when something changed."""
+        self._service = service
+        self._models = models
+        self._edge = edge
+        self._clock = clock
+
+    async def handle_reload_config_request(self, body: bytes, context: CallContext) -> bytes:
+        """HandleReloadConfigRequest: answers when new models serve and labels stand, or at the caller's deadline.
+
+        As upstream, an error is the call's status; a client sees no message beside it.
+        """
+        with self._edge.request("HandleReloadConfigRequest", context.deadline):
+            configs = decode_reload_request(body)
+            # It looks at base paths, which may lie far away.
+            transition = await asyncio.to_thread(self._models.begin, configs)
+            await self._settle(transition, context.deadline)
+            return RELOADED
+
+    async def _settle(self, transition: Transition, deadline: Deadline) -> None:
+        remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
+        try:
+            async with asyncio.timeout(remaining_s if deadline.is_finite else None):
+                await wait_until(self._service.subscribe, transition.is_settled)
+        except TimeoutError:
+            raise transition.too_late() from None
