@@ -124,7 +124,7 @@ def test_a_message_of_several_lines_reaches_the_official_stub(stub: Any) -> None
     spec = {"name": "m", "signature_name": "odd_regression"}
     with pytest.raises(grpc.RpcError) as caught:
         stub.Regress(regression_pb2.RegressionRequest(model_spec=spec, input=INPUT), timeout=30)
-    message = caught.value.details()
+    message = caught.value.details() or ""
     assert message.startswith("No regression outputs found in SignatureDef: inputs {\n")
     assert f'method_name: "{REGRESS}"' in message
 

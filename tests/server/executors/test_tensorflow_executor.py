@@ -104,6 +104,15 @@ def test_what_the_model_refuses_is_the_callers_fault_in_one_line(tmp_path: Path)
     servable.close()
 
 
+def test_a_refusal_that_quotes_bytes_is_the_callers_fault_too(tmp_path: Path) -> None:
+    def parse(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.io.parse_example(inputs, {"x": tf.io.FixedLenFeature([], tf.float32)})["x"]}
+
+    servable = load(save_function(tmp_path / "1", parse, tf.TensorSpec([None], tf.string, "inputs")))
+    with pytest.raises(InvalidArgument, match="Could not parse example input, value: '\ufffd\ufffd'"):
+        run(servable, {"inputs": np.array([b"\xff\xff"], object)}, "y")
+
+
 def test_callables_of_many_output_sets_do_not_pile_up(tmp_path: Path) -> None:
     def many(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {f"y{index}": x + float(index) for index in range(70)}
