@@ -5,10 +5,12 @@ import os
 from collections.abc import Sequence
 
 from fastapi import FastAPI
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from tpuserve_server.banner import print_banner
 from tpuserve_server.config.model_server_config import read_model_configs
 from tpuserve_server.config.monitoring_config import read_metrics_path
+from tpuserve_server.config.text_format import read
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import SystemClock
@@ -22,7 +24,8 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
@@ -130,10 +133,14 @@ def _executor(settings: Settings) -> Executor:
 
 
 def _tensorflow_options(settings: Settings) -> TensorFlowOptions:
+    file = settings.tensorflow_session_config_file
     return TensorFlowOptions(
-        intra_op_parallelism=settings.tensorflow_intra_op_parallelism,
-        inter_op_parallelism=settings.tensorflow_inter_op_parallelism,
+        tags=settings.saved_model_tags,
+        intra_op_parallelism=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism,
+        inter_op_parallelism=settings.tensorflow_session_parallelism or settings.tensorflow_inter_op_parallelism,
         bfloat16_kernels=settings.bfloat16_kernels,
+        mixed_precision=settings.mixed_precision,
+        session_config=read(file, ConfigProto()) if file else None,
     )
 
 

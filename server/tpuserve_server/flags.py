@@ -74,7 +74,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "Operations at the same time; 0: one after the other, in the batch's thread.",
         ),
         Flag("tensorflow_session_config_file", "A file with TensorFlow's ConfigProto; the flags above go over it."),
-        Flag("mixed_precision", "Mode of TensorFlow's automatic mixed precision."),
+        Flag("mixed_precision", "bfloat16: TensorFlow's automatic mixed precision for every model, checked or not."),
         Flag("xla_cpu_compilation_enabled", "Compile graphs that ask for it with XLA on the CPU."),
         Flag("bfloat16_kernels", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them."),
         Flag("num_tflite_pools", "Threads that a TensorFlow Lite model runs on; 0: as many as cores."),

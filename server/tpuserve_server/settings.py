@@ -90,7 +90,7 @@ class Settings(BaseModel):
     tensorflow_intra_op_parallelism: int = Field(default=0, ge=0)
     tensorflow_inter_op_parallelism: int = Field(default=0, ge=0)
     tensorflow_session_config_file: FilePath = None
-    mixed_precision: str = ""
+    mixed_precision: Literal["", "bfloat16"] = ""
     xla_cpu_compilation_enabled: bool = False
     bfloat16_kernels: bool = True
     # 0: as many as cores.

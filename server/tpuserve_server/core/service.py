@@ -21,7 +21,14 @@ from tpuserve_server.core.types import (
     Tensors,
     VersionStatus,
 )
-from tpuserve_server.core.validation import check_inputs, choose_outputs, count_rows, describe_shapes, matches_shapes
+from tpuserve_server.core.validation import (
+    check_inputs,
+    choose_outputs,
+    count_rows,
+    describe_shapes,
+    matches_shapes,
+    with_defaults,
+)
 
 # How much too soon an event loop's timer may fire; uvloop's counts in milliseconds.
 _EARLY_TIMER_S = 0.002
@@ -70,12 +77,14 @@ class HeldModel:
         matches = check_inputs(handle.servable_id, signature, inputs)
         outputs = choose_outputs(signature, output_filter)
         # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
-        # So is an empty batch, which has no row to pad with.
-        rows = count_rows(inputs) if matches and handle.loaded.batcher.batches(signature.name) else 0
+        # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
+        complete = len(inputs) == len(signature.inputs)
+        batches = matches and complete and handle.loaded.batcher.batches(signature.name)
+        rows = count_rows(inputs) if batches else 0
         return Task(
             signature_name=signature.name,
             output_names=outputs,
-            inputs=inputs,
+            inputs=inputs if complete else with_defaults(signature, inputs),
             rows=rows or 1,
             deadline=deadline,
             future=asyncio.get_running_loop().create_future(),

@@ -76,12 +76,13 @@ _APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A callable part of a model: named inputs to named outputs."""
+    """A callable part of a model: named inputs to named outputs. An input with a default may be left out."""
 
     name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     method_name: str = ""
+    defaults: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def api(self) -> str:

@@ -7,19 +7,27 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, Te
 
 
 def check_names(signature: Signature, inputs: Tensors) -> None:
-    """Every input of the signature, and no other.
+    """Every input of the signature but those with a default, and no other.
 
     Raises:
         InvalidArgument: with TensorFlow Serving's wording (servables/tensorflow/predict_util.cc).
     """
     if inputs.keys() == signature.inputs.keys():
         return
-    extra = _braces(inputs.keys() - signature.inputs.keys())
-    missing = _braces(signature.inputs.keys() - inputs.keys())
-    raise InvalidArgument(
-        f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} len({_braces(inputs)}) != "
-        f"len({_braces(signature.inputs)}). Sent extra: {extra}. Missing but required: {missing}."
-    )
+    missing = signature.inputs.keys() - inputs.keys()
+    extra = inputs.keys() - signature.inputs.keys()
+    if extra or not missing <= signature.defaults.keys():
+        raise InvalidArgument(
+            f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} len({_braces(inputs)}) != "
+            f"len({_braces(signature.inputs)}). Sent extra: {_braces(extra)}. Missing but required: "
+            f"{_braces(missing - signature.defaults.keys())}."
+        )
+
+
+def with_defaults(signature: Signature, inputs: Tensors) -> Tensors:
+    """`inputs` that `check_names` has passed, and the signature's defaults for what they lack."""
+    lacking = signature.inputs.keys() - inputs.keys()
+    return {**inputs, **{name: signature.defaults[name] for name in lacking}}
 
 
 def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors) -> bool:

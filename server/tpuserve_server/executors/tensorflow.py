@@ -1,89 +1,69 @@
-"""Runs SavedModels with TensorFlow on the CPU, through a v1 session.
+"""Runs SavedModels with TensorFlow on the CPU, through a session.
 
 A session, because it loads all that TensorFlow Serving loads (`tf.saved_model.load` refuses some of its own test
 models) and accepts the feeds it accepts; its callable also costs less than a signature's ConcreteFunction.
 """
 
+import ctypes
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import config_pb2
 
+from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.servable import InFlight
-from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, TensorSpec
-
-SERVE_TAGS = (tf.saved_model.SERVING,)
-
-# RunOptions.inter_op_thread_pool: run operations in the thread that calls, which is the batcher's device thread.
-_IN_CALLERS_THREAD = -1
+from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.meta_graph import parse_signatures, restores_variables
+from tpuserve_server.executors.saved_session import SavedSession, SessionCallable, start_thread_pools
+from tpuserve_server.executors.session_config import (
+    TensorFlowOptions,
+    cpu_has_bfloat16,
+    run_options,
+    session_config,
+)
 
 # Callables kept for each servable: one for each signature and set of outputs that clients ask for.
 _MAX_CALLABLES = 64
-
-_Callable: TypeAlias = Callable[..., list[Array]]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorFlowOptions:
-    """Threads of one operation, 0 for as many as cores; operations at a time, 0 for one, in the caller's thread."""
-
-    intra_op_parallelism: int = 0
-    inter_op_parallelism: int = 0
-    bfloat16_kernels: bool = True
 
 
 class TensorFlowExecutor:
     """Loads SavedModels onto the CPU. Safe to use from several loading threads."""
 
     def __init__(self, options: TensorFlowOptions) -> None:
-        """Nothing is loaded yet."""
+        """Start TensorFlow's threads; nothing is loaded yet."""
         self._options = options
         self._has_bfloat16 = options.bfloat16_kernels and cpu_has_bfloat16(Path("/proc/cpuinfo"))
+        start_thread_pools(session_config(options, bfloat16=False))
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> "TensorFlowServable":
-        """Load the SavedModel in `path`, tag `serve`; slow.
+        """Load the SavedModel in `path` in the background; slow.
 
         Raises:
             ServingError: it is no SavedModel, or TensorFlow cannot restore it. The message holds no path.
         """
-        bfloat16 = allow_bfloat16 and self._has_bfloat16
-        session = tf.compat.v1.Session(graph=tf.Graph(), config=self._session_config(bfloat16=bfloat16))
-        try:
-            with session.graph.as_default():
-                meta_graph = tf.compat.v1.saved_model.load(session, SERVE_TAGS, str(path))
-            signatures = read_signatures(meta_graph)
-        except (tf.errors.OpError, RuntimeError, OSError, ValueError, TypeError, DecodeError) as error:
-            session.close()
-            raise _load_error(error, path) from error
-        return TensorFlowServable(
-            servable_id,
-            session,
-            signatures,
-            inter_op_pool=self._options.inter_op_parallelism > 0,
-            bfloat16=bfloat16,
+        return run_in_background(
+            lambda: self._load(servable_id, path, bfloat16=allow_bfloat16 and self._has_bfloat16), "load-tensorflow"
         )
 
-    def _session_config(self, *, bfloat16: bool) -> config_pb2.ConfigProto:
-        config = config_pb2.ConfigProto(
-            intra_op_parallelism_threads=self._options.intra_op_parallelism,
-            inter_op_parallelism_threads=self._options.inter_op_parallelism,
-            # A GPU that is there is not this executor's: TensorFlow would take all of its memory.
-            device_count={"GPU": 0},
-            # Threads of its own would outlive no session, but each session would bring as many as there are cores.
-            use_per_session_threads=False,
-        )
-        if bfloat16:
-            rewrites = config.graph_options.rewrite_options
-            rewrites.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
-        return config
+    def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool) -> "TensorFlowServable":
+        config = session_config(self._options, bfloat16=bfloat16)
+        try:
+            session = SavedSession(path, self._options.tags, config)
+        except ServingError as error:
+            raise _load_error(error, path) from error
+        try:
+            signatures = _read(session.take_meta_graph(), path)
+        except (ServingError, ValueError, TypeError, DecodeError) as error:
+            session.close()
+            raise _load_error(InvalidArgument(str(error)), path) from error
+        uses_bfloat16 = bfloat16 or bool(self._options.mixed_precision)
+        return TensorFlowServable(servable_id, session, signatures, run_options(config), bfloat16=uses_bfloat16)
 
 
 class TensorFlowServable:
@@ -92,21 +72,21 @@ class TensorFlowServable:
     def __init__(
         self,
         servable_id: ServableId,
-        session: tf.compat.v1.Session,
+        session: SavedSession,
         signatures: Mapping[str, Signature],
+        options: config_pb2.RunOptions,
         *,
-        inter_op_pool: bool,
         bfloat16: bool,
     ) -> None:
-        """Own `session` until `close`. Without `inter_op_pool` operations run one by one in the dispatching thread."""
+        """Own `session` until `close`; every run is made with `options`."""
         self._id = servable_id
         self._session = session
         self._signatures = signatures
-        self._run_options = config_pb2.RunOptions(inter_op_thread_pool=0 if inter_op_pool else _IN_CALLERS_THREAD)
+        self._run_options = options
         self._bfloat16 = bfloat16
         # Guards the callables, which several device threads may ask for.
         self._lock = threading.Lock()
-        self._callables: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
+        self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -126,9 +106,9 @@ class TensorFlowServable:
             ServingError: with TensorFlow's code, and the first line of its message.
         """
         signature = self._signatures[signature_name]
-        feeds = [inputs[name] for name in signature.inputs]
+        feeds = tuple([inputs[name] for name in signature.inputs])
         try:
-            fetched = self._callable(signature, tuple(output_names))(*feeds)
+            fetched = self._callable(signature, tuple(output_names))(feeds)
         except tf.errors.OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
         except UnicodeDecodeError as error:
@@ -139,16 +119,20 @@ class TensorFlowServable:
         return _Done(dict(zip(output_names, fetched, strict=True)))
 
     def close(self) -> None:
-        """Close the session and let go of its graph and callables."""
+        """Close the session, and give what it took back to the system."""
         self._callables.clear()
-        self._session.close()
+        run_in_background(self._release, "unload-tensorflow")
 
-    def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> _Callable:
+    def _release(self) -> None:
+        self._session.close()
+        trim_memory()
+
+    def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
         # The callable itself may be called by several threads at once: DirectSession keeps each call's state apart.
         with self._lock:
             return self._find_callable(signature, output_names)
 
-    def _find_callable(self, signature: Signature, output_names: tuple[str, ...]) -> _Callable:
+    def _find_callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
         key = (signature.name, output_names)
         found = self._callables.get(key)
         if found is not None:
@@ -161,8 +145,7 @@ class TensorFlowServable:
                 fetch=[signature.outputs[name].graph_name for name in output_names],
                 run_options=self._run_options,
             )
-            # Not Session.run or make_callable: they check feeds against static shapes, as TensorFlow Serving does not.
-            found = self._callables[key] = self._session._make_callable_from_options(options)
+            found = self._callables[key] = self._session.make_callable(options)
         return found
 
 
@@ -176,42 +159,23 @@ class _Done:
         return self.outputs
 
 
-def read_signatures(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:
-    """The signatures of a MetaGraphDef that can be called: initialisers and other bookkeeping left out."""
-    return {
-        name: Signature(
-            name=name,
-            inputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.inputs.items())},
-            outputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.outputs.items())},
-            method_name=definition.method_name,
-        )
-        for name, definition in sorted(meta_graph.signature_def.items())
-        if not name.startswith("__saved_model_")
-    }
+def trim_memory() -> None:
+    """Hand freed memory back to the system, where the C library keeps it for later (glibc does)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
-def cpu_has_bfloat16(cpuinfo: Path) -> bool:
-    """Whether the CPU multiplies bfloat16 itself (AVX512_BF16, AMX_BF16, Arm's BF16). False where nobody can say."""
-    try:
-        words = set(cpuinfo.read_text().split())
-    except OSError:
-        return False
-    return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
+def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
+    """The signatures; InvalidArgument where TensorFlow's loader has passed over missing weights without a word."""
+    if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
+        raise InvalidArgument("it has variables, but no variables/variables.index to restore them from")
+    return parse_signatures(meta_graph)
 
 
-def _tensor_spec(alias: str, info: meta_graph_pb2.TensorInfo) -> TensorSpec:
-    # A string tensor arrives and leaves as an array of bytes objects.
-    dtype: np.dtype[Any] = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
-    shape = info.tensor_shape
-    dims = None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
-    return TensorSpec(alias, dtype, dims, graph_name=info.name)
-
-
-def _load_error(error: Exception, path: Path) -> ServingError:
-    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    code = error.error_code if isinstance(error, tf.errors.OpError) else InvalidArgument.code
-    described = _first_line(message).replace(str(path), "the version directory")
-    return error_for_code(code, f"TensorFlow cannot load the SavedModel: {described}")
+def _load_error(error: ServingError, path: Path) -> ServingError:
+    described = _first_line(error.message).replace(str(path), "the version directory")
+    return error_for_code(error.code, f"TensorFlow cannot load the SavedModel: {described}")
 
 
 def _first_line(message: str) -> str:

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, TensorSpec
-from tpuserve_server.executors.tensorflow import read_signatures
+from tpuserve_server.executors.meta_graph import read_signatures
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching import Batcher
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import WaitingClock
@@ -103,7 +104,8 @@ class VersionLoader:
         if not self._options.warmup.enabled:
             return 0
         started_s = self._clock.monotonic_s()
-        count = warm_up(servable, path, batching, self._options.warmup)
+        # Not the batcher, too: its threads would inherit the niceness.
+        count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup), "warm-up")
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
         _log.info(

@@ -11,7 +11,7 @@ from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.padding import choose_bucket, split_rows
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.core.validation import count_rows, matches_shapes
+from tpuserve_server.core.validation import count_rows, matches_shapes, with_defaults
 from tpuserve_server.versions.warmup_records import RECORDS_PATH, RecordedRun, decode_record, read_records
 from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
 
@@ -52,7 +52,7 @@ def warm_up(
         except ServingError as error:
             raise type(error)(f"Warm-up record {records} in {RECORDS_PATH}: {error.message}") from error
         for run in recorded:
-            samples.setdefault(run.signature.name, run.inputs)
+            samples.setdefault(run.signature.name, with_defaults(run.signature, run.inputs))
         records += 1
     for name, sizes in batching.items():
         signature = servable.signatures[name]
@@ -65,8 +65,10 @@ def warm_up(
 
 def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | None) -> int:
     """Run a recorded request as the batcher runs a lone one: padded to a bucket, in parts if it is split."""
-    if batching is None or not matches_shapes(run.signature, run.inputs) or count_rows(run.inputs) == 0:
-        outputs = servable.dispatch(run.signature.name, run.inputs, run.output_names).result()
+    complete = len(run.inputs) == len(run.signature.inputs)
+    if batching is None or not complete or not matches_shapes(run.signature, run.inputs) or not count_rows(run.inputs):
+        inputs = with_defaults(run.signature, run.inputs)
+        outputs = servable.dispatch(run.signature.name, inputs, run.output_names).result()
         _check(run, run.inputs, outputs)
         return 1
     parts = list(_parts(run.inputs, batching))

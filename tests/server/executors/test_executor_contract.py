@@ -13,7 +13,8 @@ from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 
 pytestmark = pytest.mark.timeout(120)
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")

@@ -9,12 +9,8 @@ import tensorflow as tf
 from tests.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.executors.tensorflow import (
-    TensorFlowExecutor,
-    TensorFlowOptions,
-    TensorFlowServable,
-    cpu_has_bfloat16,
-)
+from tpuserve_server.executors.session_config import TensorFlowOptions, cpu_has_bfloat16
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowServable
 
 pytestmark = pytest.mark.timeout(120)
 

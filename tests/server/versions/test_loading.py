@@ -21,7 +21,8 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowOptions
+from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, is_whole
 from tpuserve_server.versions.warmup import WarmupOptions

@@ -1,0 +1,98 @@
+"""What the server needs of a MetaGraphDef, read without its graph, which may be of any size."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, Signature, TensorSpec
+
+_NUMBERS = {field.name: field.number for field in meta_graph_pb2.MetaGraphDef.DESCRIPTOR.fields}
+_LENGTH_DELIMITED = 2
+_VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
+
+
+def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
+    """The signatures of a serialized MetaGraphDef.
+
+    Parsing all of it would hold the interpreter's lock for as long as its graph is large: constants live in it.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    return read_signatures(meta_graph_pb2.MetaGraphDef.FromString(_only("signature_def", meta_graph)))
+
+
+def restores_variables(meta_graph: bytes) -> bool:
+    """Whether a serialized MetaGraphDef has variables, and a way to fill them from a checkpoint."""
+    return bool(_only("saver_def", meta_graph)) and any(op in meta_graph for op in _VARIABLE_OPS)
+
+
+def read_signatures(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:
+    """The signatures of a MetaGraphDef that can be called: initialisers and other bookkeeping left out.
+
+    Raises:
+        InvalidArgument: a default is no tensor.
+    """
+    return {
+        name: Signature(
+            name=name,
+            inputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.inputs.items())},
+            outputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.outputs.items())},
+            method_name=definition.method_name,
+            defaults={alias: _default(alias, tensor) for alias, tensor in sorted(definition.defaults.items())},
+        )
+        for name, definition in sorted(meta_graph.signature_def.items())
+        if not name.startswith("__saved_model_")
+    }
+
+
+def _tensor_spec(alias: str, info: meta_graph_pb2.TensorInfo) -> TensorSpec:
+    # A string tensor arrives and leaves as an array of bytes objects.
+    dtype: np.dtype[np.generic] = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
+    shape = info.tensor_shape
+    dims = None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+    return TensorSpec(alias, dtype, dims, graph_name=info.name)
+
+
+def _default(alias: str, tensor: tensor_pb2.TensorProto) -> Array:
+    try:
+        array: Array = tf.make_ndarray(tensor)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"tensor parsing error: {alias}") from error
+    return array
+
+
+def _only(field: str, meta_graph: bytes) -> bytes:
+    number = _NUMBERS[field]
+    return b"".join(meta_graph[start:end] for found, start, end in _fields(meta_graph) if found == number)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each field at the top level of a serialized MetaGraphDef, tag included.
+
+    All of them are length-delimited there.
+    """
+    at = 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        length, at = _varint(message, at)
+        if tag & 7 != _LENGTH_DELIMITED or at + length > len(message):
+            raise InvalidArgument("its MetaGraphDef is damaged")
+        at += length
+        yield tag >> 3, start, at
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message) and shift < 64:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise InvalidArgument("its MetaGraphDef is damaged")

@@ -1,0 +1,156 @@
+"""SavedSession: a SavedModel in a TensorFlow session, loaded by TensorFlow's own C++ loader.
+
+The loader is the one that TensorFlow Serving uses (cc/saved_model/loader.h), so what it loads is loaded here: assets,
+tables, TF1's initialisers, `saved_model.pbtxt`. No object of the graph ever exists in Python, where a collection would
+have to walk it.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.types import Array
+from tpuserve_server.executors import tensorflow_c
+
+# typeid(TF_Session).name(), as pybind11's conduit names capsules.
+_SESSION_TYPE = b"10TF_Session"
+
+# RunOptions.inter_op_thread_pool: run operations in the thread that calls.
+IN_CALLERS_THREAD = -1
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class SavedSession:
+    """Owns a TF_Session and its TF_Graph until `close`. Callables may run on several threads at once."""
+
+    __slots__ = ("_capsule", "_graph", "_meta_graph", "_session")
+
+    def __init__(self, path: Path, tags: Sequence[str], config: config_pb2.ConfigProto) -> None:
+        """Load the graph with these tags of the SavedModel in `path`; slow. Restores and initialises in this thread.
+
+        Raises:
+            ServingError: with TensorFlow's code and message, which may hold the path.
+        """
+        library = tensorflow_c.library()
+        self._capsule: Any = None
+        self._session: tensorflow_c.Pointer | None = None
+        self._graph = library.TF_NewGraph()
+        try:
+            self._meta_graph = self._load(str(path).encode(), tags, config)
+        except BaseException:
+            self.close()
+            raise
+        self._capsule = _new_capsule(self._session, _SESSION_TYPE, None)
+
+    def take_meta_graph(self) -> bytes:
+        """The MetaGraphDef, serialized; once, as it may be large."""
+        meta_graph, self._meta_graph = self._meta_graph, b""
+        return meta_graph
+
+    def _load(self, path: bytes, tags: Sequence[str], config: config_pb2.ConfigProto) -> bytes:
+        tag_set = (ctypes.c_char_p * len(tags))(*(tag.encode() for tag in tags))
+        run_options = config_pb2.RunOptions(inter_op_thread_pool=IN_CALLERS_THREAD).SerializeToString()
+        with (
+            tensorflow_c.session_options(config.SerializeToString()) as options,
+            tensorflow_c.buffer(run_options) as run,
+            tensorflow_c.buffer() as meta_graph,
+            tensorflow_c.status() as done,
+        ):
+            self._session = tensorflow_c.library().TF_LoadSessionFromSavedModel(
+                options, run, path, tag_set, len(tags), self._graph, meta_graph, done.pointer
+            )
+            done.check()
+            return bytes(meta_graph.contents.read())
+
+    def _pybind11_conduit_v1_(self, abi: bytes, type_info: object, kind: bytes) -> object:
+        """Hand the TF_Session * to TensorFlow's Python functions, which are pybind11's.
+
+        pybind11's way for an object of another library (pybind11/detail/cpp_conduit.h): they ask whatever is not
+        theirs for a capsule with the pointer. None, which they answer with a TypeError, once it is closed.
+        """
+        return self._capsule
+
+    def make_callable(self, options: config_pb2.CallableOptions) -> "SessionCallable":
+        """Compile a way from feeds to fetches; slow.
+
+        Raises:
+            tf.errors.OpError: the graph has no such feed or fetch, or cannot be compiled.
+        """
+        return SessionCallable(self, options)
+
+    def close(self) -> None:
+        """Give the session, its variables and its graph back. No callable may be running; none runs afterwards."""
+        library = tensorflow_c.library()
+        self._capsule = None
+        session, self._session = self._session, None
+        graph, self._graph = self._graph, None
+        with tensorflow_c.status() as ignored:
+            if session:
+                library.TF_CloseSession(session, ignored.pointer)
+                library.TF_DeleteSession(session, ignored.pointer)
+        if graph:
+            library.TF_DeleteGraph(graph)
+
+    @property
+    def is_open(self) -> bool:
+        """False after `close`."""
+        return self._capsule is not None
+
+
+class SessionCallable:
+    """A compiled run; TensorFlow keeps it until the last reference to this goes."""
+
+    __slots__ = ("_handle", "_session")
+
+    def __init__(self, session: SavedSession, options: config_pb2.CallableOptions) -> None:
+        serialized = pywrap_tf_session.TF_NewBufferFromString(options.SerializeToString())
+        try:
+            self._handle = pywrap_tf_session.TF_SessionMakeCallable(session, serialized)
+        finally:
+            pywrap_tf_session.TF_DeleteBuffer(serialized)
+        self._session = session
+
+    def __call__(self, feeds: Sequence[Array]) -> list[Array]:
+        """The fetches for `feeds`, in the order of the options. Blocks; does not check shapes against the graph's.
+
+        Raises:
+            tf.errors.OpError: an operation refused.
+        """
+        fetches: list[Array] = _run(self._session, self._handle, feeds, None)
+        return fetches
+
+    def __del__(self) -> None:
+        # Whoever is in the middle of a call holds a reference: only what nobody runs is released.
+        if hasattr(self, "_session") and self._session.is_open:
+            pywrap_tf_session.TF_SessionReleaseCallable(self._session, self._handle)
+
+
+_run = pywrap_tf_session.TF_SessionRunCallable
+
+
+def start_thread_pools(config: config_pb2.ConfigProto) -> None:
+    """Start the threads that all sessions share, here and now.
+
+    TensorFlow starts them with its first session and takes their number from that one. Threads inherit the niceness of
+    the one that starts them, and a first session is loaded by a thread in the background.
+    """
+    library = tensorflow_c.library()
+    graph = library.TF_NewGraph()
+    try:
+        with tensorflow_c.session_options(config.SerializeToString()) as options, tensorflow_c.status() as done:
+            session = library.TF_NewSession(graph, options, done.pointer)
+            done.check()
+            if not session:
+                raise Internal("TensorFlow made no session")
+            library.TF_CloseSession(session, done.pointer)
+            library.TF_DeleteSession(session, done.pointer)
+    finally:
+        library.TF_DeleteGraph(graph)

@@ -1,0 +1,120 @@
+"""TensorFlow's C library (tensorflow/c/c_api.h) by way of ctypes, as far as loading a SavedModel needs it.
+
+ctypes lets go of the interpreter's lock during each call. TensorFlow's own Python does not: importing the graph of a
+ResNet-50 holds it for 130 ms and deleting it for 30, during which no request is answered.
+"""
+
+import ctypes
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tpuserve_server.core.errors import Internal, error_for_code
+
+# TF_Session *, TF_Graph * and the like: opaque.
+Pointer: TypeAlias = int
+
+_POINTER = ctypes.c_void_p
+
+
+class Buffer(ctypes.Structure):
+    """TF_Buffer."""
+
+    _fields_ = (("data", _POINTER), ("length", ctypes.c_size_t), ("deallocator", _POINTER))
+
+    def read(self) -> bytes:
+        """A copy of what it holds."""
+        return ctypes.string_at(self.data, self.length)
+
+
+_BUFFER = ctypes.POINTER(Buffer)
+_STRINGS = ctypes.POINTER(ctypes.c_char_p)
+
+# name -> (result, arguments)
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "TF_NewStatus": (_POINTER, []),
+    "TF_GetCode": (ctypes.c_int, [_POINTER]),
+    "TF_Message": (ctypes.c_char_p, [_POINTER]),
+    "TF_DeleteStatus": (None, [_POINTER]),
+    "TF_NewBuffer": (_BUFFER, []),
+    "TF_NewBufferFromString": (_BUFFER, [ctypes.c_char_p, ctypes.c_size_t]),
+    "TF_DeleteBuffer": (None, [_BUFFER]),
+    "TF_NewGraph": (_POINTER, []),
+    "TF_DeleteGraph": (None, [_POINTER]),
+    "TF_NewSessionOptions": (_POINTER, []),
+    "TF_SetConfig": (None, [_POINTER, ctypes.c_char_p, ctypes.c_size_t, _POINTER]),
+    "TF_DeleteSessionOptions": (None, [_POINTER]),
+    "TF_NewSession": (_POINTER, [_POINTER, _POINTER, _POINTER]),
+    "TF_LoadSessionFromSavedModel": (
+        _POINTER,
+        [_POINTER, _BUFFER, ctypes.c_char_p, _STRINGS, ctypes.c_int, _POINTER, _BUFFER, _POINTER],
+    ),
+    "TF_CloseSession": (None, [_POINTER, _POINTER]),
+    "TF_DeleteSession": (None, [_POINTER, _POINTER]),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The library that the tensorflow package has loaded already.
+
+    Raises:
+        Internal: this TensorFlow comes without one.
+    """
+    for path in sorted(Path(tf.__file__).parent.glob("libtensorflow_cc.*")):
+        loaded = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+        return loaded
+    raise Internal(f"TensorFlow {tf.__version__} has no libtensorflow_cc beside its Python package")
+
+
+class Status:
+    """TF_Status: what became of a call."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self.pointer = pointer
+
+    def check(self) -> None:
+        """Raise the ServingError of the status' code, with TensorFlow's whole message, unless it is OK."""
+        code = library().TF_GetCode(self.pointer)
+        if code:
+            raise error_for_code(code, library().TF_Message(self.pointer).decode(errors="replace"))
+
+
+@contextmanager
+def status() -> Iterator[Status]:
+    """A status for the length of the block."""
+    pointer = library().TF_NewStatus()
+    try:
+        yield Status(pointer)
+    finally:
+        library().TF_DeleteStatus(pointer)
+
+
+@contextmanager
+def buffer(content: bytes = b"") -> Iterator[Any]:
+    """A TF_Buffer * with a copy of `content`, for the length of the block."""
+    pointer = library().TF_NewBufferFromString(content, len(content)) if content else library().TF_NewBuffer()
+    try:
+        yield pointer
+    finally:
+        library().TF_DeleteBuffer(pointer)
+
+
+@contextmanager
+def session_options(config: bytes) -> Iterator[Pointer]:
+    """A TF_SessionOptions * of a serialized ConfigProto, for the length of the block."""
+    pointer: Pointer = library().TF_NewSessionOptions()
+    try:
+        with status() as done:
+            library().TF_SetConfig(pointer, config, len(config), done.pointer)
+            done.check()
+        yield pointer
+    finally:
+        library().TF_DeleteSessionOptions(pointer)
