@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from fastapi import FastAPI
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -32,6 +33,9 @@ from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.settings import Settings
+from tpuserve_server.storage.by_scheme import StorageByScheme
+from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import is_whole
 from tpuserve_server.versions.warmup import WarmupOptions
@@ -47,6 +51,7 @@ class Server:
         models: ConfiguredModels,
         manager: VersionManager,
         source: Source,
+        remote: RemoteStorage,
         rpc: RpcTable,
         rest: FastAPI,
         host_note: str,
@@ -59,6 +64,7 @@ class Server:
         self._models = models
         self._manager = manager
         self._source = source
+        self._remote = remote
         self._host_note = host_note
 
     async def start(self) -> None:
@@ -85,6 +91,8 @@ class Server:
     async def stop(self) -> None:
         """After the last request: stop watching, unload everything."""
         await asyncio.to_thread(self._source.stop)
+        # Before the loading threads are waited for: one may be copying for long yet.
+        self._remote.close()
         await asyncio.to_thread(self._manager.stop)
 
 
@@ -94,7 +102,8 @@ def build(settings: Settings, host_note: str) -> Server:
     metrics = PrometheusMetrics()
     configs = _model_configs(settings)
     registry = ModelRegistry([config.name for config in configs], metrics)
-    storage = LocalStorage(is_whole)
+    remote = RemoteStorage(VersionCache(_cache_dir(settings), settings.storage_cache_max_bytes))
+    storage = StorageByScheme(LocalStorage(is_whole), remote)
     loader = VersionLoader(storage, _executor(settings), _loading_options(settings), clock, metrics)
     manager = VersionManager(registry, loader, clock, _load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
@@ -116,13 +125,18 @@ def build(settings: Settings, host_note: str) -> Server:
         max_request_bytes=settings.max_request_bytes,
     )
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
-    return Server(service, configs, models, manager, source, rpc, rest, host_note)
+    return Server(service, configs, models, manager, source, remote, rpc, rest, host_note)
 
 
 def _model_configs(settings: Settings) -> Sequence[ModelConfig]:
     if settings.model_config_file is not None:
         return read_model_configs(settings.model_config_file)
     return [ModelConfig(settings.model_name, settings.model_base_path or "")]
+
+
+def _cache_dir(settings: Settings) -> Path:
+    per_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return settings.storage_cache_dir or Path(per_user, "tpuserve")
 
 
 def _executor(settings: Settings) -> Executor:

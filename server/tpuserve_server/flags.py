@@ -50,6 +50,12 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("num_load_threads", "Models loaded at the same time."),
         Flag("saved_model_tags", "Tags of the graph to load from a SavedModel, with commas."),
         Flag("prefer_tflite_model", "Load model.tflite where a version has one."),
+        Flag(
+            "storage_cache_dir",
+            "Where versions from object stores are copied to.",
+            shown_default="tpuserve in $XDG_CACHE_HOME or ~/.cache",
+        ),
+        Flag("storage_cache_max_bytes", "Most bytes of those copies; what is not loaded makes way."),
     ),
     "Batching": (
         Flag(

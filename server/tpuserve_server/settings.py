@@ -76,6 +76,9 @@ class Settings(BaseModel):
     num_load_threads: int = Field(default=1, ge=0)
     saved_model_tags: Annotated[tuple[str, ...], BeforeValidator(_comma_separated)] = ("serve",)
     prefer_tflite_model: bool = False
+    # Unset: tpuserve/ in the user's folder of caches.
+    storage_cache_dir: FilePath = None
+    storage_cache_max_bytes: int = Field(default=64 * 2**30, ge=0)
 
     # Batching
     enable_batching: bool | None = None

@@ -59,6 +59,15 @@ class Manifest(_Part):
             return None
         except OSError as error:
             raise FailedPrecondition(f"{MANIFEST_PATH} cannot be read: {error.strerror}") from error
+        return cls.parse(text)
+
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """The manifest that a file's content is.
+
+        Raises:
+            FailedPrecondition: as `read`.
+        """
         try:
             manifest = cls.model_validate_json(text)
         except ValidationError as error:

@@ -1,0 +1,46 @@
+"""StorageByScheme: local folders and URIs behind one Storage."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tpuserve_server.core.storage import Storage, VersionLocation
+from tpuserve_server.storage.remote import RemoteStorage
+
+_FILE = "file://"
+
+
+def is_uri(path: str) -> bool:
+    """Whether a base path lies in a store. `file://` is another way to write a folder, as in TensorFlow."""
+    return "://" in path and not path.startswith(_FILE)
+
+
+class StorageByScheme:
+    """Hands each base path to the storage that knows it. Keeps no state."""
+
+    def __init__(self, local: Storage, remote: RemoteStorage) -> None:
+        """Folders go to `local`, URIs to `remote`."""
+        self._local = local
+        self._remote = remote
+
+    def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
+        """As Storage has it."""
+        return self._of(base_path).find_versions(base_path.removeprefix(_FILE))
+
+    def fingerprint(self, location: VersionLocation) -> str:
+        """As Storage has it."""
+        return self._of(location.uri).fingerprint(location)
+
+    def is_whole(self, location: VersionLocation) -> bool | None:
+        """As Storage has it."""
+        return self._of(location.uri).is_whole(location)
+
+    def fetch(self, location: VersionLocation) -> Path:
+        """As Storage has it."""
+        return self._of(location.uri).fetch(location)
+
+    def release(self, path: Path) -> None:
+        """As Storage has it."""
+        (self._remote if self._remote.holds(path) else self._local).release(path)
+
+    def _of(self, uri: str) -> Storage:
+        return self._remote if is_uri(uri) else self._local

@@ -1,0 +1,209 @@
+"""RemoteStorage: base paths such as gs://bucket/models/m, whose versions are copied into a cache before they load."""
+
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tpuserve_server.core.errors import FailedPrecondition, ServingError, Unavailable
+from tpuserve_server.core.storage import VersionLocation, index_versions
+from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.download import check_name, download
+from tpuserve_server.storage.listings import Listings
+from tpuserve_server.storage.object_store import ObjectStore, StoreError
+from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest
+
+logger = logging.getLogger(__name__)
+
+# How long the thread that polls waits for a store at a time.
+_PATIENCE_S = 2.0
+
+# A manifest lists files; no list of files is larger.
+_MAX_MANIFEST_BYTES = 16 * 2**20
+
+_MODEL_FILES = frozenset({"saved_model.pb", "saved_model.pbtxt", "model.tflite"})
+# TensorFlow's checkpoints: https://www.tensorflow.org/guide/checkpoint#checkpoint_files
+_SHARD = re.compile(r"(?P<stem>.+)\.data-[0-9]{5}-of-(?P<count>[0-9]{5})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version as the last listing had it. Names are relative to it."""
+
+    objects: tuple[StoredObject, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for stored in self.objects:
+            digest.update(f"{stored.name}\0{stored.size_bytes}\0{stored.tag}\n".encode(errors="surrogatepass"))
+        return digest.hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(stored.size_bytes for stored in self.objects)
+
+    @property
+    def manifest(self) -> StoredObject | None:
+        return next((stored for stored in self.objects if stored.name == str(MANIFEST_PATH)), None)
+
+
+class RemoteStorage:
+    """Object stores by the scheme of a base path. One listing a poll serves everything that is asked of a version.
+
+    `_stores`, `_versions` (by URI, as last listed) and `_manifests` (by URI, beside the tag they were read at) are
+    guarded by `_lock`.
+    """
+
+    def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
+        """Nothing is connected yet. `patience_s`: how long `find_versions` waits for a store."""
+        self._cache = cache
+        self._listings = Listings(self._look, patience_s=patience_s)
+        self._lock = threading.Lock()
+        self._stores: dict[str, ObjectStore] = {}
+        self._versions: dict[str, _Version] = {}
+        self._manifests: dict[str, tuple[StoredObject, Manifest | None]] = {}
+        self._stop = threading.Event()
+
+    def close(self) -> None:
+        """End what is being copied; it fails, and leaves nothing behind."""
+        self._stop.set()
+
+    def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
+        """As Storage has it. One call to the store for a thousand objects; None where there are none at all: a store
+        knows no empty folder, and a base path that is wrong, or was emptied by mistake, takes no model away.
+        """
+        base = base_path.rstrip("/")
+        objects = self._listings.get(base)
+        if objects is None:
+            return None
+        by_folder: dict[str, list[StoredObject]] = {}
+        for stored in objects:
+            folder, slash, name = stored.name.partition("/")
+            if slash:
+                by_folder.setdefault(folder, []).append(replace(stored, name=name))
+        locations = {
+            number: VersionLocation(f"{base}/{names[-1]}", names[:-1])
+            for number, names in index_versions(by_folder).items()
+        }
+        found = {f"{base}/{folder}": _Version(tuple(content)) for folder, content in by_folder.items()}
+        wanted = {location.uri: found[location.uri] for location in locations.values()}
+        with self._lock:
+            self._versions = {uri: known for uri, known in self._versions.items() if not _is_child(uri, base)} | wanted
+            self._manifests = {uri: read for uri, read in self._manifests.items() if uri in self._versions}
+        return locations
+
+    def fingerprint(self, location: VersionLocation) -> str:
+        """As Storage has it, of the last listing."""
+        return self._version(location).fingerprint
+
+    def is_whole(self, location: VersionLocation) -> bool | None:
+        """As Storage has it. Without a manifest, False if parts that every SavedModel has are missing: an object is
+        there at once or not at all, and between two large ones a listing stands still for long.
+        """
+        version = self._version(location)
+        if version.manifest is None:
+            return None if _has_every_part(version) else False
+        manifest = self._manifest(location, version.manifest)
+        if manifest is None:
+            return False
+        sizes = {stored.name: stored.size_bytes for stored in version.objects}
+        return all(sizes.get(name) == entry.size_bytes for name, entry in manifest.files.items())
+
+    def fetch(self, location: VersionLocation) -> Path:
+        """As Storage has it: the copy in the cache, made now unless it is there."""
+        try:
+            version = self._version(location)
+        except FileNotFoundError as error:
+            raise FailedPrecondition("The version is no longer in its store") from error
+        key = hashlib.sha256(f"{location.uri}\n{version.fingerprint}".encode()).hexdigest()[:32]
+        name = location.uri.rpartition("/")[2]
+        check_name(name)
+        return self._cache.take(key, name, version.size_bytes, lambda target: self._fill(location, version, target))
+
+    def holds(self, path: Path) -> bool:
+        """Whether `path` came from this storage's `fetch`, and was not released since."""
+        return self._cache.holds(path)
+
+    def release(self, path: Path) -> None:
+        """As Storage has it: the copy stays in the cache until its place is needed."""
+        self._cache.release(path)
+
+    def _fill(self, location: VersionLocation, version: _Version, target: Path) -> Mapping[str, str]:
+        logger.info("Copying %s: %d files, %.1f MB", location, len(version.objects), version.size_bytes / 1e6)
+        store = self._store(location.uri)
+        hashes = download(store, version.objects, target, what=str(location), stop=self._stop)
+        try:
+            now = _Version(tuple(store.list(location.uri) or ()))
+        except StoreError as error:
+            logger.warning("%s cannot be listed: %s", location, error)
+            raise Unavailable(f"The store failed: {error.kind}") from error
+        if now.fingerprint != version.fingerprint:
+            raise Unavailable("The version was changed while it was copied")
+        manifest = Manifest.read(target)
+        if manifest is not None:
+            manifest.verify_files(target)
+        return hashes
+
+    def _version(self, location: VersionLocation) -> _Version:
+        with self._lock:
+            version = self._versions.get(location.uri)
+        if version is None:
+            raise FileNotFoundError(f"{location} is not in the store's last listing")
+        return version
+
+    def _manifest(self, location: VersionLocation, stored: StoredObject) -> Manifest | None:
+        """The version's manifest, read again only when it was written again; None if it is no manifest."""
+        with self._lock:
+            known = self._manifests.get(location.uri)
+        if known is not None and known[0] == stored:
+            return known[1]
+        manifest = None
+        if stored.size_bytes <= _MAX_MANIFEST_BYTES:
+            content = self._store(location.uri).read(stored, 0, stored.size_bytes)
+            try:
+                manifest = Manifest.parse(content)
+            except ServingError:
+                # Its loading says what is wrong with it.
+                manifest = None
+        with self._lock:
+            self._manifests[location.uri] = (stored, manifest)
+        return manifest
+
+    def _look(self, base_path: str) -> Sequence[StoredObject] | None:
+        try:
+            store = self._store(base_path)
+        except ServingError as error:
+            raise OSError(error.message) from error
+        return store.list(base_path)
+
+    def _store(self, uri: str) -> ObjectStore:
+        scheme = uri.partition("://")[0]
+        with self._lock:
+            store = self._stores.get(scheme)
+            if store is None:
+                store = self._stores[scheme] = ObjectStore(scheme)
+        return store
+
+
+def _is_child(uri: str, base: str) -> bool:
+    return uri.rpartition("/")[0] == base
+
+
+def _has_every_part(version: _Version) -> bool:
+    names = {stored.name for stored in version.objects}
+    if names.isdisjoint(_MODEL_FILES):
+        return False
+    for name in names:
+        match = _SHARD.fullmatch(name)
+        if match is None:
+            continue
+        stem, count = match["stem"], match["count"]
+        shards = {f"{stem}.data-{index:05}-of-{count}" for index in range(int(count))}
+        if not names.issuperset(shards | {f"{stem}.index"}):
+            return False
+    return True

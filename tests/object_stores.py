@@ -1,0 +1,98 @@
+"""Object stores for tests: S3 by moto and GCS by its emulator, real servers on loopback, in threads of this process."""
+
+import contextlib
+import functools
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from gcp_storage_emulator.server import create_server
+from gcsfs.core import GCSFileSystem
+from moto.server import ThreadedMotoServer
+
+BUCKET = "tpuserve-bucket"
+# No look for credentials at a metadata address, ever.
+NOWHERE = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_MAX_ATTEMPTS": "1",
+    "NO_GCE_CHECK": "true",
+}
+
+
+@dataclass
+class RunningStore:
+    """A store that can go away and come back at its address, with what it holds."""
+
+    scheme: str
+    folder: Path
+    port: int = field(default_factory=lambda: _free_port())
+    server: Any = None
+
+    def start(self) -> None:
+        if self.scheme == "s3":
+            self.server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+        else:
+            self.server = create_server("127.0.0.1", self.port, data_dir=str(self.folder))
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads a server to the store."""
+        where = "AWS_ENDPOINT_URL" if self.scheme == "s3" else "STORAGE_EMULATOR_HOST"
+        return {**NOWHERE, where: f"http://127.0.0.1:{self.port}"}
+
+    @functools.cached_property
+    def files(self) -> Any:  # noqa: ANN401 - fsspec has no types
+        """The store as an fsspec file system, for a test to write to."""
+        options = {"skip_instance_cache": True, "use_listings_cache": False}
+        return fsspec.filesystem("s3", **options) if self.scheme == "s3" else GCSFileSystem(token="anon", **options)
+
+    def uri(self, path: str) -> str:
+        return f"{self.scheme}://{BUCKET}/{path}"
+
+    def put(self, path: str, content: bytes) -> None:
+        self.files.pipe_file(f"{BUCKET}/{path}", content)
+
+    def put_folder(self, folder: Path, path: str) -> None:
+        """Every file below `folder`, in alphabetical order."""
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                self.put(f"{path}/{file.relative_to(folder)}", file.read_bytes())
+
+    def delete(self, path: str) -> None:
+        """Everything below `path`."""
+        for key in self.files.find(f"{BUCKET}/{path}"):
+            self.files.rm_file(key)
+
+
+@contextlib.contextmanager
+def running_store(scheme: str, folder: Path) -> Iterator[RunningStore]:
+    """Started, with an empty bucket, and this process's environment leading to it. `folder` is the store's own."""
+    store = RunningStore(scheme, folder)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in store.environment.items():
+            environment.setenv(name, value)
+        store.start()
+        try:
+            store.files.mkdir(BUCKET)
+            yield store
+        finally:
+            with contextlib.suppress(Exception):
+                store.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
