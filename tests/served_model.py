@@ -21,6 +21,7 @@ from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import is_whole
 
@@ -30,7 +31,14 @@ PREDICTION_SERVICE = "/tensorflow.serving.PredictionService/"
 class ServedModel:
     """Version 7 of model `m`, loaded while the context lasts."""
 
-    def __init__(self, path: Path, options: LoadingOptions | None = None, *, check_method_names: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: LoadingOptions | None = None,
+        *,
+        check_method_names: bool = False,
+        logs: RequestLogs | None = None,
+    ) -> None:
         clock = SystemClock()
         self.id = ServableId("m", 7)
         self._aspired = AspiredVersion(self.id, VersionLocation(str(path)))
@@ -40,9 +48,9 @@ class ServedModel:
         self._loader = VersionLoader(LocalStorage(is_whole), executor, options or LoadingOptions(), clock, self.batches)
         self._registry = ModelRegistry(["m"], self.batches)
         self.service = InferenceService(self._registry, clock)
-        self.table = rpc_table(self.service, self.metrics, clock, check_method_names=check_method_names)
+        self.table = rpc_table(self.service, self.metrics, clock, logs=logs, check_method_names=check_method_names)
         rest_options = RestOptions(check_method_names=check_method_names)
-        self.rest = rest_app(self.service, self.metrics, clock, lambda: (b"", "text/plain"), rest_options)
+        self.rest = rest_app(self.service, self.metrics, clock, lambda: (b"", "text/plain"), rest_options, logs=logs)
 
     def __enter__(self) -> Self:
         self._registry.aspire("m", {7: self._aspired})

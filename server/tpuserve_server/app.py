@@ -32,6 +32,9 @@ from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.request_log.request_logs import RequestLogOptions, RequestLogs
+from tpuserve_server.request_log.rotation import Rotation
+from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.settings import Settings
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
@@ -55,6 +58,7 @@ class Server:
         rpc: RpcTable,
         rest: FastAPI,
         host_note: str,
+        log_writer: LogWriter,
     ) -> None:
         """Wire the parts; nothing runs yet."""
         self.rpc = rpc
@@ -66,6 +70,7 @@ class Server:
         self._source = source
         self._remote = remote
         self._host_note = host_note
+        self._log_writer = log_writer
 
     async def start(self) -> None:
         """Begin to watch and load; returns at once. Readiness says when the models are up."""
@@ -73,6 +78,7 @@ class Server:
             self._models.start(self._configs)
         except ServingError as error:
             raise HostError(error.message) from None
+        self._log_writer.start()
         self._source.start()
 
     async def failure(self) -> str:
@@ -94,6 +100,7 @@ class Server:
         # Before the loading threads are waited for: one may be copying for long yet.
         self._remote.close()
         await asyncio.to_thread(self._manager.stop)
+        await asyncio.to_thread(self._log_writer.stop)
 
 
 def build(settings: Settings, host_note: str) -> Server:
@@ -107,6 +114,8 @@ def build(settings: Settings, host_note: str) -> Server:
     loader = VersionLoader(storage, _executor(settings), _loading_options(settings), clock, metrics)
     manager = VersionManager(registry, loader, clock, _load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
+    log_writer = LogWriter(_rotation(settings), clock, metrics)
+    logs = RequestLogs(_request_log_options(settings), log_writer)
     models = ConfiguredModels(
         registry,
         manager,
@@ -114,18 +123,21 @@ def build(settings: Settings, host_note: str) -> Server:
         storage,
         clock,
         allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
+        checks=(logs.check,),
     )
+    models.observe(logs.configure)
     service = InferenceService(registry, clock)
     rpc = rpc_table(
         service,
         metrics,
         clock,
         models=models,
+        logs=logs,
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )
-    rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings))
-    return Server(service, configs, models, manager, source, remote, rpc, rest, host_note)
+    rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings), logs=logs)
+    return Server(service, configs, models, manager, source, remote, rpc, rest, host_note, log_writer)
 
 
 def _model_configs(settings: Settings) -> Sequence[ModelConfig]:
@@ -179,6 +191,18 @@ def _loading_options(settings: Settings) -> LoadingOptions:
             check_method_names=settings.enable_signature_method_name_check,
         ),
     )
+
+
+def _request_log_options(settings: Settings) -> RequestLogOptions:
+    return RequestLogOptions(
+        path_prefix=settings.request_log_path_prefix,
+        sampling_rate=settings.request_log_sampling_rate,
+        format=settings.request_log_format,
+    )
+
+
+def _rotation(settings: Settings) -> Rotation:
+    return Rotation(settings.request_log_max_bytes, settings.request_log_max_files)
 
 
 def _rest_options(settings: Settings) -> RestOptions:

@@ -81,6 +81,7 @@ class Measurements:
         """Nothing measured yet."""
         self._lock = threading.Lock()
         self._dropped: Counter[tuple[ServableId, str]] = Counter()
+        self._logged: Counter[tuple[str, str]] = Counter()
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
         self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
@@ -145,6 +146,11 @@ class Measurements:
         with self._lock:
             self._dropped[servable, reason] += 1
 
+    def request_logged(self, *, model: str, outcome: str) -> None:
+        """An entry of the request log was `written`, or dropped: `queue_full`, `write_failed`."""
+        with self._lock:
+            self._logged[model, outcome] += 1
+
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """A version entered `state`; at its end its series end too, but for one that says so."""
         with self._lock:
@@ -186,6 +192,11 @@ class Measurements:
         """The warm-up of every version that is there and had one."""
         with self._lock:
             return dict(self._warmups)
+
+    def logged(self) -> dict[tuple[str, str], int]:
+        """Entries of the request log by model and outcome."""
+        with self._lock:
+            return dict(self._logged)
 
     def states(self) -> dict[ServableId, State]:
         """Every version's state; of those that have ended only each model's last."""

@@ -47,6 +47,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield self._dropped_family()
         yield self._states_family()
         yield self._warmups_family()
+        yield from self._request_log_families()
 
     def _request_families(self) -> Iterator[Metric]:
         requests = list(self.requests())
@@ -79,6 +80,18 @@ class PrometheusMetrics(Measurements, Collector):
         for servable, warmup in self.warmups().items():
             family.add_metric(_of(servable), warmup.duration_s)
         return family
+
+    def _request_log_families(self) -> Iterator[Metric]:
+        written = CounterMetricFamily("tpuserve_request_log_records", "Requests logged.", labels=["model_name"])
+        text = "Requests drawn for the log but not written: queue_full, write_failed."
+        dropped = CounterMetricFamily("tpuserve_request_log_dropped", text, labels=["model_name", "reason"])
+        for (model, outcome), count in self.logged().items():
+            if outcome == "written":
+                written.add_metric([model], count)
+            else:
+                dropped.add_metric([model, outcome], count)
+        yield written
+        yield dropped
 
 
 def _histograms(

@@ -106,6 +106,11 @@ class Settings(BaseModel):
     num_request_iterations_for_warmup: int = Field(default=0, ge=0)
     monitoring_config_file: FilePath = None
     enable_profiler: bool = True
+    request_log_path_prefix: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
+    request_log_sampling_rate: float = Field(default=1.0, ge=0, le=1)
+    request_log_format: Literal["jsonl", "tfrecord"] = "jsonl"
+    request_log_max_bytes: int = Field(default=64 * 2**20, ge=1)
+    request_log_max_files: int = Field(default=16, ge=1)
     drain_delay_seconds: float = Field(default=0.0, ge=0)
     drain_timeout_seconds: float = Field(default=30.0, ge=0)
 

@@ -27,6 +27,7 @@ _THREAD_POOL = (("thread_pool_name", "model_server_batch_threads"),)
 _RUNTIME = "TF1"
 # gRPC's other methods are not counted upstream. REST's all are, but only these have a name there.
 _REST_APIS = {"Predict": "predict", "Classify": "classify", "Regress": "regress"}
+_LOG_CODES = {"written": Code.OK, "queue_full": Code.RESOURCE_EXHAUSTED, "write_failed": Code.INTERNAL}
 
 # Label names with values, in upstream's order.
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -58,6 +59,7 @@ def _families(measured: Measurements) -> Iterator[_Family]:
     yield "tensorflow:serving:request_example_count_total", "counter", _example_counts(measured)
     yield "tensorflow:serving:request_example_counts", "histogram", _series(measured.examples, _example_labels)
     yield "tensorflow:serving:request_latency", "histogram", _request_latencies(measured)
+    yield "tensorflow:serving:request_log_count", "counter", _log_counts(measured)
     yield "tensorflow:serving:runtime_latency", "histogram", _series(measured.runtime, _runtime_labels)
 
 
@@ -117,6 +119,11 @@ def _warmup_latencies(measured: Measurements) -> Iterator[str]:
 def _warmup_records(measured: Measurements) -> Iterator[str]:
     for labels, warmup in _recorded_warmups(measured):
         yield _counter(labels, warmup.records)
+
+
+def _log_counts(measured: Measurements) -> Iterator[str]:
+    for (model, outcome), count in measured.logged().items():
+        yield _counter((("model_name", model), ("status_code", _LOG_CODES[outcome].name)), count)
 
 
 def _run_count(measured: Measurements) -> Iterator[str]:

@@ -48,6 +48,7 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
     run_batch(metrics)
     metrics.examples_received(model="m", count=1)
     metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=1, duration_s=0.1)
+    metrics.request_logged(model="m", outcome="written")
     listed = {row[0].strip("`"): (row[1], row[2]) for row in ROWS if row[0].startswith("`:tensorflow:")}
     shown = {}
     for name, kind, labels in re.findall(r"^# TYPE (\S+) (\S+)\n[^{]+\{(.*)\}", upstream_page(metrics), re.MULTILINE):

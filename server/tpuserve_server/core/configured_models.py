@@ -34,11 +34,12 @@ class ConfiguredModels:
         clock: Clock,
         *,
         allow_labels_for_unavailable: bool,
+        checks: Sequence[Callable[[Sequence[ModelConfig]], None]] = (),
     ) -> None:
         """No model is configured yet, but those that `registry` was made with are expected.
 
         `allow_labels_for_unavailable`: a label that stands for nothing yet may be given to any version, upstream's
-        --allow_version_labels_for_unavailable_models.
+        --allow_version_labels_for_unavailable_models. `checks` raise ServingError at what other parts cannot do.
         """
         self._registry = registry
         self._manager = manager
@@ -46,6 +47,7 @@ class ConfiguredModels:
         self._storage = storage
         self._clock = clock
         self._allow_labels_for_unavailable = allow_labels_for_unavailable
+        self._checks = checks
         self._lock = threading.Lock()
         self._configs: dict[str, ModelConfig] = {}
         self._listeners: list[Callable[[Sequence[ModelConfig]], None]] = []
@@ -58,6 +60,7 @@ class ConfiguredModels:
         """
         check_list(configs)
         check_platforms(configs)
+        self._check_otherwise(configs)
         with self._lock:
             self._put_in_force(configs)
 
@@ -73,6 +76,7 @@ class ConfiguredModels:
             check_same_platforms(configs, self._configs)
             labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
             check_platforms(configs)
+            self._check_otherwise(configs)
             new = [config.name for config in configs if config.name not in self._configs]
             self._put_in_force(configs)
         return Transition(self._registry, new, labelled, self._clock)
@@ -91,6 +95,10 @@ class ConfiguredModels:
             self._listeners.append(on_configured)
             if self._configs:
                 on_configured(tuple(self._configs.values()))
+
+    def _check_otherwise(self, configs: Sequence[ModelConfig]) -> None:
+        for check in self._checks:
+            check(configs)
 
     def _put_in_force(self, configs: Sequence[ModelConfig]) -> None:
         names = [config.name for config in configs]

@@ -8,19 +8,26 @@ from tpuserve_server.core.service import HeldVersion, InferenceService
 from tpuserve_server.core.types import Array, PredictResult
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.request_log.entry import LogKind
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.example_request import parse_example_request, parse_multi_inference_request
 from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
 from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_inference_result, encode_response
 
+LOG_KINDS = {CLASSIFY.name: LogKind.CLASSIFY, REGRESS.name: LogKind.REGRESS}
+
 
 class ExampleMethods:
     """The methods as bytes in, bytes out. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, edge: Edge, *, check_method_names: bool) -> None:
+    def __init__(
+        self, service: InferenceService, edge: Edge, logs: RequestLogs | None, *, check_method_names: bool
+    ) -> None:
         """With `check_method_names` a signature's method_name must be the method's (native TF2 models have none)."""
         self._service = service
         self._edge = edge
+        self._logs = logs
         self._check_method_names = check_method_names
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
@@ -45,9 +52,12 @@ class ExampleMethods:
                 examples = request.examples()
                 measured.examples = len(examples)
                 results = await _run_all(version, runs, examples, context.deadline)
-            return b"".join(
+            response = b"".join(
                 [_encode_task(run, result, len(examples)) for run, result in zip(runs, results, strict=True)]
             )
+            if self._logs is not None and (log := self._logs.choose(measured.model)):
+                self._logs.add(log, LogKind.MULTI_INFERENCE, version.servable_id, "", body, response)
+            return response
 
     async def _infer(self, method: InferenceMethod, body: bytes, context: CallContext) -> bytes:
         with self._edge.request(method.name, context.deadline) as measured:
@@ -62,7 +72,10 @@ class ExampleMethods:
                 measured.examples = len(examples)
                 result = await run_examples(version, run, examples, context.deadline)
             encoded = method.encode(result.outputs, len(examples))
-            return encode_response(encoded, result.servable, result.signature_name)
+            response = encode_response(encoded, result.servable, result.signature_name)
+            if self._logs is not None and (log := self._logs.choose(measured.model)):
+                self._logs.add(log, LOG_KINDS[method.name], result.servable, result.signature_name, body, response)
+            return response
 
 
 async def run_examples(version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline) -> PredictResult:

@@ -4,6 +4,8 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.validation import check_names
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.request_log.entry import LogKind
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
 from tpuserve_server.wire.predict_proto import (
     decode_predict_inputs,
@@ -16,13 +18,22 @@ from tpuserve_server.wire.predict_proto import (
 class PredictionMethods:
     """The service's methods as bytes in, bytes out. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, edge: Edge, *, as_content: bool, max_repeated_bytes: int) -> None:
+    def __init__(
+        self,
+        service: InferenceService,
+        edge: Edge,
+        logs: RequestLogs | None,
+        *,
+        as_content: bool,
+        max_repeated_bytes: int,
+    ) -> None:
         """With `as_content` outputs go into tensor_content instead of the typed fields.
 
         `max_repeated_bytes` bounds the memory a request may ask for without sending as much.
         """
         self._service = service
         self._edge = edge
+        self._logs = logs
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
 
@@ -38,7 +49,10 @@ class PredictionMethods:
                 check_names(model.signature, proto.inputs)
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter))
-            return encode_predict_response(result, as_content=self._as_content)
+            response = encode_predict_response(result, as_content=self._as_content)
+            if self._logs is not None and (log := self._logs.choose(spec.name)):
+                self._logs.add(log, LogKind.PREDICT, result.servable, result.signature_name, body, response)
+            return response
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """GetModelMetadata."""

@@ -15,6 +15,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.rest_v1 import V1, RestOptions
+from tpuserve_server.request_log.request_logs import RequestLogs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,9 +32,11 @@ def rest_app(
     clock: Clock,
     render_metrics: Callable[[], tuple[bytes, str]],
     options: RestOptions,
+    *,
+    logs: RequestLogs | None = None,
 ) -> FastAPI:
     """The application. `render_metrics` gives /metrics its body and content type; it is called on a worker thread."""
-    app = _RestApp(V1(service, Edge(service, metrics, clock, "rest"), clock, options))
+    app = _RestApp(V1(service, Edge(service, metrics, clock, "rest"), clock, options, logs))
 
     @app.get("/healthz", tags=["Operations"], summary="Is the process alive?")
     async def healthz() -> dict[str, str]:

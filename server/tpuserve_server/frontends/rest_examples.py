@@ -1,18 +1,22 @@
 """REST's classify and regress: from a body to a response."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.edge import MeasuredRequest
-from tpuserve_server.frontends.examples import run_examples
+from tpuserve_server.frontends.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch
 from tpuserve_server.frontends.rest_response import JsonResponse
 from tpuserve_server.frontends.rest_route import Action
+from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.example_request import encode_example_request
 from tpuserve_server.wire.example_run import find_run
-from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS
+from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
+from tpuserve_server.wire.inference_result import encode_response
 from tpuserve_server.wire.json_examples import decode_json_examples
 
 if TYPE_CHECKING:
@@ -24,9 +28,12 @@ METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 class RestExamples:
     """Both methods. They raise ServingErrors, in upstream's order: the body's before the model's."""
 
-    def __init__(self, service: InferenceService, *, check_method_names: bool, watch_delay_s: float) -> None:
-        """Answer from `service`; `watch_delay_s` as ClientWatch's."""
+    def __init__(
+        self, service: InferenceService, logs: RequestLogs | None, *, check_method_names: bool, watch_delay_s: float
+    ) -> None:
+        """Answer from `service`, and tell `logs` of what was answered; `watch_delay_s` as ClientWatch's."""
         self._service = service
+        self._logs = logs
         self._check_method_names = check_method_names
         self._watch_delay_s = watch_delay_s
 
@@ -53,4 +60,15 @@ class RestExamples:
             measured.runs(version.servable_id, run.signature.name)
             with ClientWatch(receive, self._watch_delay_s):
                 result = await run_examples(version, run, request.examples, deadline)
-        return JsonResponse(200, method.encode_json(result.outputs, len(request.examples)), result.servable.version)
+        encoded = method.encode_json(result.outputs, len(request.examples))
+        if self._logs is not None and (log := self._logs.choose(target.name)):
+            # As over gRPC, and written so by the log's own thread. Examples are no larger than their texts.
+            asked = partial(encode_example_request, result.servable, result.signature_name, request.examples)
+            answered = partial(_encode, method, result, len(request.examples))
+            kind, size_bytes = LOG_KINDS[method.name], len(body) + len(encoded)
+            self._logs.add(log, kind, result.servable, result.signature_name, asked, answered, size_bytes=size_bytes)
+        return JsonResponse(200, encoded, result.servable.version)
+
+
+def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
+    return encode_response(method.encode(result.outputs, examples), result.servable, result.signature_name)

@@ -20,6 +20,7 @@ from tpuserve_server.frontends.rest_examples import METHODS, RestExamples
 from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientGone, ClientWatch, read_body
 from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json_response import encode_predictions
 from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.metadata import metadata_to_json
@@ -51,14 +52,18 @@ class RestOptions:
 class V1:
     """The ASGI application. Errors become `{"error": …}` with upstream's texts; nothing is raised."""
 
-    def __init__(self, service: InferenceService, edge: Edge, clock: Clock, options: RestOptions) -> None:
-        """Answer from `service`."""
+    def __init__(
+        self, service: InferenceService, edge: Edge, clock: Clock, options: RestOptions, logs: RequestLogs | None
+    ) -> None:
+        """Answer from `service`, and tell `logs` of what was answered."""
         self._service = service
         self._edge = edge
         self._clock = clock
         self._options = options
+        self._logs = logs
         self._examples = RestExamples(
             service,
+            logs,
             check_method_names=options.check_method_names,
             watch_delay_s=options.disconnect_watch_delay_s,
         )
@@ -97,7 +102,8 @@ class V1:
         self, target: ModelSpec, body: bytes, receive: "Receive", measured: MeasuredRequest
     ) -> JsonResponse:
         deadline = Deadline.after(self._options.timeout_s, self._clock)
-        is_large = len(body) > LARGE_BODY_BYTES
+        body_bytes = len(body)
+        is_large = body_bytes > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
         spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
         with self._hold(spec) as model:
@@ -110,6 +116,8 @@ class V1:
             with ClientWatch(receive, self._options.disconnect_watch_delay_s):
                 result = await model.predict(decoded.inputs, deadline)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
+        if self._logs is not None and (log := self._logs.choose(target.name)):
+            self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return JsonResponse(200, encoded, result.servable.version)
 
     def _hold(self, spec: ModelSpec) -> HeldModel:

@@ -15,6 +15,7 @@ from tpuserve_server.frontends.prediction import PredictionMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.reload import ReloadMethods
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.request_log.request_logs import RequestLogs
 
 # Taken from the descriptors, which reflection needs loaded anyhow.
 _PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"]
@@ -29,6 +30,7 @@ def rpc_table(
     clock: Clock,
     *,
     models: ConfiguredModels | None = None,
+    logs: RequestLogs | None = None,
     serialize_as_content: bool = False,
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
@@ -38,11 +40,14 @@ def rpc_table(
     `serialize_as_content` puts outputs into tensor_content, not the typed fields.
 
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
+    `logs` are told of predictions that were answered; None logs nothing.
     Hosts bound the size of messages; within these, values may repeat to no more than `max_request_bytes` altogether.
     """
     edge = Edge(service, metrics, clock, "grpc")
-    prediction = PredictionMethods(service, edge, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes)
-    examples = ExampleMethods(service, edge, check_method_names=check_method_names)
+    prediction = PredictionMethods(
+        service, edge, logs, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes
+    )
+    examples = ExampleMethods(service, edge, logs, check_method_names=check_method_names)
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))

@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError, Message
 from tensorflow_serving.apis import inference_pb2, model_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec
-from tpuserve_server.wire.model_spec import decode_model_spec
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
+from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
+from tpuserve_server.wire.varint import varint
 
 _PACKAGE = "tpuserve.serialized"
 
@@ -91,6 +92,14 @@ def parse_recorded_multi_inference(body: bytes) -> MultiInferenceRequest:
     message = _parse(_MULTI_REQUEST, body, "MultiInferenceRequest")
     tasks = [InferenceTask(decode_model_spec(task.model_spec), task.method_name) for task in message.tasks]
     return MultiInferenceRequest(tasks, message.input)
+
+
+def encode_example_request(servable: ServableId, signature_name: str, examples: Array) -> bytes:
+    """A serialized ClassificationRequest or RegressionRequest, which are alike, for just this version and signature."""
+    listed = _REQUEST(input={"example_list": {"examples": examples.tolist()}})
+    spec = encode_model_spec(servable, signature_name)
+    # model_spec = 1
+    return b"".join((b"\x0a", varint(len(spec)), spec, listed.SerializeToString()))
 
 
 def decode_examples(serialized_input: Any) -> Array:  # noqa: ANN401 (a message whose class is made below)

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
+from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 from tpuserve_server.wire.varint import varint
@@ -42,6 +42,18 @@ def decode_predict_inputs(proto: "PredictRequestProto", max_repeated_bytes: int)
     """
     budget = RepeatBudget(max_repeated_bytes)
     return {name: decode_tensor(name, tensor, budget) for name, tensor in proto.inputs.items()}
+
+
+def encode_predict_request(servable: ServableId, signature_name: str, inputs: Tensors) -> bytes:
+    """A serialized PredictRequest for just this version and signature, its tensors as tensor_content."""
+    spec = encode_model_spec(servable, signature_name)
+    parts = [b"\x0a", varint(len(spec)), spec]
+    for name, array in inputs.items():
+        tensor = encode_tensor(array, as_content=True)
+        entry = b"".join((_map_key(name), b"\x12", varint(len(tensor)), tensor))
+        # inputs = 2: {key = 1, value = 2}
+        parts += (b"\x12", varint(len(entry)), entry)
+    return b"".join(parts)
 
 
 def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:

@@ -1,0 +1,112 @@
+"""RequestLogs: which requests are logged, and where to."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import quote
+
+from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.types import PredictResult, ServableId, Tensors
+from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget, Payload
+from tpuserve_server.request_log.record_file import LogFormat
+from tpuserve_server.request_log.writer import LogWriter
+from tpuserve_server.wire.predict_proto import encode_predict_request, encode_predict_response
+
+_FORMATS: Mapping[str, LogFormat] = {"jsonl": "jsonl", "tfrecord": "tfrecord"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLogOptions:
+    """What is logged of every model that does not say itself; None is nothing."""
+
+    path_prefix: str | None = None
+    sampling_rate: float = 1.0
+    format: LogFormat = "jsonl"
+
+
+class RequestLogs:
+    """Chooses requests by their model's sampling rate. Called on any thread; `_targets` is only ever replaced."""
+
+    def __init__(
+        self, options: RequestLogOptions, writer: LogWriter, sample: Callable[[], float] = random.random
+    ) -> None:
+        """`sample` draws from [0, 1)."""
+        self._options = options
+        self._writer = writer
+        self._sample = sample
+        self._targets: Mapping[str, LogTarget] = {}
+
+    def check(self, configs: Sequence[ModelConfig]) -> None:
+        """Raise what `configure` would, and change nothing."""
+        for config in configs:
+            self._target(config)
+
+    def configure(self, configs: Sequence[ModelConfig]) -> None:
+        """Log these models from now on; one without a LoggingConfig as the options say.
+
+        Raises:
+            InvalidArgument: a sampling rate is none, or a prefix is missing; nothing has changed then.
+            NotFound: a type is not known, with upstream's words (core/log_collector.cc); nothing has changed then.
+        """
+        targets = {config.name: self._target(config) for config in configs}
+        self._targets = {name: target for name, target in targets.items() if target and target.sampling_rate > 0}
+        self._writer.keep(frozenset(self._targets.values()))
+
+    def choose(self, model: str) -> LogTarget | None:
+        """Where to log this request, if it is drawn. Costs a look-up where nothing is logged."""
+        target = self._targets.get(model)
+        return target if target is not None and self._sample() < target.sampling_rate else None
+
+    def add(
+        self,
+        target: LogTarget,
+        kind: LogKind,
+        servable: ServableId,
+        signature: str,
+        request: Payload,
+        response: Payload,
+        *,
+        size_bytes: int = 0,
+    ) -> None:
+        """Log a request that was answered. Never waits; what finds no room is dropped and counted.
+
+        `size_bytes` is the memory that payloads hold that are not there as bytes yet.
+        """
+        size_bytes += sum(len(payload) for payload in (request, response) if isinstance(payload, bytes))
+        self._writer.add(LogEntry(target, kind, servable, signature, request, response, time.time(), size_bytes))
+
+    def add_predict(self, target: LogTarget, inputs: Tensors, result: PredictResult, *, size_bytes: int) -> None:
+        """Log a prediction that did not come over gRPC as if it had; its messages are made by the log's thread.
+
+        `size_bytes` is the memory that the arrays hold; the size of what they were read from and written to will do.
+        """
+        request = partial(encode_predict_request, result.servable, result.signature_name, inputs)
+        response = partial(encode_predict_response, result)
+        self.add(
+            target,
+            LogKind.PREDICT,
+            result.servable,
+            result.signature_name,
+            request,
+            response,
+            size_bytes=size_bytes,
+        )
+
+    def _target(self, config: ModelConfig) -> LogTarget | None:
+        model, logging, options = config.name, config.logging, self._options
+        if logging is None:
+            if options.path_prefix is None:
+                return None
+            # A file of its own for each model: warm-up wants one model's records.
+            return LogTarget(f"{options.path_prefix}-{quote(model, safe='')}", options.format, options.sampling_rate)
+        log_format = _FORMATS.get(logging.type or options.format)
+        if log_format is None:
+            raise NotFound(f"Cannot find LogCollector::Factory for type: {logging.type}")
+        if not logging.filename_prefix:
+            raise InvalidArgument(f"Model {model} is to be logged, but its log_collector_config has no filename_prefix")
+        if not 0 <= logging.sampling_rate <= 1:
+            raise InvalidArgument(f"Model {model}: sampling_rate {logging.sampling_rate} is not between 0 and 1")
+        return LogTarget(logging.filename_prefix, log_format, logging.sampling_rate)

@@ -1,0 +1,69 @@
+"""RotatingFiles: one file of PredictionLogs after the other, of bounded size and number. Used by one thread."""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_server.request_log.record_file import LogFormat, RecordFile, open_record_file
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a file is full, and how many stay."""
+
+    max_bytes: int
+    max_files: int
+
+
+class RotatingFiles:
+    """Files `PREFIX-TIME-PROCESS-NUMBER.FORMAT`, the newest `max_files` of them."""
+
+    def __init__(
+        self, prefix: str, log_format: LogFormat, rotation: Rotation, now_s: Callable[[], float] = time.time
+    ) -> None:
+        """Nothing is opened before the first record."""
+        self._prefix = Path(prefix)
+        self._format = log_format
+        self._rotation = rotation
+        self._now_s = now_s
+        self._opened = 0
+        self._file: RecordFile | None = None
+        self._size_bytes = 0
+
+    def write(self, record: bytes) -> None:
+        """Add a serialized PredictionLog, and close the file if it is full then. Raises OSError."""
+        if self._file is None:
+            self._file = self._open()
+            self._size_bytes = 0
+        self._size_bytes += self._file.write(record)
+        if self._size_bytes >= self._rotation.max_bytes:
+            self.close()
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system. Raises OSError."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; the next record opens another. Raises OSError when what was written could not be kept."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _open(self) -> RecordFile:
+        self._prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._remove_oldest()
+        self._opened += 1
+        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._now_s()))
+        name = f"{self._prefix.name}-{when}-{os.getpid()}-{self._opened:06}.{self._format}"
+        return open_record_file(self._prefix.with_name(name), self._format)
+
+    def _remove_oldest(self) -> None:
+        """Leave room for one more. Files of earlier processes count too: names sort by time."""
+        ours = re.compile(rf"{re.escape(self._prefix.name)}-\d{{8}}T\d{{6}}-\d+-\d+\.{self._format}")
+        names = sorted(name for name in os.listdir(self._prefix.parent) if ours.fullmatch(name))
+        for name in names[: max(0, len(names) - self._rotation.max_files + 1)]:
+            self._prefix.with_name(name).unlink(missing_ok=True)

@@ -1,0 +1,174 @@
+"""LogWriter: takes entries from requests, and writes them in a thread of its own."""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.request_log.entry import LogEntry, LogTarget
+from tpuserve_server.request_log.rotation import RotatingFiles, Rotation
+
+_log = logging.getLogger(__name__)
+
+# What may wait for the disk. One entry may be as large as the largest request.
+_MAX_ENTRIES = 1000
+_MAX_BYTES = 256 << 20
+# Between the first entry's coming and its writing: one wake-up and one flush serve all that come meanwhile.
+_GATHER_S = 0.05
+# After a failure a target is left alone, and its entries are dropped, for so long.
+_RETRY_AFTER_S = 10.0
+
+
+class LogMetrics(Protocol):
+    """Where it is counted what became of entries. Cheap; called from any thread."""
+
+    def request_logged(self, *, model: str, outcome: str) -> None:
+        """`written`; or dropped: `queue_full` or `write_failed`."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Output:
+    """A target's files, and the models of entries written since the last flush. Belongs to the thread."""
+
+    files: RotatingFiles
+    unsure: list[str] = field(default_factory=list)
+    failed: bool = False
+    retry_at_s: float = 0.0
+
+
+class LogWriter:
+    """A bounded queue, and the thread "request-log" that empties it. What finds no room is dropped and counted.
+
+    `add` and `keep` are called on any thread and never wait for a disk. `_changed` guards the queue, its size and
+    `_kept`; `_outputs` belongs to the thread.
+    """
+
+    def __init__(self, rotation: Rotation, clock: Clock, metrics: LogMetrics) -> None:
+        """Nothing runs yet."""
+        self._rotation = rotation
+        self._clock = clock
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        self._queue: deque[LogEntry] = deque()
+        self._queued_bytes = 0
+        self._kept: Collection[LogTarget] = ()
+        self._stopping = False
+        self._outputs: dict[LogTarget, _Output] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="request-log")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued, close the files and join the thread. Nothing may be added any more."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        self._thread = None
+
+    def add(self, entry: LogEntry) -> None:
+        """Queue an entry, or drop it when the disk is too far behind."""
+        with self._changed:
+            has_room = len(self._queue) < _MAX_ENTRIES and self._queued_bytes + entry.size_bytes <= _MAX_BYTES
+            if has_room:
+                self._queue.append(entry)
+                self._queued_bytes += entry.size_bytes
+                if len(self._queue) == 1 or len(self._queue) == _MAX_ENTRIES // 2:
+                    self._changed.notify()
+        if not has_room:
+            self._metrics.request_logged(model=entry.servable.name, outcome="queue_full")
+
+    def keep(self, targets: Collection[LogTarget]) -> None:
+        """Close the files of any other target, after what is queued for it."""
+        with self._changed:
+            self._kept = targets
+            self._changed.notify()
+
+    # The thread.
+
+    def _run(self) -> None:
+        while self._run_next():
+            pass
+        self._close_all(list(self._outputs))
+
+    def _run_next(self) -> bool:
+        """Write what has gathered, in a frame of its own: while the thread waits, no entry stays alive."""
+        with self._changed:
+            while not (self._queue or self._stopping or self._outputs.keys() - self._kept):
+                self._changed.wait()
+            if not self._stopping:
+                self._changed.wait(_GATHER_S)
+            entries, self._queue = self._queue, deque()
+            kept, stopping = self._kept, self._stopping
+        while entries:
+            entry = entries.popleft()
+            self._write(entry)
+            # Room is made as entries leave: those that were taken together still hold their memory.
+            with self._changed:
+                self._queued_bytes -= entry.size_bytes
+        self._flush_all()
+        self._close_all([target for target in self._outputs if target not in kept])
+        return not stopping
+
+    def _write(self, entry: LogEntry) -> None:
+        output = self._outputs.get(entry.target)
+        if output is None:
+            files = RotatingFiles(entry.target.prefix, entry.target.format, self._rotation)
+            output = self._outputs[entry.target] = _Output(files)
+        output.unsure.append(entry.servable.name)
+        if self._clock.monotonic_s() < output.retry_at_s:
+            self._settle(output, "write_failed")
+            return
+        try:
+            output.files.write(entry.serialize())
+        except OSError as error:
+            self._fail(entry.target, output, error)
+        except Exception:
+            # The top of the worker loop: an entry that cannot be written must not end the log.
+            _log.exception("A request for %s cannot be logged", entry.servable)
+            self._metrics.request_logged(model=output.unsure.pop(), outcome="write_failed")
+
+    def _fail(self, target: LogTarget, output: _Output, error: OSError) -> None:
+        """Try again later, with a new file; say so once, until it has worked again."""
+        output.retry_at_s = self._clock.monotonic_s() + _RETRY_AFTER_S
+        if not output.failed:
+            reason = error.strerror or error
+            _log.error("Requests are not logged, %s-* cannot be written: %s; trying on", target.prefix, reason)
+        output.failed = True
+        self._settle(output, "write_failed")
+        with contextlib.suppress(OSError):
+            output.files.close()
+
+    def _flush_all(self) -> None:
+        for target, output in self._outputs.items():
+            try:
+                output.files.flush()
+            except OSError as error:
+                self._fail(target, output, error)
+            else:
+                output.failed = output.failed and not output.unsure
+                self._settle(output, "written")
+
+    def _settle(self, output: _Output, outcome: str) -> None:
+        """Count what became of the entries since the last flush."""
+        for model in output.unsure:
+            self._metrics.request_logged(model=model, outcome=outcome)
+        output.unsure.clear()
+
+    def _close_all(self, targets: list[LogTarget]) -> None:
+        for target in targets:
+            output = self._outputs.pop(target)
+            try:
+                output.files.close()
+            except OSError as error:
+                self._fail(target, output, error)
