@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
+from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_server_config import read_model_configs
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.ssl_config import read_ssl_config
@@ -87,6 +88,8 @@ def _check_files(settings: Settings) -> None:
     """Raise ConfigError for a file that the server would stumble over, seconds later and in another process."""
     if settings.model_config_file is not None:
         read_model_configs(settings.model_config_file)
+    if settings.batching_parameters_file is not None:
+        read_batching_parameters(settings.batching_parameters_file, settings.batching_flags)
     if settings.monitoring_config_file is not None:
         read_metrics_path(settings.monitoring_config_file)
 

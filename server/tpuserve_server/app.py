@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from tpuserve_server.banner import print_banner
+from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.model_server_config import read_model_configs
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
@@ -179,11 +180,13 @@ def _load_options(settings: Settings) -> LoadOptions:
 
 
 def _loading_options(settings: Settings) -> LoadingOptions:
+    parameters = settings.batching_flags
+    if settings.batching_parameters_file is not None:
+        parameters = read_batching_parameters(settings.batching_parameters_file, parameters)
     return LoadingOptions(
         enable_batching=settings.enable_batching,
-        max_batch_size=settings.max_batch_size,
-        allowed_batch_sizes=settings.allowed_batch_sizes,
-        max_enqueued_batches=settings.max_enqueued_batches,
+        parameters=parameters,
+        read_parameters=read_model_batching_parameters if settings.enable_per_model_batching_parameters else None,
         warmup=WarmupOptions(
             enabled=settings.enable_model_warmup,
             # 0 is TensorFlow Serving's way to say nothing.

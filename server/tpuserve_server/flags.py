@@ -70,7 +70,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "Batches are padded up to one of these; the last must be max_batch_size.",
             shown_default="the manifest's",
         ),
-        Flag("max_enqueued_batches", "Batches that may wait; more are refused."),
+        Flag("max_enqueued_batches", "Batches that may wait; more are refused.", shown_default="512"),
     ),
     "Runtime": (
         Flag("tensorflow_session_parallelism", "Threads of a session: the two below in one; 0: theirs."),

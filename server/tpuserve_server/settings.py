@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
@@ -86,7 +86,7 @@ class Settings(BaseModel):
     enable_per_model_batching_parameters: bool = False
     max_batch_size: int | None = Field(default=None, ge=1)
     allowed_batch_sizes: tuple[int, ...] = ()
-    max_enqueued_batches: int = Field(default=512, ge=1)
+    max_enqueued_batches: int | None = Field(default=None, ge=1)
 
     # Runtime
     tensorflow_session_parallelism: int = Field(default=0, ge=0)
@@ -113,6 +113,15 @@ class Settings(BaseModel):
     request_log_max_files: int = Field(default=16, ge=1)
     drain_delay_seconds: float = Field(default=0.0, ge=0)
     drain_timeout_seconds: float = Field(default=30.0, ge=0)
+
+    @property
+    def batching_flags(self) -> BatchingParameters:
+        """What the flags say of batching. Raises InvalidArgument when it does not fit together."""
+        return BatchingParameters(
+            max_batch_size=self.max_batch_size,
+            allowed_batch_sizes=self.allowed_batch_sizes,
+            max_enqueued_batches=self.max_enqueued_batches,
+        )
 
     @model_validator(mode="after")
     def _check_together(self) -> "Settings":
@@ -141,11 +150,10 @@ class Settings(BaseModel):
             raise ValueError(
                 "batching_parameters_file is set without setting enable_batching to true: add --enable_batching"
             )
-        if self.allowed_batch_sizes:
-            try:
-                BatchingOptions(self.max_batch_size or self.allowed_batch_sizes[-1], self.allowed_batch_sizes)
-            except InvalidArgument as error:
-                raise ValueError(error.message) from None
+        try:
+            _ = self.batching_flags
+        except InvalidArgument as error:
+            raise ValueError(error.message) from None
 
     def _check_threads(self) -> None:
         each = self.tensorflow_intra_op_parallelism and self.tensorflow_inter_op_parallelism

@@ -22,6 +22,7 @@ from tpuserve_server.core.types import (
     VersionStatus,
 )
 from tpuserve_server.core.validation import (
+    check_batchable,
     check_inputs,
     choose_outputs,
     count_rows,
@@ -79,8 +80,12 @@ class HeldModel:
         # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
         # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
         complete = len(inputs) == len(signature.inputs)
-        batches = matches and complete and handle.loaded.batcher.batches(signature.name)
-        rows = count_rows(inputs) if batches else 0
+        rows = 0
+        if complete and handle.loaded.batcher.batches(signature.name):
+            if matches:
+                rows = count_rows(inputs)
+            else:
+                check_batchable(inputs)
         return Task(
             signature_name=signature.name,
             output_names=outputs,

@@ -63,6 +63,17 @@ def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tenso
     return f"{_of(servable_id, signature)}: {'; '.join(wrong)}"
 
 
+def check_batchable(inputs: Tensors) -> None:
+    """What a batched signature asks of any input, whatever its shape (TensorFlow's ComputeTensorBatchSize).
+
+    Raises:
+        InvalidArgument: an input is a scalar, or their 0th dimensions differ.
+    """
+    if not all(array.ndim for array in inputs.values()):
+        raise InvalidArgument("Batching Run() input tensors must have at least one dimension")
+    count_rows(inputs)
+
+
 def count_rows(inputs: Tensors) -> int:
     """The 0th dimension that all inputs share.
 

@@ -1,13 +1,14 @@
 """VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching import Batcher
 from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_parameters import NOTHING_SAID, BatchingParameters
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
@@ -26,18 +27,29 @@ class LoadingOptions:
 
     `enable_batching` None means: batch what its exporter has checked (`rows_independent`), and nothing else, because
     a free first dimension alone does not say that rows are strangers to each other. True batches every signature whose
-    inputs and outputs all have one, as TensorFlow Serving does; False none. Given sizes replace a manifest's.
+    inputs and outputs all have one, as TensorFlow Serving does; False none. Sizes in `parameters` replace a manifest's.
+
+    `read_parameters`, where given, reads what a version's own folder says, which goes over `parameters`. It makes
+    `enable_batching` mean: the versions that say something.
     """
 
     enable_batching: bool | None = None
-    max_batch_size: int | None = None
-    allowed_batch_sizes: tuple[int, ...] = ()
-    max_enqueued_batches: int = 1
+    parameters: BatchingParameters = NOTHING_SAID
+    read_parameters: Callable[[Path], BatchingParameters | None] | None = None
     warmup: WarmupOptions = field(default_factory=WarmupOptions)
 
+    def of_version(self, path: Path) -> "LoadingOptions":
+        """What holds for the version in `path`. Blocking.
 
-# TensorFlow Serving's default (batching/batching_session.h by way of batching_parameters).
-DEFAULT_MAX_BATCH_SIZE = 1000
+        Raises:
+            InvalidArgument: its own parameters cannot be used.
+        """
+        if self.read_parameters is None:
+            return self
+        own = self.read_parameters(path)
+        if own is None:
+            return replace(self, enable_batching=None if self.enable_batching else self.enable_batching)
+        return replace(self, parameters=own.over(self.parameters))
 
 
 class VersionLoader:
@@ -80,22 +92,25 @@ class VersionLoader:
         if manifest is not None:
             manifest.verify_files(path)
         allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
+        options = self._options.of_version(path)
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        threads = options.parameters.num_batch_threads or 1
         try:
-            options = choose_batching(servable, manifest, self._options)
-            runs = self._warm_up(servable_id, servable, path, options)
+            batching = choose_batching(servable, manifest, options)
+            runs = self._warm_up(servable_id, servable, path, batching)
             batcher = Batcher(
                 servable_id,
                 servable,
-                options,
-                max_enqueued_batches=self._options.max_enqueued_batches,
+                batching,
+                max_enqueued_batches=options.parameters.queue_length,
+                num_batch_threads=threads,
                 clock=self._clock,
                 metrics=self._metrics,
             )
         except BaseException:
             servable.close()
             raise
-        return LoadedVersion(servable, batcher, _notes(servable, manifest, options, runs), path)
+        return LoadedVersion(servable, batcher, _notes(servable, manifest, batching, runs, threads), path)
 
     def _warm_up(
         self, servable_id: ServableId, servable: Servable, path: Path, batching: Mapping[str, BatchingOptions]
@@ -129,7 +144,7 @@ def choose_batching(
     for name, signature in servable.signatures.items():
         entry = entries.get(name, SignatureEntry())
         if _may_batch(signature, entry, options):
-            chosen[name] = _sizes(entry, options)
+            chosen[name] = options.parameters.options(entry.batch_sizes)
     return chosen
 
 
@@ -141,28 +156,33 @@ def _may_batch(signature: Signature, entry: SignatureEntry, options: LoadingOpti
     return entry.rows_independent and bool(entry.batch_sizes)
 
 
-def _sizes(entry: SignatureEntry, options: LoadingOptions) -> BatchingOptions:
-    if options.allowed_batch_sizes:
-        largest = options.max_batch_size or options.allowed_batch_sizes[-1]
-        return BatchingOptions(largest, options.allowed_batch_sizes)
-    if options.max_batch_size is not None:
-        smaller = [size for size in entry.batch_sizes if size < options.max_batch_size]
-        return BatchingOptions(options.max_batch_size, (*smaller, options.max_batch_size) if smaller else ())
-    if entry.batch_sizes:
-        return BatchingOptions(entry.batch_sizes[-1], entry.batch_sizes)
-    return BatchingOptions(DEFAULT_MAX_BATCH_SIZE)
-
-
 def _notes(
-    servable: Servable, manifest: Manifest | None, options: dict[str, BatchingOptions], warmup_runs: int
+    servable: Servable,
+    manifest: Manifest | None,
+    batching: dict[str, BatchingOptions],
+    warmup_runs: int,
+    threads: int,
 ) -> tuple[str, ...]:
     notes = [f"device: {servable.device}", f"warm-up: {warmup_runs} runs"]
     for name in servable.signatures:
-        batching = options.get(name)
-        if batching is None:
+        options = batching.get(name)
+        if options is None:
             why = "" if manifest is not None else ", no manifest says that rows are independent; see --enable_batching"
             notes.append(f"{name}: one request at a time{why}")
         else:
-            sizes = ", ".join(str(size) for size in batching.allowed_batch_sizes)
-            notes.append(f"{name}: batches of {sizes or f'up to {batching.max_batch_size}'} rows")
+            notes.append(f"{name}: {_describe(options, threads)}")
     return tuple(notes)
+
+
+def _describe(options: BatchingOptions, threads: int) -> str:
+    sizes = ", ".join(str(size) for size in options.buckets)
+    parts = [f"batches of {sizes or f'up to {options.max_rows}'} rows"]
+    if options.timeout_s:
+        parts.append(f"full or after {options.timeout_s * 1000:g} ms")
+    if options.splits:
+        parts.append(f"requests of up to {options.max_batch_size} rows split over them")
+    if options.pad_variable_length_inputs:
+        parts.append("rows padded to one shape")
+    if threads > 1:
+        parts.append(f"{threads} batches at a time")
+    return ", ".join(parts)

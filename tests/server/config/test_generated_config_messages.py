@@ -6,6 +6,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from tpuserve_server.config._proto import generate
+from tpuserve_server.config._proto.batching_parameters_pb2 import BatchingParameters
 from tpuserve_server.config._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
 from tpuserve_server.config._proto.ssl_config_pb2 import SSLConfig
 
@@ -21,6 +22,20 @@ def test_committed_module_is_what_its_source_makes(source: Path) -> None:
     [
         (MonitoringConfig, {"prometheus_config": (1, FieldDescriptor.TYPE_MESSAGE)}),
         (PrometheusConfig, {"enable": (1, FieldDescriptor.TYPE_BOOL), "path": (2, FieldDescriptor.TYPE_STRING)}),
+        (
+            BatchingParameters,
+            {
+                "max_batch_size": (1, FieldDescriptor.TYPE_MESSAGE),
+                "batch_timeout_micros": (2, FieldDescriptor.TYPE_MESSAGE),
+                "max_enqueued_batches": (3, FieldDescriptor.TYPE_MESSAGE),
+                "num_batch_threads": (4, FieldDescriptor.TYPE_MESSAGE),
+                "thread_pool_name": (5, FieldDescriptor.TYPE_MESSAGE),
+                "allowed_batch_sizes": (6, FieldDescriptor.TYPE_INT64),
+                "pad_variable_length_inputs": (7, FieldDescriptor.TYPE_BOOL),
+                "enable_large_batch_splitting": (8, FieldDescriptor.TYPE_MESSAGE),
+                "max_execution_batch_size": (9, FieldDescriptor.TYPE_MESSAGE),
+            },
+        ),
         (
             SSLConfig,
             {

@@ -9,12 +9,13 @@ from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2
 from tests.example_models import CLASSIFY, REGRESS, example, save_example_model, save_native_example_model
 from tests.fakes import Finished
 from tests.served_model import ServedModel
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.versions.loading import LoadingOptions
 
 EXAMPLES = [example(x=0.25), example(x=1.0), example(x=-3.0)]
-BATCHED = LoadingOptions(enable_batching=True, allowed_batch_sizes=(4, 8))
+BATCHED = LoadingOptions(enable_batching=True, parameters=BatchingParameters(allowed_batch_sizes=(4, 8)))
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,10 @@ from tests.saved_models import (
     write_manifest,
     write_warmup,
 )
+from tpuserve_server.config.batching_parameters import read_model_batching_parameters
 from tpuserve_server.core.batching import Task
 from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
@@ -130,9 +132,10 @@ def test_a_record_that_the_model_refuses_fails_the_load(tmp_path: Path, load: Lo
 
 def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     executor = FakeExecutor()
-    options = LoadingOptions(enable_batching=True, max_batch_size=4, allowed_batch_sizes=(1, 2))
+    parameters = BatchingParameters(enable_large_batch_splitting=True, max_execution_batch_size=2000)
+    options = LoadingOptions(enable_batching=True, parameters=parameters)
     loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
-    with pytest.raises(InvalidArgument, match="Last entry in allowed_batch_sizes"):
+    with pytest.raises(InvalidArgument, match="they were 1000 and 2000"):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
 
@@ -144,21 +147,63 @@ UNCHECKED = Manifest(format_version=1, signatures={"serving_default": SignatureE
 
 
 @pytest.mark.parametrize(
-    ("manifest", "options", "batching"),
+    ("manifest", "enabled", "batching"),
     [
-        (CHECKED, LoadingOptions(), BatchingOptions(4, (1, 4))),
-        (CHECKED, LoadingOptions(enable_batching=False), None),
-        (UNCHECKED, LoadingOptions(), None),
-        (None, LoadingOptions(), None),
-        (None, LoadingOptions(enable_batching=True), BatchingOptions(1000)),
-        (None, LoadingOptions(enable_batching=True, max_batch_size=16), BatchingOptions(16)),
-        (None, LoadingOptions(enable_batching=True, allowed_batch_sizes=(2, 8)), BatchingOptions(8, (2, 8))),
-        (CHECKED, LoadingOptions(max_batch_size=2), BatchingOptions(2, (1, 2))),
-        (CHECKED, LoadingOptions(max_batch_size=8, allowed_batch_sizes=(8,)), BatchingOptions(8, (8,))),
+        (CHECKED, None, BatchingOptions(4, (1, 4))),
+        (CHECKED, True, BatchingOptions(4, (1, 4))),
+        (CHECKED, False, None),
+        (UNCHECKED, None, None),
+        (None, None, None),
+        (None, True, BatchingOptions(1000)),
     ],
 )
-def test_who_is_batched_and_how(
-    manifest: Manifest | None, options: LoadingOptions, batching: BatchingOptions | None
-) -> None:
-    chosen = choose_batching(FakeServable(), manifest, options)
+def test_who_is_batched(manifest: Manifest | None, enabled: bool | None, batching: BatchingOptions | None) -> None:
+    chosen = choose_batching(FakeServable(), manifest, LoadingOptions(enable_batching=enabled))
     assert chosen == ({} if batching is None else {"serving_default": batching})
+
+
+@pytest.mark.parametrize("enabled", [True, None, False])
+def test_with_parameters_for_each_model_who_says_nothing_is_batched_by_its_manifest_alone(
+    tmp_path: Path, enabled: bool | None
+) -> None:
+    options = LoadingOptions(enable_batching=enabled, read_parameters=lambda path: None).of_version(tmp_path)
+    assert choose_batching(FakeServable(), None, options) == {}
+    assert ("serving_default" in choose_batching(FakeServable(), CHECKED, options)) is (enabled is not False)
+
+
+def test_a_versions_own_parameters_go_over_the_servers(tmp_path: Path) -> None:
+    ours = BatchingParameters(max_batch_size=64, batch_timeout_micros=1000)
+    own = BatchingParameters(max_batch_size=2)
+    options = LoadingOptions(enable_batching=True, parameters=ours, read_parameters=lambda path: own)
+    chosen = choose_batching(FakeServable(), None, options.of_version(tmp_path))
+    assert chosen == {"serving_default": BatchingOptions(2, timeout_s=0.001)}
+
+
+def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) -> None:
+    (tmp_path / "batching_params.pbtxt").write_text("max_batch_size { value: 8 }\nallowed_batch_sizes: 4\n")
+    executor = FakeExecutor()
+    options = LoadingOptions(enable_batching=True, read_parameters=read_model_batching_parameters)
+    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
+    with pytest.raises(InvalidArgument, match="last entry was 4; expected 8") as raised:
+        loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    assert str(tmp_path) not in raised.value.message
+    assert not executor.loaded
+
+
+def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
+    parameters = BatchingParameters(
+        max_batch_size=64,
+        batch_timeout_micros=1500,
+        enable_large_batch_splitting=True,
+        max_execution_batch_size=16,
+        pad_variable_length_inputs=True,
+        num_batch_threads=2,
+    )
+    options = LoadingOptions(enable_batching=True, parameters=parameters)
+    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    loader.unload(loaded)
+    assert loaded.notes[2:] == (
+        "serving_default: batches of up to 16 rows, full or after 1.5 ms, requests of up to 64 rows split over them, "
+        "rows padded to one shape, 2 batches at a time",
+    )
