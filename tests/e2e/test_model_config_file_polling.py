@@ -1,0 +1,119 @@
+"""--model_config_file_poll_wait_seconds on real servers: changes are served, mistakes change nothing."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import HOSTS
+from tests.e2e.test_config_files import START_TIMEOUT_S, free_port
+from tests.saved_models import save_half_plus_two
+from tpuserve_client import Client, TpuserveError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+class TalkingServer:
+    """A server whose lines are read when somebody waits for one."""
+
+    def __init__(self, host: str, config: Path) -> None:
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "tpuserve_server", f"--host_backend={host}", "--bind_address=127.0.0.1",
+                f"--port={port}", "--rest_api_port=0", f"--model_config_file={config}",
+                "--model_config_file_poll_wait_seconds=0.05", "--file_system_poll_wait_seconds=0.05",
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def hear(self, what: str) -> str:
+        """Wait for a line with `what`."""
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if what in line:
+                return line
+        raise AssertionError(f"it ended without {what!r}: {''.join(lines)}")
+
+    def finish(self) -> str:
+        """SIGTERM; the lines that nobody waited for."""
+        self._process.terminate()
+        said, _ = self._process.communicate(timeout=60)
+        assert self._process.returncode == 0, said
+        return said
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+@contextlib.contextmanager
+def talking(host: str, config: Path) -> Iterator[TalkingServer]:
+    server = TalkingServer(host, config)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def configured(folder: Path, **labels: int | None) -> str:
+    """A ModelServerConfig of these models, each with label `stable` where it has a number."""
+    models = [
+        f'config {{ name: "{name}" base_path: "{folder}/{name}" model_platform: "tensorflow" '
+        "model_version_policy { all {} } "
+        + (f'version_labels {{ key: "stable" value: {number} }}' if number else "")
+        + "}"
+        for name, number in labels.items()
+    ]
+    return f"model_config_list {{ {' '.join(models)} }}"
+
+
+def replace(file: Path, text: str) -> None:
+    """In one step, as a careful operator does."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, file)
+
+
+def stable(client: Client, model: str) -> int | None:
+    version: int | None = client.predict(model, {"x": np.ones((1, 1), np.float32)}, label="stable").version
+    return version
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_changes_are_served_and_mistakes_change_nothing(host: str, tmp_path: Path) -> None:
+    for path in ("a/1", "a/2", "b/1", "c/1"):
+        save_half_plus_two(tmp_path / path)
+    file = tmp_path / "models.config"
+    file.write_text(configured(tmp_path, a=1, b=None))
+    with talking(host, file) as server, Client(server.address) as client:
+        server.hear("tpuserve is ready")
+        assert stable(client, "a") == 1
+
+        replace(file, "model_config_list {")
+        assert "ModelServerConfig: 1:19: " in server.hear("refused")
+        replace(file, configured(tmp_path, a=9))
+        assert "Request to assign label to version 9 of model a" in server.hear("refused")
+        assert stable(client, "a") == 1
+        assert client.predict("b", {"x": np.ones((1, 1), np.float32)}).version == 1
+
+        replace(file, configured(tmp_path, a=2, c=None))
+        server.hear("is applied")
+        client.wait_until_ready(START_TIMEOUT_S, "c")
+        assert stable(client, "a") == 2
+        with pytest.raises(TpuserveError, match="Servable not found for request: Latest"):
+            client.predict("b", {"x": np.ones((1, 1), np.float32)})
+
+        said = server.finish()
+        assert "refused" not in said
+        assert "Traceback" not in said
