@@ -12,7 +12,7 @@ import click
 from pydantic import ValidationError
 
 from tpuserve_server.config.batching_parameters import read_batching_parameters
-from tpuserve_server.config.model_server_config import read_model_configs
+from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.ssl_config import read_ssl_config
 from tpuserve_server.config.text_format import ConfigError
@@ -87,7 +87,7 @@ def _explain(error: "ErrorDetails") -> str:
 def _check_files(settings: Settings) -> None:
     """Raise ConfigError for a file that the server would stumble over, seconds later and in another process."""
     if settings.model_config_file is not None:
-        read_model_configs(settings.model_config_file)
+        ModelConfigFile(settings.model_config_file, poll_wait_s=0).read()
     if settings.batching_parameters_file is not None:
         read_batching_parameters(settings.batching_parameters_file, settings.batching_flags)
     if settings.monitoring_config_file is not None:

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from tpuserve_server.banner import print_banner
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
-from tpuserve_server.config.model_server_config import read_model_configs
+from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
 from tpuserve_server.core.change_event import wait_until
@@ -56,6 +56,7 @@ class Server:
         manager: VersionManager,
         source: Source,
         remote: RemoteStorage,
+        config_file: ModelConfigFile | None,
         rpc: RpcTable,
         rest: FastAPI,
         host_note: str,
@@ -70,6 +71,7 @@ class Server:
         self._manager = manager
         self._source = source
         self._remote = remote
+        self._config_file = config_file
         self._host_note = host_note
         self._log_writer = log_writer
 
@@ -81,6 +83,8 @@ class Server:
             raise HostError(error.message) from None
         self._log_writer.start()
         self._source.start()
+        if self._config_file is not None:
+            self._config_file.watch(self._models.begin)
 
     async def failure(self) -> str:
         """Wait until every model that the server began with has failed for good; upstream's words for that."""
@@ -97,6 +101,8 @@ class Server:
 
     async def stop(self) -> None:
         """After the last request: stop watching, unload everything."""
+        if self._config_file is not None:
+            await asyncio.to_thread(self._config_file.stop_watching)
         await asyncio.to_thread(self._source.stop)
         # Before the loading threads are waited for: one may be copying for long yet.
         self._remote.close()
@@ -108,7 +114,8 @@ def build(settings: Settings, host_note: str) -> Server:
     """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why."""
     clock = SystemClock()
     metrics = PrometheusMetrics()
-    configs = _model_configs(settings)
+    config_file = _config_file(settings)
+    configs = [_single_model(settings)] if config_file is None else config_file.read()
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = RemoteStorage(VersionCache(_cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
@@ -138,13 +145,17 @@ def build(settings: Settings, host_note: str) -> Server:
         max_request_bytes=settings.max_request_bytes,
     )
     rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings), logs=logs)
-    return Server(service, configs, models, manager, source, remote, rpc, rest, host_note, log_writer)
+    return Server(service, configs, models, manager, source, remote, config_file, rpc, rest, host_note, log_writer)
 
 
-def _model_configs(settings: Settings) -> Sequence[ModelConfig]:
-    if settings.model_config_file is not None:
-        return read_model_configs(settings.model_config_file)
-    return [ModelConfig(settings.model_name, settings.model_base_path or "")]
+def _config_file(settings: Settings) -> ModelConfigFile | None:
+    if settings.model_config_file is None:
+        return None
+    return ModelConfigFile(settings.model_config_file, poll_wait_s=settings.model_config_file_poll_wait_seconds)
+
+
+def _single_model(settings: Settings) -> ModelConfig:
+    return ModelConfig(settings.model_name, settings.model_base_path or "")
 
 
 def _cache_dir(settings: Settings) -> Path:

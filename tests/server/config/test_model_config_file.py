@@ -3,9 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.config.model_server_config import read_model_configs
+from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.model_config import ModelConfig
+
+
+def read_model_configs(path: Path) -> tuple[ModelConfig, ...]:
+    return ModelConfigFile(path, poll_wait_s=0).read()
+
 
 TWO_MODELS = """
 # A comment, as in every text proto.

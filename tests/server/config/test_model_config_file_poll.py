@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.config.model_config_poller import ModelConfigPoller
+from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.model_config import ModelConfig
-
-FOREVER_S = 3600.0
 
 
 def models(*names: str) -> str:
@@ -44,11 +42,21 @@ def applied() -> Applied:
     return Applied()
 
 
+class Poller:
+    """A ModelConfigFile that was read, and looks when it is told."""
+
+    def __init__(self, file: Path, applied: Applied) -> None:
+        self._file = ModelConfigFile(file, poll_wait_s=0)
+        self._applied = applied
+        assert [config.name for config in self._file.read()] == ["a"]
+
+    def poll(self) -> None:
+        self._file.poll(self._applied)
+
+
 @pytest.fixture
-def poller(file: Path, applied: Applied) -> ModelConfigPoller:
-    poller = ModelConfigPoller(file, applied, FOREVER_S)
-    assert [config.name for config in poller.read()] == ["a"]
-    return poller
+def poller(file: Path, applied: Applied) -> Poller:
+    return Poller(file, applied)
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_change_is_applied_once(poller: ModelConfigPoller, file: Path, applied: Applied) -> None:
+def test_a_change_is_applied_once(poller: Poller, file: Path, applied: Applied) -> None:
     poller.poll()
     assert applied.names == []
     file.write_text(models("a", "b"))
@@ -65,7 +73,7 @@ def test_a_change_is_applied_once(poller: ModelConfigPoller, file: Path, applied
     assert applied.names == [["a", "b"]]
 
 
-def test_a_change_within_one_tick_of_the_clock_is_seen(poller: ModelConfigPoller, file: Path, applied: Applied) -> None:
+def test_a_change_within_one_tick_of_the_clock_is_seen(poller: Poller, file: Path, applied: Applied) -> None:
     before = file.stat()
     file.write_text(models("b"))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -82,7 +90,7 @@ def test_a_change_within_one_tick_of_the_clock_is_seen(poller: ModelConfigPoller
     ],
 )
 def test_a_bad_file_changes_nothing_and_is_logged_once(
-    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]], text: str, reason: str
+    poller: Poller, file: Path, applied: Applied, complaints: Callable[[], list[str]], text: str, reason: str
 ) -> None:
     file.write_text(text)
     poller.poll()
@@ -97,7 +105,7 @@ def test_a_bad_file_changes_nothing_and_is_logged_once(
 
 
 def test_a_file_that_goes_away_changes_nothing(
-    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
+    poller: Poller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
 ) -> None:
     text = file.read_text()
     file.unlink()
@@ -109,7 +117,7 @@ def test_a_file_that_goes_away_changes_nothing(
 
 
 def test_what_is_refused_is_tried_again_and_logged_for_each_reason(
-    poller: ModelConfigPoller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
+    poller: Poller, file: Path, applied: Applied, complaints: Callable[[], list[str]]
 ) -> None:
     file.write_text(models("b"))
     for applied.refusal in ("not yet", "not yet", "still not", None):
@@ -128,27 +136,27 @@ def test_the_thread_looks_by_itself_and_survives_a_defect(file: Path) -> None:
             raise ZeroDivisionError
         done.set()
 
-    poller = ModelConfigPoller(file, apply, wait_s=0.001)
-    poller.read()
+    watched = ModelConfigFile(file, poll_wait_s=0.001)
+    watched.read()
     file.write_text(models("b"))
-    poller.start()
+    watched.watch(apply)
     try:
         assert done.wait(10)
     finally:
-        poller.stop()
+        watched.stop_watching()
     assert calls == ["b", "b"]
-    assert "model-config-poller" not in {thread.name for thread in threading.enumerate()}
+    assert "model-config-file" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_zero_seconds_reads_the_file_once(file: Path, applied: Applied) -> None:
-    poller = ModelConfigPoller(file, applied, wait_s=0)
-    poller.read()
-    poller.start()
-    assert "model-config-poller" not in {thread.name for thread in threading.enumerate()}
-    poller.stop()
+    once = ModelConfigFile(file, poll_wait_s=0)
+    once.read()
+    once.watch(applied)
+    assert "model-config-file" not in {thread.name for thread in threading.enumerate()}
+    once.stop_watching()
 
 
-def test_at_the_start_a_bad_file_is_an_error(file: Path, applied: Applied) -> None:
+def test_at_the_start_a_bad_file_is_an_error(file: Path) -> None:
     file.write_text("model_config_list {")
     with pytest.raises(ConfigError):
-        ModelConfigPoller(file, applied, FOREVER_S).read()
+        ModelConfigFile(file, poll_wait_s=0).read()
