@@ -2,6 +2,7 @@
 
 import binascii
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import orjson
@@ -17,6 +18,7 @@ _VALUE_TAG = b"\x0d"  # Regression.value = 1
 # A message of one float and nothing else, in a repeated field 1: Regression is one, and a Class without label.
 _FLOAT_MESSAGE = np.dtype([("tag", "u1"), ("size", "u1"), ("value_tag", "u1"), ("value", "<f4")])
 _FLOAT_FIELD_BYTES = 5
+_MAX_CACHED_LABEL_BYTES = 64
 
 
 def encode_classifications(classes: Array | None, scores: Array | None) -> bytes:
@@ -75,21 +77,43 @@ def _float_messages(value_tag: bytes, values: Array) -> bytes:
 
 
 def _class_rows(classes: Array, scores: Array | None) -> list[bytes]:
-    """Each row's Class messages. Labels come again and again: each distinct one is encoded once."""
-    heads: dict[bytes, bytes] = {}
-    after = b"" if scores is None else _SCORE_TAG
-    score_bytes = 0 if scores is None else _FLOAT_FIELD_BYTES
-    for label in set(classes.flat):
-        field = b"".join((_FIELD_1, varint(len(label)), label))
-        heads[label] = b"".join((_FIELD_1, varint(len(field) + score_bytes), field, after))
+    """Each row's Class messages."""
     if scores is None:
-        return [b"".join([heads[label] for label in row]) for row in classes]
+        return [b"".join([_class_head(label, False) for label in row]) for row in classes]
+    if classes.size and (classes == classes[0]).all():
+        return _alike_rows(classes[0], scores)
+    heads = {label: _class_head(label, True) for label in set(classes.flat)}
     rows = []
     for labels, values in zip(classes, scores, strict=True):
         raw = values.tobytes()
         floats = [raw[start : start + 4] for start in range(0, len(raw), 4)]
         rows.append(b"".join([part for pair in zip(labels, floats, strict=True) for part in (heads[pair[0]], pair[1])]))
     return rows
+
+
+def _alike_rows(labels: Array, scores: Array) -> list[bytes]:
+    """Rows of the same labels, as models without a choice of the best have them: one row's bytes with other scores."""
+    messages = [_class_head(label, True) + bytes(4) for label in labels]
+    rows = np.tile(np.frombuffer(b"".join(messages), np.uint8), (len(scores), 1))
+    ends = np.cumsum([len(message) for message in messages], dtype=np.intp)
+    places = (ends[:, np.newaxis] - np.arange(4, 0, -1)).reshape(-1)
+    rows[:, places] = np.ascontiguousarray(scores).view(np.uint8).reshape(len(scores), -1)
+    return [row.tobytes() for row in rows]
+
+
+def _class_head(label: bytes, has_score: bool) -> bytes:
+    """A Class in its repeated field, up to where the score's four bytes come."""
+    # A model's classes come again and again; longer labels may be made up by a model, and would fill memory.
+    return (_cached_head if len(label) <= _MAX_CACHED_LABEL_BYTES else _make_head)(label, has_score)
+
+
+def _make_head(label: bytes, has_score: bool) -> bytes:
+    field = b"".join((_FIELD_1, varint(len(label)), label))
+    size = len(field) + (_FLOAT_FIELD_BYTES if has_score else 0)
+    return b"".join((_FIELD_1, varint(size), field, _SCORE_TAG if has_score else b""))
+
+
+_cached_head = lru_cache(maxsize=8192)(_make_head)
 
 
 def _label_texts(labels: Sequence[bytes]) -> list[bytes]:

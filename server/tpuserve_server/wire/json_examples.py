@@ -27,6 +27,8 @@ _FEW = 16
 # Fields 1 to 3 with wire type 2 (length-delimited). Example, Features and its map's entries have 1 and 2; Feature has
 # bytes_list, float_list and int64_list, whose values are 1, the numbers' packed (tensorflow/core/example/*.proto).
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+# A float_list of 6 bytes with 4 bytes of values.
+_ONE_FLOAT = b"\x12\x06\x0a\x04"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,11 @@ class _ExampleWriter:
         key = self._keys.get(name)
         if key is None:
             key = self._keys[name] = _key(name)
-        feature = _feature(name, content if type(content) is list else [content])
+        if type(content) is float:
+            # The commonest feature, in half the time.
+            feature = _ONE_FLOAT + array.array("f", (content,)).tobytes()
+        else:
+            feature = _feature(name, content if type(content) is list else [content])
         size = varint(len(feature))
         return b"".join((_FIELD_1, varint(len(key) + len(size) + len(feature)), key, size, feature))
 

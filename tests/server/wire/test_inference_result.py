@@ -53,6 +53,15 @@ def test_classes_with_scores(both: tuple[Array, Array]) -> None:
     assert ClassificationResult.FromString(encode_classifications(*both)) == expected(*both)
 
 
+@given(SCORES, st.data())
+def test_the_same_classes_in_every_row(scores: Array, data: st.DataObject) -> None:
+    # Some of them too long to be kept from one answer to the next.
+    label = st.text(max_size=90).map(str.encode)
+    row = data.draw(st_numpy.arrays(np.object_, scores.shape[1], elements=label))
+    labels = np.tile(row, (len(scores), 1))
+    assert ClassificationResult.FromString(encode_classifications(labels, scores)) == expected(labels, scores)
+
+
 @given(SCORES)
 def test_scores_alone(scores: Array) -> None:
     assert ClassificationResult.FromString(encode_classifications(None, scores)) == expected(None, scores)
