@@ -1,6 +1,7 @@
 """The object graph of the server: what is built from what, and started and stopped in which order."""
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -223,7 +224,8 @@ def _rest_options(settings: Settings) -> RestOptions:
     monitoring = settings.monitoring_config_file
     return RestOptions(
         max_body_bytes=settings.max_request_bytes,
-        timeout_s=settings.rest_api_timeout_in_ms / 1000,
+        timeout_s=settings.rest_api_timeout_in_ms / 1000 if settings.rest_api_timeout_in_ms > 0 else math.inf,
+        allow_cors=settings.rest_api_enable_cors_support,
         check_method_names=settings.enable_signature_method_name_check,
         metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )

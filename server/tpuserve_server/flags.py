@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("host_backend", "Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs."),
         Flag("ssl_config_file", "TLS for gRPC and REST: a file with an SSLConfig."),
         Flag("grpc_channel_arguments", "Settings of gRPC's server, such as grpc.max_connection_age_ms=2000."),
-        Flag("rest_api_timeout_in_ms", "Longest time for a REST request."),
+        Flag("rest_api_timeout_in_ms", "Longest time for a REST request; 0 for any."),
         Flag("rest_api_enable_cors_support", "Let pages of other origins call REST."),
         Flag("max_request_bytes", "Largest gRPC message or REST body."),
     ),

@@ -58,7 +58,8 @@ class Settings(BaseModel):
     host_backend: HostBackend = "auto"
     ssl_config_file: FilePath = None
     grpc_channel_arguments: ChannelArguments = ()
-    rest_api_timeout_in_ms: int = Field(default=30000, ge=1)
+    # As upstream: 0 and less for none.
+    rest_api_timeout_in_ms: int = 30000
     rest_api_enable_cors_support: bool = False
     max_request_bytes: int = Field(default=64 * 2**20, ge=1, lt=2**31)
 

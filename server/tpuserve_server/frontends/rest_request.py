@@ -4,43 +4,40 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.errors import Cancelled, ResourceExhausted
+from tpuserve_server.frontends.rest_errors import BodyTooLarge, ClientGone
+from tpuserve_server.frontends.rest_gzip import gunzip, is_gzip
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
+    from starlette.types import Message, Receive, Scope
 
 # Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
-# still do while orjson parses, which keeps the interpreter to itself.
+# still do while it is parsed: orjson and simdjson keep the interpreter to themselves.
 LARGE_BODY_BYTES = 1 << 20
 
 
-class ClientGone(Cancelled):
-    """The client disconnected: there is nobody to answer."""
-
-    def __init__(self) -> None:
-        """Nobody reads the message but a log."""
-        super().__init__("The client disconnected")
-
-
-class BodyTooLarge(ResourceExhausted):
-    """The body is over the limit. On HTTP this has a status of its own, 413."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes` is told to the client."""
-        super().__init__(f"Request body is larger than the limit of {limit_bytes} bytes")
-
-
 async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> bytes:
-    """The whole body; raises ClientGone on a disconnect, BodyTooLarge once it is over the limit, by a chunk at most."""
+    """The whole body, decompressed; by a chunk at most is more than `limit_bytes` ever read.
+
+    Raises ClientGone on a disconnect, BodyTooLarge once it is over the limit, compressed or not, UnsupportedEncoding,
+    and InvalidArgument for a broken gzip.
+    """
+    compressed = False
     for name, value in scope["headers"]:
         if name == b"content-length" and _declared(value) > limit_bytes:
             raise BodyTooLarge(limit_bytes)
+        if name == b"content-encoding":
+            compressed = is_gzip(value)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message.get("body", b"")
         if len(body) > limit_bytes:
             raise BodyTooLarge(limit_bytes)
-        return body
+    else:
+        body = await _rest_of_body(message, receive, limit_bytes)
+    return await gunzip(body, limit_bytes) if compressed else body
+
+
+async def _rest_of_body(message: "Message", receive: "Receive", limit_bytes: int) -> bytes:
     # One growing buffer: a list of many tiny chunks would take many times their bytes.
     buffer = bytearray()
     while True:

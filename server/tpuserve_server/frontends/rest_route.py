@@ -26,11 +26,12 @@ class Action(enum.Enum):
     STATUS = "GetModelStatus"
     METADATA = "GetModelMetadata"
     LIST = "ListModels"
+    PREFLIGHT = "Preflight"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An action on a model; `spec` has no signature, and no name when the action is LIST."""
+    """An action on a model; `spec` has no signature, and no name when the action is LIST or PREFLIGHT."""
 
     action: Action
     spec: ModelSpec
@@ -52,6 +53,8 @@ def _parse(method: str, path: bytes) -> Route:
         if name is None:
             return Route(Action.LIST, ModelSpec(""))
         return Route(Action.METADATA if metadata else Action.STATUS, _spec(name, version, label))
+    if method == "OPTIONS":
+        return Route(Action.PREFLIGHT, ModelSpec(""))
     raise InvalidArgument(f"Malformed request: {method} {path.decode(errors='replace')}")
 
 

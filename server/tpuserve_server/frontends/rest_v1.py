@@ -16,9 +16,12 @@ from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, Not
 from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
+from tpuserve_server.frontends.rest_cors import CORS_HEADERS, check_preflight
+from tpuserve_server.frontends.rest_errors import ClientGone
 from tpuserve_server.frontends.rest_examples import METHODS, RestExamples
-from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientGone, ClientWatch, read_body
-from tpuserve_server.frontends.rest_response import JsonResponse, error_body, error_response, send_response
+from tpuserve_server.frontends.rest_gzip import MIN_GZIP_BYTES
+from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch, read_body
+from tpuserve_server.frontends.rest_response import JsonResponse, compressed, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json_response import encode_predictions
@@ -37,12 +40,14 @@ _MEBIBYTE = 1 << 20
 class RestOptions:
     """Bounds and checks of one request."""
 
-    # After decompression too, once there is any.
+    # Before and after decompression.
     max_body_bytes: int = 64 * _MEBIBYTE
-    # rest_api_timeout_in_ms; counts from when the body is complete.
+    # rest_api_timeout_in_ms; counts from when the body is complete. inf for none.
     timeout_s: float = 30.0
     # How long an answer may take before the server begins to notice that the client has gone.
     disconnect_watch_delay_s: float = 0.05
+    # rest_api_enable_cors_support
+    allow_cors: bool = False
     # enable_signature_method_name_check
     check_method_names: bool = False
     # Of a MonitoringConfig, beside /metrics; outside /v1/.
@@ -61,6 +66,7 @@ class V1:
         self._clock = clock
         self._options = options
         self._logs = logs
+        self._more_headers = CORS_HEADERS if options.allow_cors else ()
         self._examples = RestExamples(
             service,
             logs,
@@ -81,7 +87,9 @@ class V1:
             # The edge: whatever it is, the client gets an answer and the log the traceback.
             _log.exception("Unexpected error in %s %s", scope["method"], scope["path"])
             response = error_body(500, "Internal error")
-        await send_response(send, response)
+        if len(response.body) >= MIN_GZIP_BYTES:
+            response = await compressed(response, scope)
+        await send_response(send, response, self._more_headers)
 
     async def _answer(self, scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> JsonResponse:
         route = parse_route(scope["method"], _raw_path(scope))
@@ -96,6 +104,9 @@ class V1:
             body = await read_body(scope, receive, self._options.max_body_bytes)
             deadline = Deadline.after(self._options.timeout_s, self._clock)
             return await self._examples.infer(route.action, route.spec, body, receive, deadline, measured)
+        if route.action is Action.PREFLIGHT:
+            check_preflight(scope)
+            return JsonResponse(200, b"")
         return JsonResponse(200, orjson.dumps(self._describe(route)))
 
     async def _predict(

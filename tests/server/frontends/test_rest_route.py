@@ -28,6 +28,8 @@ from tpuserve_server.frontends.rest_route import Action, Route, parse_route
         ("GET", "/v1/models/m/labels/l", Action.STATUS, ModelSpec("m", version_label="l")),
         ("GET", "/v1/models/m/metadata", Action.METADATA, ModelSpec("m")),
         ("GET", "/v1/models/m/versions/3/metadata", Action.METADATA, ModelSpec("m", version=3)),
+        ("OPTIONS", "/v1/models/m:predict", Action.PREFLIGHT, ModelSpec("")),
+        ("OPTIONS", "/v1/anything", Action.PREFLIGHT, ModelSpec("")),
         ("GET", "/v1/models/metadata", Action.STATUS, ModelSpec("metadata")),
     ],
 )
@@ -56,7 +58,7 @@ def test_paths_that_ask_for_something(method: str, path: str, action: Action, sp
         ("POST", "/v1/models/m:unknown"),
         ("PUT", "/v1/models/m:predict"),
         ("HEAD", "/v1/models/m"),
-        ("OPTIONS", "/v1/models/m"),
+        ("PATCH", "/v1/models/m"),
         ("GET", "/v1/" + "x" * 10_000),
     ],
 )

@@ -1,0 +1,159 @@
+"""gzip on REST: what is decompressed, what is refused, and which responses are compressed."""
+
+import gzip
+import json
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import FakeClock, FakeMetrics, FakeService
+from tpuserve_server.core.errors import Code, InvalidArgument
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.rest_errors import BodyTooLarge
+from tpuserve_server.frontends.rest_gzip import MAX_UNCOMPRESSED_BYTES, MIN_GZIP_BYTES, accepts_gzip, compress, gunzip
+
+PREDICT = "/v1/models/m:predict"
+ROWS = b'{"instances": [1, 3]}'
+LIMIT = 300_000
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def metrics() -> FakeMetrics:
+    return FakeMetrics()
+
+
+@pytest.fixture
+async def client(metrics: FakeMetrics) -> AsyncIterator[httpx.AsyncClient]:
+    app = rest_app(FakeService(), metrics, FakeClock(), lambda: (b"", ""), RestOptions(max_body_bytes=LIMIT))
+    transport = httpx.ASGITransport(app)
+    # httpx asks for gzip by itself.
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://server", headers={"accept-encoding": ""}
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", " x-gzip ", "identity", ""])
+async def test_bodies_may_be_compressed(client: httpx.AsyncClient, encoding: str) -> None:
+    body = gzip.compress(ROWS) if "zip" in encoding.lower() else ROWS
+    response = await client.post(PREDICT, content=body, headers={"content-encoding": encoding})
+    assert (response.status_code, response.content) == (200, b'{"predictions":[2.5,3.5]}')
+
+
+async def test_large_bodies_may_be_compressed(client: httpx.AsyncClient) -> None:
+    numbers = np.random.default_rng(0).random(10_000, np.float32)
+    body = json.dumps({"instances": numbers.tolist()}).encode()
+    response = await client.post(PREDICT, content=gzip.compress(body), headers={"content-encoding": "gzip"})
+    np.testing.assert_array_equal(np.array(response.json()["predictions"], np.float32), numbers / 2 + 2)
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip;q=1", "é"])
+async def test_other_encodings_are_named_and_refused(
+    client: httpx.AsyncClient, metrics: FakeMetrics, encoding: str
+) -> None:
+    response = await client.post(PREDICT, content=ROWS, headers=[(b"content-encoding", encoding.encode())])
+    assert response.status_code == 415
+    assert response.json() == {"error": f"Content-Encoding {encoding} is not supported; use gzip"}
+    assert metrics.finished[0].code == Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        ROWS,
+        zlib.compress(ROWS),
+        gzip.compress(ROWS)[:-1],
+        gzip.compress(ROWS)[:12],
+        gzip.compress(ROWS)[:-8] + b"\0" * 8,
+        gzip.compress(ROWS) + b"\0",
+        gzip.compress(ROWS) + gzip.compress(ROWS),
+        gzip.compress(bytes(3 * MEBIBYTE))[:-1],
+    ],
+)
+async def test_what_is_no_gzip_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await gunzip(body, 1 << 30)
+    assert caught.value.message == "Failed to uncompress the gzipped body"
+
+
+async def test_a_body_is_bounded_before_and_after_decompression(client: httpx.AsyncClient) -> None:
+    just_right, too_much = (gzip.compress(ROWS + b" " * (size - len(ROWS))) for size in (LIMIT, LIMIT + 1))
+    incompressible = gzip.compress(np.random.default_rng(0).bytes(LIMIT))
+    statuses = [
+        (await client.post(PREDICT, content=body, headers={"content-encoding": "gzip"})).status_code
+        for body in (just_right, too_much, incompressible)
+    ]
+    assert statuses == [200, 413, 413]
+
+
+async def test_upstreams_limit_holds_where_ours_is_wider() -> None:
+    body = gzip.compress(bytes(MAX_UNCOMPRESSED_BYTES + 1), 1)
+    with pytest.raises(BodyTooLarge, match=f"limit of {MAX_UNCOMPRESSED_BYTES} bytes"):
+        await gunzip(body, 1 << 40)
+
+
+async def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
+    bomb = gzip.compress(bytes(256 * MEBIBYTE), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BodyTooLarge):
+            await gunzip(bomb, 4 * MEBIBYTE)
+        assert tracemalloc.get_traced_memory()[1] < 10 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.binary(max_size=100), st.integers(1, 40_000))
+@settings(deadline=None)
+async def test_whatever_was_compressed_comes_back(unit: bytes, count: int) -> None:
+    body = unit * count
+    assert await gunzip(await compress(body), len(body)) == body
+
+
+async def test_a_body_of_many_pieces_comes_back() -> None:
+    body = np.random.default_rng(0).bytes(2 * MEBIBYTE + 3) + bytes(3 * MEBIBYTE + 1)
+    assert await gunzip(await compress(body), len(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_gzip"),
+    [
+        (None, False),
+        ("", False),
+        ("gzip", True),
+        ("br, GZip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("*;q=0, gzip", True),
+        ("gzip;q=0, *", False),
+        ("identity", False),
+        ("x-gzipped", False),
+    ],
+)
+async def test_responses_are_compressed_for_who_takes_it(
+    client: httpx.AsyncClient, accepted: str | None, is_gzip: bool
+) -> None:
+    headers = [] if accepted is None else [(b"accept-encoding", accepted.encode())]
+    assert accepts_gzip({"headers": headers}) == is_gzip
+    body = json.dumps({"instances": [1] * 5000}).encode()
+    response = await client.post(PREDICT, content=body, headers={"accept-encoding": accepted or ""})
+    assert response.json() == {"predictions": [2.5] * 5000}
+    assert response.headers.get("content-encoding") == ("gzip" if is_gzip else None)
+    assert response.headers["vary"] == "accept-encoding"
+    assert (int(response.headers["content-length"]) < MIN_GZIP_BYTES) == is_gzip
+
+
+async def test_small_responses_are_left_alone(client: httpx.AsyncClient) -> None:
+    response = await client.post(PREDICT, content=ROWS, headers={"accept-encoding": "gzip"})
+    assert response.content == b'{"predictions":[2.5,3.5]}'
+    assert not {"content-encoding", "vary"} & response.headers.keys()
