@@ -13,6 +13,7 @@ _ERRORS = {
     "400": "The path or the request is malformed, or does not fit the model's signature",
     "404": "No such model or version",
     "413": "The body is over the limit",
+    "415": "The body's encoding is not gzip",
     "429": "A quota is spent",
     "500": "The model failed, or the server did",
     "501": "The model has a type that JSON has no form for",
