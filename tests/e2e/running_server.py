@@ -33,7 +33,7 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def run_server(host: str, base_path: Path, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
+def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
     """Start on `host` and wait until the model is ready; killed at the end if the test has not stopped it."""
     grpc_port, rest_port = _free_ports()
     command = [

@@ -13,27 +13,31 @@ logger = logging.getLogger(__name__)
 Objects: TypeAlias = Sequence[StoredObject] | None
 
 
+class StoreAway(OSError):
+    """A base path cannot be listed now; the message says why, each time in the same words."""
+
+
 class Listings:
     """At most one listing of a base path under way, on a thread of its own.
 
     The polling thread asks for one model after the other: a store that is away must not cost the others their turn.
     So nobody waits for an answer longer than `patience_s`; the next who asks gets it, or is told at once that it is
-    still missing. Guarded by `_lock`.
+    still missing. `_under_way`, and `_away` with the reasons why, are guarded by `_lock`.
     """
 
     def __init__(self, look: Callable[[str], Objects], *, patience_s: float) -> None:
-        """`look` lists a base path, blocking, and raises OSError."""
+        """`look` lists a base path, blocking; whatever it raises is a reason."""
         self._look = look
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Objects]] = {}
-        self._away: set[str] = set()
+        self._away: dict[str, str] = {}
 
     def get(self, base_path: str) -> Objects:
         """The objects below `base_path`; None if there are none.
 
         Raises:
-            OSError: the store is away, or has not answered yet.
+            StoreAway: it failed, or has not answered yet.
         """
         with self._lock:
             late = self._under_way.get(base_path)
@@ -41,8 +45,8 @@ class Listings:
         wait([future], 0 if late else self._patience_s)
         if not future.done():
             with self._lock:
-                self._away.add(base_path)
-            raise TimeoutError("the store has not answered yet")
+                # As it failed last time, if it did: a poller that says each new reason once has nothing new to say.
+                raise StoreAway(self._away.setdefault(base_path, "the store has not answered yet"))
         return self._end(base_path, future)
 
     def _begin(self, base_path: str) -> "Future[Objects]":
@@ -59,14 +63,14 @@ class Listings:
             future.set_exception(error)
 
     def _end(self, base_path: str, future: "Future[Objects]") -> Objects:
+        error = future.exception()
         with self._lock:
             self._under_way.pop(base_path, None)
-            was_away = base_path in self._away
-            if future.exception() is None:
-                self._away.discard(base_path)
-            else:
-                self._away.add(base_path)
-        objects = future.result()
+            was_away = self._away.pop(base_path, None) is not None
+            if error is not None:
+                self._away[base_path] = str(error)
+        if error is not None:
+            raise StoreAway(str(error)) from error
         if was_away:
             logger.info("The store of %s answers again", base_path)
-        return objects
+        return future.result()

@@ -15,6 +15,7 @@ from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ResourceEx
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.listings import StoreAway
 from tpuserve_server.storage.remote import RemoteStorage
 
 PARTS = {
@@ -59,7 +60,7 @@ def poll_until_found(storage: RemoteStorage, store: RunningStore, base: str) -> 
     while True:
         try:
             return find(storage, store, base)
-        except OSError:
+        except StoreAway:
             threading.Event().wait(0.1)
 
 
@@ -268,7 +269,7 @@ def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
     store.stop()
     try:
         # What the library says once it has tried long enough, or that it has not said anything yet.
-        with pytest.raises(OSError, match=r"Error: |not answered yet"):
+        with pytest.raises(StoreAway, match=r"Error: |not answered yet"):
             storage.find_versions(store.uri(base))
     finally:
         store.start()

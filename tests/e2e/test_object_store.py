@@ -1,0 +1,79 @@
+"""A server whose models lie in an object store: versions come, fail, go, and so does the store."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.running_server import RunningServer, run_server
+from tests.object_stores import RunningStore, running_store
+from tests.saved_models import save_mlp, write_manifest
+from tpuserve_client import Client
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+X = np.ones((1, 64), np.float32)
+
+
+@pytest.fixture(params=[("envoy", "s3"), ("python", "gs")], ids=lambda pair: "-".join(pair))
+def host_and_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, RunningStore]]:
+    host, scheme = request.param
+    with running_store(scheme, tmp_path / "store") as store:
+        yield host, store
+
+
+def publish(store: RunningStore, folder: Path, version: int, *, corrupt: bool = False) -> None:
+    path = save_mlp(folder / str(version), seed=version)
+    write_manifest(path)
+    if corrupt:
+        graph = path / "saved_model.pb"
+        graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+    store.put_folder(path, f"models/mlp/{version}")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """As any watcher of a server does; the test's own timeout is the limit."""
+    while not condition():
+        threading.Event().wait(0.1)
+
+
+def answers(client: Client, version: int) -> Callable[[], bool]:
+    return lambda: client.predict("m", {"x": X}).version == version
+
+
+def test_versions_in_a_store_are_served_as_they_come_and_go(
+    host_and_store: tuple[str, RunningStore], tmp_path: Path
+) -> None:
+    host, store = host_and_store
+    flags = ("--max_num_load_retries=0", f"--storage_cache_dir={tmp_path / 'cache'}")
+    publish(store, tmp_path, 1)
+
+    def start(log: str) -> contextlib.AbstractContextManager[RunningServer]:
+        return run_server(host, store.uri("models/mlp"), tmp_path / log, *flags)
+
+    with start("log") as server, Client(server.grpc) as client:
+        assert answers(client, 1)()
+        publish(store, tmp_path, 2)
+        wait_until(answers(client, 2))
+        publish(store, tmp_path, 3, corrupt=True)
+        wait_until(lambda: "saved_model.pb is corrupt" in client.status("m")[0].error)
+        assert answers(client, 2)()
+        store.delete("models/mlp/3")
+        store.delete("models/mlp/2")
+        wait_until(answers(client, 1))
+        store.stop()
+        wait_until(lambda: "cannot be looked at" in server.log.read_text())
+        assert answers(client, 1)()
+        store.start()
+        wait_until(lambda: "answers again" in server.log.read_text())
+        publish(store, tmp_path / "again", 4)
+        wait_until(answers(client, 4))
+        assert server.terminate() == 0
+        # At most that there is no answer yet, and then why: not one line a poll.
+        assert server.log.read_text().count("cannot be looked at") <= 2
+    with start("second-log") as server, Client(server.grpc) as client:
+        assert answers(client, 4)()
+        assert "Copying" not in server.log.read_text()
+        assert server.terminate() == 0

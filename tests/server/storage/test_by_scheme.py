@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.storage.by_scheme import StorageByScheme, is_uri
+from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.remote import RemoteStorage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> StorageByScheme:
+    return StorageByScheme(LocalStorage(lambda path: None), RemoteStorage(VersionCache(tmp_path / "cache", 100)))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/models/m", False), ("file:///models/m", False), ("s3://b/m", True), ("gs://b/m", True)]
+)
+def test_a_scheme_makes_a_uri(path: str, expected: bool) -> None:
+    assert is_uri(path) is expected
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_folders_are_served_from_where_they_lie(storage: StorageByScheme, tmp_path: Path, scheme: str) -> None:
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    found = storage.find_versions(f"{scheme}{tmp_path / 'm'}")
+    assert found is not None
+    assert storage.fetch(found[1]) == version
+    assert storage.is_whole(found[1]) is None
+    assert storage.fingerprint(found[1])
+    storage.release(version)
+
+
+def test_uris_are_copied(storage: StorageByScheme, tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/by-scheme/1/saved_model.pb", b"x")
+    found = storage.find_versions("memory://by-scheme")
+    assert found is not None
+    assert storage.is_whole(found[1]) is None
+    assert storage.fingerprint(found[1])
+    path = storage.fetch(found[1])
+    assert path.is_relative_to(tmp_path / "cache")
+    assert (path / "saved_model.pb").read_bytes() == b"x"
+    storage.release(path)
+    files.store.clear()
