@@ -46,17 +46,17 @@ class ServedModel:
         self.metrics = FakeMetrics()
         executor = TensorFlowExecutor(TensorFlowOptions())
         self._loader = VersionLoader(LocalStorage(is_whole), executor, options or LoadingOptions(), clock, self.batches)
-        self._registry = ModelRegistry(["m"], self.batches)
-        self.service = InferenceService(self._registry, clock)
+        self.registry = ModelRegistry(["m"], self.batches)
+        self.service = InferenceService(self.registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, logs=logs, check_method_names=check_method_names)
         rest_options = RestOptions(check_method_names=check_method_names)
         self.rest = rest_app(self.service, self.metrics, clock, lambda: (b"", "text/plain"), rest_options, logs=logs)
 
     def __enter__(self) -> Self:
-        self._registry.aspire("m", {7: self._aspired})
-        self._registry.loading(self.id)
+        self.registry.aspire("m", {7: self._aspired})
+        self.registry.loading(self.id)
         self.loaded = self._loader.load(self._aspired)
-        self._registry.available(self.id, self.loaded)
+        self.registry.available(self.id, self.loaded)
         return self
 
     def __exit__(

@@ -22,13 +22,23 @@ class ExampleMethods:
     """The methods as bytes in, bytes out. They raise ServingErrors."""
 
     def __init__(
-        self, service: InferenceService, edge: Edge, logs: RequestLogs | None, *, check_method_names: bool
+        self,
+        service: InferenceService,
+        edge: Edge,
+        logs: RequestLogs | None,
+        *,
+        check_method_names: bool,
+        max_repeated_bytes: int,
     ) -> None:
-        """With `check_method_names` a signature's method_name must be the method's (native TF2 models have none)."""
+        """With `check_method_names` a signature's method_name must be the method's (native TF2 models have none).
+
+        `max_repeated_bytes` bounds the memory a request may ask for without sending as much.
+        """
         self._service = service
         self._edge = edge
         self._logs = logs
         self._check_method_names = check_method_names
+        self._max_repeated_bytes = max_repeated_bytes
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
         """Classify."""
@@ -49,7 +59,7 @@ class ExampleMethods:
             with self._service.hold_version(request.tasks[0].spec) as version:
                 measured.runs(version.servable_id)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
-                examples = request.examples()
+                examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
                 results = await _run_all(version, runs, examples, context.deadline)
             response = b"".join(
@@ -68,7 +78,7 @@ class ExampleMethods:
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names
                 )
                 measured.runs(version.servable_id, run.signature.name)
-                examples = request.examples()
+                examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
                 result = await run_examples(version, run, examples, context.deadline)
             encoded = method.encode(result.outputs, len(examples))

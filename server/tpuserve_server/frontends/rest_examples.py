@@ -29,12 +29,19 @@ class RestExamples:
     """Both methods. They raise ServingErrors, in upstream's order: the body's before the model's."""
 
     def __init__(
-        self, service: InferenceService, logs: RequestLogs | None, *, check_method_names: bool, watch_delay_s: float
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        *,
+        check_method_names: bool,
+        max_repeated_bytes: int,
+        watch_delay_s: float,
     ) -> None:
-        """Answer from `service`, and tell `logs` of what was answered; `watch_delay_s` as ClientWatch's."""
+        """Answer from `service`, and tell `logs` of what was answered; the rest as ExampleMethods and ClientWatch."""
         self._service = service
         self._logs = logs
         self._check_method_names = check_method_names
+        self._max_repeated_bytes = max_repeated_bytes
         self._watch_delay_s = watch_delay_s
 
     async def infer(
@@ -49,9 +56,9 @@ class RestExamples:
         """Answer a complete body for the model that the path names."""
         method = METHODS[action]
         if len(body) > LARGE_BODY_BYTES:
-            request = await asyncio.to_thread(decode_json_examples, body)
+            request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes)
         else:
-            request = decode_json_examples(body)
+            request = decode_json_examples(body, self._max_repeated_bytes)
         measured.examples = len(request.examples)
         with self._service.hold_version(target) as version:
             run = find_run(
@@ -62,10 +69,10 @@ class RestExamples:
                 result = await run_examples(version, run, request.examples, deadline)
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
-            # As over gRPC, and written so by the log's own thread. Examples are no larger than their texts.
+            # As over gRPC, and written so by the log's own thread.
             asked = partial(encode_example_request, result.servable, result.signature_name, request.examples)
             answered = partial(_encode, method, result, len(request.examples))
-            kind, size_bytes = LOG_KINDS[method.name], len(body) + len(encoded)
+            kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)
             self._logs.add(log, kind, result.servable, result.signature_name, asked, answered, size_bytes=size_bytes)
         return JsonResponse(200, encoded, result.servable.version)
 

@@ -71,6 +71,7 @@ class V1:
             service,
             logs,
             check_method_names=options.check_method_names,
+            max_repeated_bytes=options.max_body_bytes,
             watch_delay_s=options.disconnect_watch_delay_s,
         )
 

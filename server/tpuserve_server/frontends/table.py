@@ -47,7 +47,9 @@ def rpc_table(
     prediction = PredictionMethods(
         service, edge, logs, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes
     )
-    examples = ExampleMethods(service, edge, logs, check_method_names=check_method_names)
+    examples = ExampleMethods(
+        service, edge, logs, check_method_names=check_method_names, max_repeated_bytes=max_request_bytes
+    )
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))

@@ -16,6 +16,7 @@ from tensorflow_serving.apis import inference_pb2, model_pb2
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
+from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_server.wire.varint import varint
 
 _PACKAGE = "tpuserve.serialized"
@@ -33,9 +34,9 @@ class ExampleRequest:
         """The signature asked for, resolved."""
         return self.spec.signature_name or DEFAULT_SIGNATURE_NAME
 
-    def examples(self) -> Array:
+    def examples(self, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> Array:
         """As `decode_examples`."""
-        return decode_examples(self._input)
+        return decode_examples(self._input, max_repeated_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,9 @@ class MultiInferenceRequest:
     tasks: Sequence[InferenceTask]
     _input: Any  # the SerializedInput message, whose class is made below
 
-    def examples(self) -> Array:
+    def examples(self, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> Array:
         """As `decode_examples`."""
-        return decode_examples(self._input)
+        return decode_examples(self._input, max_repeated_bytes)
 
 
 def parse_example_request(body: bytes, message_name: str) -> ExampleRequest:
@@ -102,20 +103,33 @@ def encode_example_request(servable: ServableId, signature_name: str, examples: 
     return b"".join((b"\x0a", varint(len(spec)), spec, listed.SerializeToString()))
 
 
-def decode_examples(serialized_input: Any) -> Array:  # noqa: ANN401 (a message whose class is made below)
+def decode_examples(serialized_input: Any, max_repeated_bytes: int) -> Array:  # noqa: ANN401 (a message whose class is made below)
     """A [n] object array of serialized Examples, each with the context, if any, in front of it.
 
     Messages joined are messages merged: an Example's feature replaces the context's of the same name
-    (servables/tensorflow/util.cc, InputToSerializedExampleTensor). Raises InvalidArgument when there is none.
+    (servables/tensorflow/util.cc, InputToSerializedExampleTensor). Raises InvalidArgument when there is none, or the
+    copies of the context would take more than `max_repeated_bytes`.
     """
     kind = serialized_input.WhichOneof("kind")
     examples: Sequence[bytes] = getattr(serialized_input, kind).examples if kind else ()
     if not examples:
         raise InvalidArgument("Input is empty.")
     if kind == "example_list_with_context":
-        context = serialized_input.example_list_with_context.context
-        examples = [context + example for example in examples]
+        return with_context(serialized_input.example_list_with_context.context, examples, max_repeated_bytes)
     return example_array(examples)
+
+
+def with_context(context: bytes, examples: Sequence[bytes], max_repeated_bytes: int) -> Array:
+    """A [n] object array of these, each with `context` in front; raises InvalidArgument as `decode_examples`.
+
+    An empty example takes two bytes, so a message of any size can ask for any number of copies.
+    """
+    if len(context) * (len(examples) - 1) > max_repeated_bytes:
+        raise InvalidArgument(
+            f"A context of {len(context)} bytes is too large for {len(examples)} examples: its copies would take more "
+            f"than {max_repeated_bytes} bytes"
+        )
+    return example_array([context + example for example in examples])
 
 
 def example_array(examples: Sequence[bytes]) -> Array:

@@ -12,11 +12,12 @@ import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
-from tpuserve_server.wire.example_request import example_array
+from tpuserve_server.wire.example_request import example_array, with_context
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json_body import JsonObject, JsonValue, parse_json
 from tpuserve_server.wire.json_request import check_object, signature_name
 from tpuserve_server.wire.json_text import type_text, value_text
+from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_server.wire.varint import packed_varints, varint
 
 _MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
@@ -39,13 +40,15 @@ class JsonExamples:
     examples: Array
 
 
-def decode_json_examples(body: bytes) -> JsonExamples:
-    """The request in `body`; raises InvalidArgument with upstream's messages."""
+def decode_json_examples(body: bytes, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> JsonExamples:
+    """The request in `body`; raises InvalidArgument with upstream's messages, or as `with_context`."""
     document = check_object(parse_json(body))
     name = signature_name(document) or DEFAULT_SIGNATURE_NAME
     writer = _ExampleWriter()
     context = writer.example(document["context"]) if "context" in document else b""
-    examples = [context + writer.example(value) for value in _list_of_examples(document)]
+    examples = [writer.example(value) for value in _list_of_examples(document)]
+    if context:
+        return JsonExamples(name, with_context(context, examples, max_repeated_bytes))
     return JsonExamples(name, example_array(examples))
 
 

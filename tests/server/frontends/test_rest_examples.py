@@ -58,6 +58,14 @@ async def test_a_context_lends_its_features_to_every_example(model: ServedModel)
     assert (await model.post(":regress", body)).json() == {"results": [13.0, 62.0]}
 
 
+async def test_a_label_stands_for_a_version(model: ServedModel) -> None:
+    model.registry.assign_labels("m", {"stable": 7})
+    response = await model.post("/labels/stable:regress", {"examples": [{"x": 2.0}]})
+    assert (response.status_code, response.json()) == (200, {"results": [3.0]})
+    response = await model.post("/labels/other:classify", {"signature_name": "classify", "examples": [{"x": 2.0}]})
+    assert (response.status_code, response.json()["error"]) == (400, "Unrecognized servable version label: other")
+
+
 async def test_not_finite_numbers_go_both_ways(model: ServedModel) -> None:
     body = b'{"examples": [{"x": NaN}, {"x": Infinity}, {"x": -Infinity}, {"x": 1e39}, {"x": 2.0}]}'
     response = await model.post(":regress", body)

@@ -97,3 +97,16 @@ def test_a_recorded_request_needs_no_model() -> None:
     ):
         with pytest.raises(InvalidArgument, match=message):
             parse_example_request(body, NAME)
+
+
+def test_a_context_is_not_copied_without_measure() -> None:
+    context = make_example({"a": [1.0] * 1000})
+    listed = input_pb2.ExampleListWithContext(context=context, examples=[Example()] * 11)
+    request = classification_pb2.ClassificationRequest(
+        model_spec={"name": "m"}, input=input_pb2.Input(example_list_with_context=listed)
+    )
+    parsed = parse_example_request(request.SerializeToString(), NAME)
+    size = len(context.SerializeToString())
+    assert [len(example) for example in parsed.examples(10 * size)] == [size] * 11
+    with pytest.raises(InvalidArgument, match=rf"A context of {size} bytes is too large for 11 examples"):
+        parsed.examples(10 * size - 1)

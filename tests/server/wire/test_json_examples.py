@@ -155,3 +155,10 @@ def test_values_nested_beyond_measure_are_refused_without_recursion() -> None:
         else:
             with pytest.raises(InvalidArgument):
                 decode_json_examples(nested)
+
+
+def test_a_context_is_not_copied_without_measure() -> None:
+    body = json.dumps({"context": {"a": [1.0] * 1000}, "examples": [{}] * 11}).encode()
+    assert len(decode_json_examples(body, 50_000).examples) == 11
+    with pytest.raises(InvalidArgument, match="bytes is too large for 11 examples"):
+        decode_json_examples(body, 40_000)
