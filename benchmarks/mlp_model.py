@@ -1,7 +1,7 @@
 """The benchmark's model: a float32 MLP 64 -> 128 -> 10 with fixed random weights, and its SavedModel with a manifest.
 
-Writing needs TensorFlow and is done in a process of its own (`python benchmarks/mlp_model.py BASE`), so that the
-process that measures stays light. The weights are numpy's: answers can be checked without TensorFlow.
+Writing needs TensorFlow and is done in a process of its own (`python benchmarks/mlp_model.py BASE [DEEP_LAYERS]`), so
+that the process that measures stays light. The weights are numpy's: answers can be checked without TensorFlow.
 """
 
 import datetime
@@ -18,7 +18,7 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 FEATURES, HIDDEN, CLASSES = 64, 128, 10
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-INPUT, OUTPUT, SIGNATURE = "x", "y", "serving_default"
+INPUT, OUTPUT, SIGNATURE, DEEP_SIGNATURE = "x", "y", "serving_default", "deep"
 VERSION = 1
 
 
@@ -42,8 +42,12 @@ def expected(x: Floats) -> Floats:
     return y
 
 
-def write(base: Path) -> Path:
-    """Write version 1 below `base` and return its directory. Imports TensorFlow."""
+def write(base: Path, deep_layers: int = 0) -> Path:
+    """Write version 1 below `base` and return its directory. Imports TensorFlow.
+
+    With `deep_layers` it has a second signature, `deep`, of as many layers of 256 by 256: 0.26 MB and seven graph nodes
+    each, for a version that takes long to load while the first signature stays quick to answer.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
@@ -53,14 +57,27 @@ def write(base: Path) -> Path:
     def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {OUTPUT: tf.nn.relu(x @ module.hidden) @ module.out}
 
-    spec = tf.TensorSpec((None, FEATURES), tf.float32, name=INPUT)
+    random = np.random.default_rng(21)
+    module.deep = [tf.Variable(random.normal(0.0, 1 / 16, (256, 256)).astype(np.float32)) for _ in range(deep_layers)]
+    module.bias = [tf.Variable(np.zeros(256, np.float32)) for _ in range(deep_layers)]
+
+    def serve_deep(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        for index in range(deep_layers):
+            x = tf.nn.relu(x @ module.deep[index] + module.bias[index])
+        return {OUTPUT: x}
+
+    functions = {SIGNATURE: (serve, FEATURES)} | ({DEEP_SIGNATURE: (serve_deep, 256)} if deep_layers else {})
+    signatures = {
+        name: tf.function(function, input_signature=[tf.TensorSpec((None, features), tf.float32, name=INPUT)])
+        for name, (function, features) in functions.items()
+    }
     version = base / str(VERSION)
-    tf.saved_model.save(module, str(version), signatures={SIGNATURE: tf.function(serve, input_signature=[spec])})
-    _write_manifest(version)
+    tf.saved_model.save(module, str(version), signatures=signatures)
+    _write_manifest(version, tuple(functions))
     return version
 
 
-def _write_manifest(version: Path) -> None:
+def _write_manifest(version: Path, signatures: tuple[str, ...]) -> None:
     files = sorted(path for path in version.rglob("*") if path.is_file())
     manifest = {
         "format_version": 1,
@@ -69,14 +86,7 @@ def _write_manifest(version: Path) -> None:
         "source": {"kind": "savedmodel", "name": "mlp"},
         "compute_dtype": "float32",
         "cpu": {"allow_bfloat16_kernels": False},
-        "signatures": {
-            SIGNATURE: {
-                "inputs": {INPUT: {"dtype": "float32", "shape": [None, FEATURES]}},
-                "outputs": {OUTPUT: {"dtype": "float32", "shape": [None, CLASSES]}},
-                "batch_sizes": list(BATCH_SIZES),
-                "rows_independent": True,
-            }
-        },
+        "signatures": {name: {"batch_sizes": list(BATCH_SIZES), "rows_independent": True} for name in signatures},
         "parity": {"max_abs_difference": 0.0, "atol": 0.0, "rtol": 0.0, "rows": 0},
         "files": {str(path.relative_to(version)): _fingerprint(path) for path in files},
     }
@@ -91,4 +101,4 @@ def _fingerprint(path: Path) -> dict[str, str | int]:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1])))
+    print(write(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

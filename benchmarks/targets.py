@@ -68,8 +68,8 @@ def echoes(host: Host, scratch: Path) -> Iterator[dict[Protocol, Target]]:
 
 
 @contextlib.contextmanager
-def model_server(host: Host, model_base: Path, scratch: Path) -> Iterator[dict[Protocol, Target]]:
-    """`tpuserve serve` with the MLP on a host, ready to answer."""
+def model_server(host: Host, model_base: Path, scratch: Path, *flags: str) -> Iterator[dict[Protocol, Target]]:
+    """`tpuserve serve` with the model on a host, ready to answer."""
     grpc_port, rest_port = free_port(), free_port()
     command = [
         _beside_python("tpuserve-serve"),
@@ -79,6 +79,7 @@ def model_server(host: Host, model_base: Path, scratch: Path) -> Iterator[dict[P
         f"--model_name={MODEL_NAME}",
         f"--model_base_path={model_base}",
         "--bind_address=127.0.0.1",
+        *flags,
     ]
     with started(command, scratch / f"server-{host}.log") as tree:
         targets = _pair(host, "server", (grpc_port, tree), (rest_port, tree))
@@ -87,9 +88,9 @@ def model_server(host: Host, model_base: Path, scratch: Path) -> Iterator[dict[P
         yield targets
 
 
-def write_model(base: Path, scratch: Path) -> None:
+def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
     """Write the MLP's SavedModel below `base`, in a process of its own because that needs TensorFlow."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "mlp_model.py"), str(base)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "mlp_model.py"), str(base), str(deep_layers)]
     with started(command, scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
         tree.process.wait(READY_TIMEOUT_S)
         if not (base / str(mlp_model.VERSION) / "assets.extra" / "tpuserve" / "manifest.json").exists():

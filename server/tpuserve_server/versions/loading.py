@@ -1,5 +1,6 @@
 """VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,7 +91,7 @@ class VersionLoader:
     def _load(self, servable_id: ServableId, path: Path) -> LoadedVersion:
         manifest = Manifest.read(path)
         if manifest is not None:
-            manifest.verify_files(path)
+            run_in_background(functools.partial(manifest.verify_files, path), "verify")
         allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
         options = self._options.of_version(path)
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
