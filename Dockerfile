@@ -31,6 +31,9 @@ LABEL org.opencontainers.image.title="tpuserve-server" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/tpuserve /opt/tpuserve
+# Where commands written for TensorFlow Serving's image look for its own.
+RUN ln -s /opt/tpuserve/bin/tensorflow_model_server /usr/bin/tensorflow_model_server \
+ && ln -s /opt/tpuserve/bin/tpuserve-serve /usr/bin/tf_serving_entrypoint.sh
 # The only writable place the server needs is /tmp; HOME is there for libraries that look for one.
 ENV PATH=/opt/tpuserve/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -53,6 +54,17 @@ def test_image_is_used_as_the_stock_tensorflow_serving_image() -> None:
     assert settings["MODEL_NAME"] == "model"
     assert settings["MODEL_BASE_PATH"] == "/models"
     assert instruction(DOCKERFILE.final, "EXPOSE").words == ["8500", "8501"]
+
+
+def test_commands_of_the_stock_image_are_where_manifests_look_for_them() -> None:
+    links = instruction(DOCKERFILE.final, "RUN").text
+    scripts = tomllib.loads((ROOT / "server/pyproject.toml").read_text())["project"]["scripts"]
+    for ours, theirs in (
+        ("tensorflow_model_server", "/usr/bin/tensorflow_model_server"),
+        ("tpuserve-serve", "/usr/bin/tf_serving_entrypoint.sh"),
+    ):
+        assert f"ln -s /opt/tpuserve/bin/{ours} {theirs}" in links
+        assert ours in scripts
 
 
 def test_image_says_what_it_is() -> None:

@@ -98,7 +98,7 @@ def run(command: str, *arguments: str, bin_folder: Path, scratch: Path) -> subpr
     )
 
 
-@pytest.mark.parametrize("command", ["tpuserve-serve", "tpuserve"])
+@pytest.mark.parametrize("command", ["tpuserve-serve", "tpuserve", "tensorflow_model_server"])
 def test_command_runs_from_what_the_image_installs(command: str, bin_folder: Path, scratch: Path) -> None:
     helped = run(command, "--help", bin_folder=bin_folder, scratch=scratch)
     assert helped.returncode == 0, helped.stderr
