@@ -1,0 +1,38 @@
+"""docs/migrating-from-tf-serving.md names what became of every flag, as the program itself says it."""
+
+import pytest
+
+from tests.deploy.dockerfile import ROOT
+from tests.upstream_flags import UPSTREAM_FLAGS
+from tpuserve_server.__main__ import serve
+from tpuserve_server.flags import UNNEEDED
+
+GUIDE = (ROOT / "docs/migrating-from-tf-serving.md").read_text()
+SERVING = (ROOT / "docs/serving.md").read_text()
+
+
+@pytest.mark.parametrize("flag", UPSTREAM_FLAGS)
+def test_every_flag_of_tensorflow_serving_is_documented(flag: str) -> None:
+    assert f"`--{flag}`" in GUIDE + SERVING
+
+
+def test_flags_without_effect_are_listed_with_the_words_of_their_notice() -> None:
+    rows = {line for line in GUIDE.splitlines() if line.startswith("| `--")}
+    expected = {f"| `--{flag.name}` | {flag.instead} |" for flag in UNNEEDED if not flag.refused}
+    assert expected <= rows
+    two_columns = {row for row in rows if row.count(" | ") == 1}
+    assert two_columns == expected
+
+
+def test_flags_that_are_refused_are_named() -> None:
+    for flag in UNNEEDED:
+        if flag.refused:
+            assert f"`--{flag.name}` is refused" in GUIDE
+
+
+def test_the_guide_names_no_flag_that_does_not_exist() -> None:
+    known = {option.opts[0] for option in serve.params}
+    named = {
+        word.strip("`,:;.)").partition("=")[0] for word in GUIDE.replace("`", " ` ").split() if word.startswith("--")
+    }
+    assert named - {"--x"} <= known
