@@ -1,0 +1,367 @@
+"""Configurations that come while the server runs: refused as a whole, or in force with labels and models."""
+
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.fake_device import FakeServable, RecordingMetrics
+from tpuserve_server.core.configured_models import ConfiguredModels
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+    Unknown,
+)
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.manager import LoadOptions, VersionManager
+from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.source import Source
+from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+
+CLOCK = SystemClock()
+SPECIFIC_1_2 = VersionPolicy.specific([1, 2])
+
+
+class GatedLoader:
+    """Loads what has no file `bad` in it. Versions in `held` wait for the gate."""
+
+    def __init__(self) -> None:
+        self.held: set[ServableId] = set()
+        self.gate = threading.Event()
+
+    def load(self, aspired: AspiredVersion) -> LoadedVersion:
+        if aspired.servable in self.held:
+            assert self.gate.wait(10)
+        if Path(aspired.location.uri, "bad").exists():
+            raise Internal("broken")
+        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
+
+    def unload(self, loaded: LoadedVersion) -> None:
+        pass
+
+
+class House:
+    """Everything but front-ends, over real folders."""
+
+    def __init__(self, root: Path, *, allow: bool = False, initial: tuple[str, ...] = ("a",)) -> None:
+        self.root = root
+        self.loader = GatedLoader()
+        self.registry = ModelRegistry(initial, RecordingMetrics())
+        self.service = InferenceService(self.registry, CLOCK)
+        self.manager = VersionManager(self.registry, self.loader, CLOCK, LoadOptions(threads=4, max_retries=0))
+        storage = LocalStorage(lambda path: True)
+        self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01)
+        self.models = ConfiguredModels(
+            self.registry, self.manager, self.source, storage, CLOCK, allow_labels_for_unavailable=allow
+        )
+        self._changed = threading.Condition()
+        self.registry.subscribe(self._wake)
+
+    def start(self, *configs: ModelConfig) -> None:
+        self.models.start(configs)
+        self.source.start()
+
+    def stop(self) -> None:
+        self.loader.gate.set()
+        self.source.stop()
+        self.manager.stop()
+
+    def save(self, name: str, *versions: int) -> Path:
+        for version in versions:
+            (self.root / name / str(version)).mkdir(parents=True)
+        return self.root / name
+
+    def config(
+        self, name: str, labels: Mapping[str, int] | None = None, policy: VersionPolicy | None = None
+    ) -> ModelConfig:
+        path = str(self.root / name)
+        return ModelConfig(name, path, version_labels=labels or {}, version_policy=policy or VersionPolicy.latest())
+
+    def apply(self, *configs: ModelConfig, timeout_s: float = 10) -> None:
+        self.models.apply(configs, deadline=Deadline.after(timeout_s, CLOCK))
+
+    def number(self, name: str, label: str | None = None) -> int:
+        with self.registry.acquire(ModelSpec(name, version_label=label)) as handle:
+            return handle.servable_id.version
+
+    def wait_for(self, name: str, version: int, state: State) -> None:
+        def is_there() -> bool:
+            return (version, state) in [(s.servable.version, s.state) for s in self.registry.statuses(name)]
+
+        with self._changed:
+            assert self._changed.wait_for(is_there, 10), self.registry.statuses(name)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    house.save("a", 1)
+    house.start(house.config("a"))
+    house.wait_for("a", 1, State.AVAILABLE)
+    yield house
+    house.stop()
+
+
+def test_a_reload_adds_one_model_removes_one_and_returns_when_the_new_one_serves(house: House) -> None:
+    house.save("b", 4)
+    house.apply(house.config("b"))
+    assert house.number("b") == 4
+    assert house.service.models() == ["b"]
+    house.wait_for("a", 1, State.END)
+    with pytest.raises(NotFound, match=r"Latest\(a\)"):
+        house.number("a")
+    house.apply(house.config("a"), house.config("b"))
+    assert (house.number("a"), house.number("b")) == (1, 4)
+
+
+def test_a_model_that_is_taken_away_answers_the_requests_it_has(house: House) -> None:
+    with house.registry.acquire(ModelSpec("a")):
+        house.apply()
+        house.wait_for("a", 1, State.UNLOADING)
+    house.wait_for("a", 1, State.END)
+    assert house.service.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ([ModelConfig("b", "/b"), ModelConfig("b", "/c")], "Illegal to list model b multiple times in config list"),
+        ([ModelConfig("b", "b/c")], "Expected model b to have an absolute path or URI; got base_path()=b/c"),
+        ([ModelConfig("b", "")], "Expected model b to have an absolute path or URI; got base_path()="),
+        (
+            [ModelConfig("a", "/a", platform="torch")],
+            "Illegal to change a model's platform. For model a platform was tensorflow and new platform requested is "
+            "torch",
+        ),
+        ([ModelConfig("b", "gs://b", platform="torch")], "Model b requests unsupported platform torch"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_and_changes_nothing(
+    house: House, configs: list[ModelConfig], message: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        house.models.begin(configs)
+    assert caught.value.message == message
+    assert house.service.models() == ["a"]
+    assert house.number("a") == 1
+
+
+def test_labels_follow_their_version_numbers(house: House) -> None:
+    house.save("a", 2)
+    house.apply(house.config("a", {"stable": 1, "canary": 2}, SPECIFIC_1_2))
+    assert (house.number("a", "stable"), house.number("a", "canary")) == (1, 2)
+    house.apply(house.config("a", {"stable": 2}, SPECIFIC_1_2))
+    assert house.number("a", "stable") == 2
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: canary"):
+        house.number("a", "canary")
+    house.apply(house.config("a", {"stable": 2}, VersionPolicy.specific([2])))
+    house.wait_for("a", 1, State.END)
+    shutil.rmtree(house.root / "a" / "2")
+    house.wait_for("a", 2, State.END)
+    with pytest.raises(NotFound, match=r"Specific\(a, 2\)"):
+        house.number("a", "stable")
+    assert house.registry.labels("a") == {"stable": 2}
+
+
+def test_a_label_moves_in_the_moment_in_which_its_version_serves(house: House) -> None:
+    house.apply(house.config("a", {"stable": 1}, SPECIFIC_1_2))
+    house.loader.held.add(ServableId("a", 2))
+    house.save("a", 2)
+    transition = house.models.begin([house.config("a", {"stable": 2}, VersionPolicy.specific([2]))])
+    house.wait_for("a", 2, State.LOADING)
+    assert not transition.is_settled()
+    assert house.number("a", "stable") == 1
+    house.loader.gate.set()
+    transition.wait(Deadline.after(10, CLOCK))
+    assert house.number("a", "stable") == 2
+
+
+def test_labels_of_a_new_model_stand_when_the_reload_returns(house: House) -> None:
+    house.save("b", 3, 5)
+    house.apply(house.config("a"), house.config("b", {"old": 3, "new": 5}, VersionPolicy.all()))
+    assert (house.number("b", "old"), house.number("b", "new")) == (3, 5)
+
+
+@pytest.mark.parametrize("labels", [{"stable": 9}, {"stable": 1, "canary": 2}])
+def test_a_label_for_a_version_that_is_not_coming_is_refused(house: House, labels: dict[str, int]) -> None:
+    house.apply(house.config("a", {"stable": 1}))
+    version = max(labels.values())
+    house.save("b", 1)
+    with pytest.raises(FailedPrecondition) as caught:
+        house.models.begin([house.config("b"), house.config("a", labels)])
+    assert caught.value.message == (
+        f"Request to assign label to version {version} of model a, which is not currently available for inference"
+    )
+    assert house.service.models() == ["a"]
+    assert house.registry.labels("a") == {"stable": 1}
+
+
+def test_with_the_flag_a_label_that_stands_for_nothing_may_go_anywhere(tmp_path: Path) -> None:
+    house = House(tmp_path, allow=True)
+    house.save("a", 1)
+    house.start(house.config("a", {"early": 7}))
+    house.wait_for("a", 1, State.AVAILABLE)
+    house.apply(house.config("a", {"early": 7, "stable": 9}))
+    with pytest.raises(NotFound, match=r"Specific\(a, 9\)"):
+        house.number("a", "stable")
+    with pytest.raises(FailedPrecondition, match="version 8 of model a"):
+        house.apply(house.config("a", {"stable": 8}))
+    house.stop()
+
+
+def test_labels_of_the_first_configuration_wait_for_their_versions(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.start(house.config("a", {"stable": 3}))
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: stable"):
+        house.number("a", "stable")
+    house.save("a", 3)
+    house.wait_for("a", 3, State.AVAILABLE)
+    assert house.number("a", "stable") == 3
+    house.stop()
+
+
+def test_the_first_configuration_must_obey_the_rules_too(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    with pytest.raises(InvalidArgument, match="unsupported platform x"):
+        house.models.start([ModelConfig("a", "/a", platform="x")])
+    house.manager.stop()
+
+
+def test_a_new_model_that_cannot_be_loaded_is_told_in_upstreams_words(house: House) -> None:
+    (house.save("b", 2) / "2" / "bad").touch()
+    with pytest.raises(Unknown) as caught:
+        house.apply(house.config("a"), house.config("b"))
+    assert caught.value.message == (
+        "1 model(s) did not become available: {{{name: b version: 2} due to error: INTERNAL: broken}, }"
+    )
+    assert house.service.models() == ["a", "b"]
+    assert house.number("a") == 1
+    # It failed for good; what the server began with is there.
+    assert house.service.is_ready()
+
+
+def test_a_labelled_version_that_cannot_be_loaded_is_told_and_the_label_stays(house: House) -> None:
+    house.apply(house.config("a", {"stable": 1}, SPECIFIC_1_2))
+    (house.save("a", 2) / "2" / "bad").touch()
+    with pytest.raises(Unknown, match=r"\{name: a version: 2\} due to error: INTERNAL: broken"):
+        house.apply(house.config("a", {"stable": 2}, SPECIFIC_1_2))
+    assert house.number("a", "stable") == 1
+
+
+def test_who_does_not_wait_to_the_end_is_told_what_is_still_loading(house: House) -> None:
+    house.loader.held.add(ServableId("b", 1))
+    house.save("b", 1)
+    with pytest.raises(DeadlineExceeded, match=r"in force, but these are not loaded yet: model b$"):
+        house.apply(house.config("a"), house.config("b"), timeout_s=0)
+    assert house.service.is_ready()
+    house.loader.gate.set()
+    house.wait_for("b", 1, State.AVAILABLE)
+
+
+def test_a_reload_ends_when_a_later_one_takes_its_model_away(house: House) -> None:
+    transition = house.models.begin([house.config("a"), house.config("b")])
+    assert not transition.is_settled()
+    house.apply(house.config("a"))
+    with pytest.raises(Unavailable, match="taken away by a later configuration"):
+        transition.wait(Deadline.never())
+
+
+def test_a_reload_ends_when_the_server_does(house: House) -> None:
+    transition = house.models.begin([house.config("a"), house.config("b")])
+    ended: list[ServingError] = []
+
+    def wait() -> None:
+        try:
+            transition.wait(Deadline.never())
+        except ServingError as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    house.stop()
+    waiting.join(10)
+    assert [error.message for error in ended] == ["The server is shutting down"]
+
+
+def test_the_server_is_ready_when_each_model_serves_or_has_failed(tmp_path: Path) -> None:
+    house = House(tmp_path, initial=("a", "b"))
+    (house.save("a", 1) / "1" / "bad").touch()
+    house.start(house.config("a"), house.config("b"))
+    house.wait_for("a", 1, State.END)
+    assert house.service.why_not_ready() == "no version available of: b"
+    assert house.service.start_failures() == []
+    house.save("b", 1)
+    house.wait_for("b", 1, State.AVAILABLE)
+    assert house.service.is_ready()
+    house.stop()
+
+
+def test_a_start_at_which_nothing_could_be_loaded_has_failed(tmp_path: Path) -> None:
+    house = House(tmp_path, initial=("a", "b"))
+    for name in "ab":
+        (house.save(name, 1) / "1" / "bad").touch()
+    house.start(house.config("a"), house.config("b"))
+    for name in "ab":
+        house.wait_for(name, 1, State.END)
+    failures = house.service.start_failures()
+    assert [(str(servable_id), error.message) for servable_id, error in failures] == [
+        ("{name: a version: 1}", "broken"),
+        ("{name: b version: 1}", "broken"),
+    ]
+    house.stop()
+
+
+def test_a_failure_after_something_was_served_is_no_failed_start(house: House) -> None:
+    (house.save("b", 1) / "1" / "bad").touch()
+    with pytest.raises(Unknown):
+        house.apply(house.config("b"))
+    house.wait_for("a", 1, State.END)
+    assert house.service.start_failures() == []
+    assert house.service.why_not_ready() == "no version available of: b"
+
+
+def test_observers_hear_each_configuration_in_force(house: House) -> None:
+    heard: list[list[str]] = []
+    house.models.observe(lambda configs: heard.append([config.name for config in configs]))
+    house.save("b", 1)
+    house.apply(house.config("b"))
+    with pytest.raises(InvalidArgument):
+        house.apply(ModelConfig("c", "relative"))
+    assert heard == [["a"], ["b"]]
+
+
+def test_the_statuses_of_models_that_went_do_not_pile_up(house: House) -> None:
+    for number in range(40):
+        house.save(f"m{number:02}", 1)
+        house.apply(house.config(f"m{number:02}"))
+        if number:
+            house.wait_for(f"m{number - 1:02}", 1, State.END)
+    house.apply(house.config("m39"))
+    assert house.registry.statuses("m00") == []
+    assert house.registry.statuses("m38")[0].state is State.END
+
+
+def test_a_base_path_that_cannot_be_read_brings_no_labelled_version(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    with pytest.raises(FailedPrecondition, match="version 2 of model a"):
+        house.models.begin([house.config("a", {"stable": 2})])
