@@ -35,7 +35,7 @@ class RunningServer:
 @contextlib.contextmanager
 def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
     """Start on `host` and wait until the model is ready; killed at the end if the test has not stopped it."""
-    grpc_port, rest_port = _free_ports()
+    grpc_port, rest_port = free_ports()
     command = [
         str(EXECUTABLE), f"--host_backend={host}", f"--model_name={model}", f"--model_base_path={base_path}",
         f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
@@ -59,7 +59,8 @@ def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: 
                 process.wait()
 
 
-def _free_ports() -> tuple[int, int]:
+def free_ports() -> tuple[int, int]:
+    """Two ports of the loopback that nobody has now."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))

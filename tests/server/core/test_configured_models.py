@@ -2,109 +2,26 @@
 
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fake_device import FakeServable, RecordingMetrics
-from tpuserve_server.core.configured_models import ConfiguredModels
-from tpuserve_server.core.deadline import Deadline, SystemClock
+from tests.configured_house import CLOCK, House
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
-    Internal,
     InvalidArgument,
     NotFound,
     ServingError,
     Unavailable,
     Unknown,
 )
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.manager import LoadOptions, VersionManager
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+from tpuserve_server.core.types import ModelSpec, ServableId, State
 
-CLOCK = SystemClock()
 SPECIFIC_1_2 = VersionPolicy.specific([1, 2])
-
-
-class GatedLoader:
-    """Loads what has no file `bad` in it. Versions in `held` wait for the gate."""
-
-    def __init__(self) -> None:
-        self.held: set[ServableId] = set()
-        self.gate = threading.Event()
-
-    def load(self, aspired: AspiredVersion) -> LoadedVersion:
-        if aspired.servable in self.held:
-            assert self.gate.wait(10)
-        if Path(aspired.location.uri, "bad").exists():
-            raise Internal("broken")
-        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
-
-    def unload(self, loaded: LoadedVersion) -> None:
-        pass
-
-
-class House:
-    """Everything but front-ends, over real folders."""
-
-    def __init__(self, root: Path, *, allow: bool = False, initial: tuple[str, ...] = ("a",)) -> None:
-        self.root = root
-        self.loader = GatedLoader()
-        self.registry = ModelRegistry(initial, RecordingMetrics())
-        self.service = InferenceService(self.registry, CLOCK)
-        self.manager = VersionManager(self.registry, self.loader, CLOCK, LoadOptions(threads=4, max_retries=0))
-        storage = LocalStorage(lambda path: True)
-        self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01)
-        self.models = ConfiguredModels(
-            self.registry, self.manager, self.source, storage, CLOCK, allow_labels_for_unavailable=allow
-        )
-        self._changed = threading.Condition()
-        self.registry.subscribe(self._wake)
-
-    def start(self, *configs: ModelConfig) -> None:
-        self.models.start(configs)
-        self.source.start()
-
-    def stop(self) -> None:
-        self.loader.gate.set()
-        self.source.stop()
-        self.manager.stop()
-
-    def save(self, name: str, *versions: int) -> Path:
-        for version in versions:
-            (self.root / name / str(version)).mkdir(parents=True)
-        return self.root / name
-
-    def config(
-        self, name: str, labels: Mapping[str, int] | None = None, policy: VersionPolicy | None = None
-    ) -> ModelConfig:
-        path = str(self.root / name)
-        return ModelConfig(name, path, version_labels=labels or {}, version_policy=policy or VersionPolicy.latest())
-
-    def apply(self, *configs: ModelConfig, timeout_s: float = 10) -> None:
-        self.models.apply(configs, deadline=Deadline.after(timeout_s, CLOCK))
-
-    def number(self, name: str, label: str | None = None) -> int:
-        with self.registry.acquire(ModelSpec(name, version_label=label)) as handle:
-            return handle.servable_id.version
-
-    def wait_for(self, name: str, version: int, state: State) -> None:
-        def is_there() -> bool:
-            return (version, state) in [(s.servable.version, s.state) for s in self.registry.statuses(name)]
-
-        with self._changed:
-            assert self._changed.wait_for(is_there, 10), self.registry.statuses(name)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 @pytest.fixture

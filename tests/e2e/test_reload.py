@@ -1,0 +1,255 @@
+"""Models, versions and labels that change under a running server, as an operator of TensorFlow Serving changes them."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config import model_server_config_pb2
+
+from tests.e2e.conftest import HOSTS
+from tests.e2e.running_server import EXECUTABLE, RunningServer, free_ports, run_server
+from tests.saved_models import save_function, write_manifest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+PATIENCE_S = 60
+
+
+def publish(base_path: Path, version: int, *, broken: bool = False) -> Path:
+    """y = version * x, whole at once; or nothing that can be loaded, which its exporter has not noticed."""
+    hidden = base_path.parent / f".{base_path.name}.{version}"
+    spec = tf.TensorSpec([None], tf.float32, "x")
+    save_function(hidden, lambda x: {"y": x * tf.constant(float(version))}, spec)
+    if broken:
+        (hidden / "saved_model.pb").write_bytes(b"no model")
+    write_manifest(hidden)
+    base_path.mkdir(exist_ok=True)
+    return hidden.rename(base_path / str(version))
+
+
+class Operator:
+    """Official stubs against one server, and a folder of models."""
+
+    def __init__(self, server: RunningServer, root: Path) -> None:
+        self.server = server
+        self.root = root
+        self._channel = grpc.insecure_channel(server.grpc)
+        self._models = model_service_pb2_grpc.ModelServiceStub(self._channel)
+        self._predictions = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def model(self, name: str, versions: tuple[int, ...] = (), **fields: object) -> model_server_config_pb2.ModelConfig:
+        config = model_server_config_pb2.ModelConfig(
+            name=name, base_path=str(self.root / name), model_platform="tensorflow", **fields
+        )
+        config.model_version_policy.specific.versions.extend(versions)
+        if not versions:
+            config.ClearField("model_version_policy")
+        return config
+
+    def reload(self, *models: model_server_config_pb2.ModelConfig) -> model_management_pb2.ReloadConfigResponse:
+        request = model_management_pb2.ReloadConfigRequest()
+        request.config.model_config_list.config.extend(models)
+        response: model_management_pb2.ReloadConfigResponse = self._models.HandleReloadConfigRequest(
+            request, timeout=PATIENCE_S
+        )
+        return response
+
+    def refusal(self, call: Callable[[], object]) -> tuple[str, str]:
+        with pytest.raises(grpc.RpcError) as caught:
+            call()
+        return caught.value.code().name, caught.value.details() or ""
+
+    def predict(self, name: str, *, label: str = "", version: int = 0) -> int:
+        """The version that answered, by what it computed."""
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = name
+        if label:
+            request.model_spec.version_label = label
+        if version:
+            request.model_spec.version.value = version
+        request.inputs["x"].CopyFrom(tf.make_tensor_proto(np.ones(1, np.float32)))
+        response = self._predictions.Predict(request, timeout=PATIENCE_S)
+        answer = int(response.outputs["y"].float_val[0])
+        assert response.model_spec.version.value == answer
+        return answer
+
+    def states(self, name: str) -> dict[int, str]:
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = name
+        try:
+            response = self._models.GetModelStatus(request, timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return {}
+            raise
+        state = get_model_status_pb2.ModelVersionStatus.State
+        return {status.version: state.Name(status.state) for status in response.model_version_status}
+
+    def wait_for(self, name: str, version: int, state: str) -> None:
+        wait_for(lambda: self.states(name).get(version) == state)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Ask another process again and again, as it tells nobody by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    root = tmp_path_factory.mktemp("reload")
+    publish(root / "first", 1)
+    flags = ("--load_retry_interval_micros=0",)
+    with run_server(request.param, root / "first", root / "log", *flags, model="first") as server:
+        yield server
+
+
+@pytest.fixture
+def operator(server: RunningServer, tmp_path: Path) -> Iterator[Operator]:
+    """The server with version 1 of `m` alone."""
+    publish(tmp_path / "m", 1)
+    operator = Operator(server, tmp_path)
+    # An `m` of an earlier test would stay what it is: upstream does not wait for models that are not new either.
+    operator.reload()
+    wait_for(lambda: set(operator.states("m").values()) <= {"END"})
+    operator.reload(operator.model("m"))
+    yield operator
+    operator.close()
+
+
+def test_a_reload_adds_a_model_moves_a_label_and_removes_a_model(operator: Operator) -> None:
+    publish(operator.root / "n", 4)
+    publish(operator.root / "m", 2)
+    both = operator.model("m", (1, 2), version_labels={"stable": 1, "canary": 2})
+    assert operator.reload(both, operator.model("n")).status.error_code == 0
+    assert operator.predict("n") == 4
+    assert (operator.predict("m", label="stable"), operator.predict("m", label="canary")) == (1, 2)
+    with httpx.Client(base_url=operator.server.rest) as rest:
+        answer = rest.post("/v1/models/m/labels/stable:predict", json={"inputs": [3.0]})
+        assert answer.json() == {"outputs": [3.0]}
+        listed = {model["name"] for model in rest.get("/v1/models").json()["models"]}
+        assert listed == {"m", "n"}
+
+    publish(operator.root / "m", 3)
+    operator.reload(operator.model("m", (2, 3), version_labels={"stable": 3}))
+    assert (operator.predict("m", label="stable"), operator.predict("m", version=2)) == (3, 2)
+    operator.wait_for("m", 1, "END")
+    assert operator.refusal(lambda: operator.predict("m", label="canary")) == (
+        "INVALID_ARGUMENT",
+        "Unrecognized servable version label: canary",
+    )
+    operator.wait_for("n", 4, "END")
+    assert operator.refusal(lambda: operator.predict("n")) == (
+        "NOT_FOUND",
+        "Servable not found for request: Latest(n)",
+    )
+
+
+def test_a_reload_that_is_refused_or_fails_keeps_what_serves(operator: Operator) -> None:
+    twice = [operator.model("n"), operator.model("n")]
+    assert operator.refusal(lambda: operator.reload(*twice)) == (
+        "INVALID_ARGUMENT",
+        "Illegal to list model n multiple times in config list",
+    )
+    labelled = operator.model("m", version_labels={"stable": 9})
+    assert operator.refusal(lambda: operator.reload(labelled)) == (
+        "FAILED_PRECONDITION",
+        "Request to assign label to version 9 of model m, which is not currently available for inference",
+    )
+    publish(operator.root / "n", 1, broken=True)
+    code, message = operator.refusal(lambda: operator.reload(operator.model("m"), operator.model("n")))
+    assert code == "UNKNOWN"
+    assert "1 model(s) did not become available: {{{name: n version: 1} due to error: " in message
+    assert "TensorFlow cannot load the SavedModel" in message
+    assert operator.predict("m") == 1
+    assert operator.states("n")[1] == "END"
+
+
+def test_a_deleted_version_falls_back_and_a_mended_one_is_tried_again(operator: Operator) -> None:
+    publish(operator.root / "m", 2)
+    operator.wait_for("m", 2, "AVAILABLE")
+    operator.wait_for("m", 1, "END")
+    shutil.rmtree(operator.root / "m" / "2")
+    operator.wait_for("m", 1, "AVAILABLE")
+    operator.wait_for("m", 2, "END")
+    assert operator.predict("m") == 1
+
+    broken = publish(operator.root / "m", 4, broken=True)
+    operator.wait_for("m", 4, "END")
+    assert operator.predict("m") == 1
+    shutil.copytree(publish(operator.root / "mended", 4), broken, dirs_exist_ok=True)
+    operator.wait_for("m", 4, "AVAILABLE")
+
+    for version in (1, 4):
+        shutil.rmtree(operator.root / "m" / str(version))
+    operator.wait_for("m", 4, "END")
+    with httpx.Client(base_url=operator.server.rest) as rest:
+        wait_for(lambda: rest.get("/readyz").status_code == 503)
+    operator.root.joinpath("m").rename(operator.root / "away")
+    publish(operator.root / "m", 7)
+    operator.wait_for("m", 7, "AVAILABLE")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_server_that_can_serve_nothing_ends_and_says_why(host: str, tmp_path: Path) -> None:
+    publish(tmp_path / "m", 1, broken=True)
+    grpc_port, rest_port = free_ports()
+    ended = subprocess.run(
+        [
+            EXECUTABLE, f"--host_backend={host}", "--model_name=m", f"--model_base_path={tmp_path / 'm'}",
+            f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
+            "--max_num_load_retries=1", "--load_retry_interval_micros=0",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.count("Loading {name: m version: 1} failed") == 2
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("tpuserve: 1 servable(s) did not become available: {{{name: m version: 1} due to error: ")
+    assert "TensorFlow cannot load the SavedModel" in last
+    assert last.endswith("}, }")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_model_that_cannot_be_loaded_does_not_block_the_others(host: str, tmp_path: Path) -> None:
+    publish(tmp_path / "good", 1)
+    publish(tmp_path / "bad", 1, broken=True)
+    config = tmp_path / "models.config"
+    config.write_text(
+        "model_config_list {"
+        + "".join(
+            f'config {{ name: "{name}" base_path: "{tmp_path / name}" model_platform: "tensorflow" {labels} }}'
+            for name, labels in [("good", 'version_labels { key: "stable" value: 1 }'), ("bad", "")]
+        )
+        + "}"
+    )
+    flags = (f"--model_config_file={config}", "--max_num_load_retries=0")
+    with run_server(host, tmp_path, tmp_path / "log", *flags, model="good") as server:
+        operator = Operator(server, tmp_path)
+        assert operator.predict("good", label="stable") == 1
+        wait_for(lambda: operator.states("bad") == {1: "END"})
+        with httpx.Client(base_url=server.rest) as rest:
+            wait_for(lambda: rest.get("/readyz").status_code == 200)
+            models = {model["name"]: model for model in rest.get("/v1/models").json()["models"]}
+        assert "TensorFlow cannot load the SavedModel" in models["bad"]["versions"][0]["error"]
+        operator.close()
+        assert server.terminate() == 0

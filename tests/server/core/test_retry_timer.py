@@ -1,0 +1,55 @@
+"""Retries are called when they are due, and never after they were cancelled or the timer stopped."""
+
+import queue
+
+import pytest
+
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.retry_timer import RetryTimer
+from tpuserve_server.core.types import ServableId
+
+A, B = ServableId("a", 1), ServableId("b", 1)
+FOR_EVER_S = 1e9
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.called: queue.Queue[ServableId] = queue.Queue()
+        self.timer = RetryTimer(SystemClock(), self.called.put)
+
+
+def test_each_is_called_once_when_it_is_due() -> None:
+    timer = Timer()
+    timer.timer.set(A, FOR_EVER_S)
+    timer.timer.set(B, 0)
+    assert timer.called.get(timeout=10) == B
+    timer.timer.set(A, 0)
+    assert timer.called.get(timeout=10) == A
+    timer.timer.stop()
+    assert timer.called.empty()
+
+
+def test_the_earlier_comes_first() -> None:
+    timer = Timer()
+    timer.timer.set(A, 0.02)
+    timer.timer.set(B, 0.01)
+    assert [timer.called.get(timeout=10) for _ in range(2)] == [B, A]
+    timer.timer.stop()
+
+
+def test_what_was_cancelled_is_not_called() -> None:
+    timer = Timer()
+    timer.timer.set(A, FOR_EVER_S)
+    timer.timer.cancel(A)
+    timer.timer.cancel(A)
+    timer.timer.set(B, 0)
+    assert timer.called.get(timeout=10) == B
+    timer.timer.stop()
+
+
+def test_nothing_is_called_after_stop() -> None:
+    timer = Timer()
+    timer.timer.stop()
+    timer.timer.set(A, 0)
+    with pytest.raises(queue.Empty):
+        timer.called.get_nowait()
