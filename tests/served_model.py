@@ -71,9 +71,9 @@ class ServedModel:
         body = request if isinstance(request, bytes) else request.SerializeToString()
         return await found.handle(body, CallContext(deadline or Deadline.never(), {}))
 
-    async def post(self, path: str, body: object) -> httpx.Response:
+    async def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> httpx.Response:
         """POST to what follows /v1/models/m; a body that is not bytes is sent as JSON."""
         transport = httpx.ASGITransport(self.rest)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            return await client.post(f"/v1/models/m{path}", content=content)
+            return await client.post(f"/v1/models/m{path}", content=content, headers=headers)

@@ -1,6 +1,8 @@
 """Classify, Regress and MultiInference on gRPC, over real SavedModels."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -370,6 +372,20 @@ async def test_one_task_that_fails_fails_the_whole_request(model: ServedModel) -
     code, message = await refusal(model, "MultiInference", request)
     assert code is Code.INVALID_ARGUMENT
     assert "x" in message
+
+
+async def test_a_request_that_is_cancelled_lets_its_version_go(tmp_path: Path) -> None:
+    with ServedModel(save_example_model(tmp_path / "7")) as served:
+        wanted = tasks(("classify", CLASSIFY), ("", REGRESS))
+        request = inference_pb2.MultiInferenceRequest(tasks=wanted, input=listed(*EXAMPLES))
+        call = asyncio.create_task(served.call("MultiInference", request))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        served.registry.unloading(served.id)
+        # Returns when no request holds the version any more.
+        assert served.registry.wait_idle(served.id) is served.loaded
 
 
 async def test_a_deadline_that_has_passed_is_told(model: ServedModel) -> None:

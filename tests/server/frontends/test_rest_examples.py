@@ -1,5 +1,6 @@
 """REST's classify and regress over a real SavedModel."""
 
+import gzip
 import json
 from collections.abc import Iterator
 
@@ -79,6 +80,12 @@ async def test_a_large_body_is_answered_as_a_small_one_is(model: ServedModel, mo
     monkeypatch.setattr(rest_examples, "LARGE_BODY_BYTES", 0)
     large = await model.post(":regress", {"examples": EXAMPLES})
     assert (large.status_code, large.content) == (200, small.content)
+
+
+async def test_a_compressed_body_is_read(model: ServedModel) -> None:
+    body = gzip.compress(json.dumps({"examples": EXAMPLES}).encode())
+    response = await model.post(":regress", body, headers={"content-encoding": "gzip"})
+    assert (response.status_code, response.json()) == (200, {"results": [2.125, 2.5, 1.5]})
 
 
 async def test_requests_are_measured_under_their_method(model: ServedModel) -> None:
