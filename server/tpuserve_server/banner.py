@@ -1,10 +1,12 @@
 """The block that `tpuserve serve` prints once: models, versions, device, buckets, addresses."""
 
+import contextlib
 import threading
 from collections.abc import Sequence
 
 import click
 
+from tpuserve_server.core.errors import NotFound
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, State, VersionStatus
 from tpuserve_server.hosts.application import Listening
@@ -21,7 +23,7 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
             if printed or not service.is_ready():
                 return
             printed = True
-        click.echo(format_banner(_available(service), listening, host_note))
+        click.echo(format_banner(_statuses(service), listening, host_note))
 
     if not service.is_ready():
         waiting = f"tpuserve is listening; {service.why_not_ready()} yet"
@@ -31,17 +33,25 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
 
 
 def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_note: str) -> str:
-    """The block as text: a line for each model version with its notes, then the addresses."""
+    """The block as text: a line for each version that serves, with its notes, or has failed, then the addresses."""
     lines = ["", "tpuserve is ready"]
     for status in versions:
-        lines.append(f"  model    {status.servable.name} version {status.servable.version}")
-        lines.extend(f"           {note}" for note in status.notes)
+        name = f"{status.servable.name} version {status.servable.version}"
+        if status.state is State.AVAILABLE:
+            lines.append(f"  model    {name}")
+            lines.extend(f"           {note}" for note in status.notes)
+        elif status.error:
+            lines.append(f"  failed   {name}: {status.error}")
     return "\n".join([*lines, *_addresses(listening, host_note)])
 
 
-def _available(service: InferenceService) -> list[VersionStatus]:
-    statuses = [status for name in service.models() for status in service.status(ModelSpec(name))]
-    return [status for status in statuses if status.state is State.AVAILABLE]
+def _statuses(service: InferenceService) -> list[VersionStatus]:
+    found: list[VersionStatus] = []
+    for name in service.models():
+        # A model that was added a moment ago may have none yet.
+        with contextlib.suppress(NotFound):
+            found += service.status(ModelSpec(name))
+    return found
 
 
 def _addresses(listening: Listening, host_note: str) -> list[str]:

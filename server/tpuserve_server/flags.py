@@ -121,7 +121,7 @@ UNNEEDED = (
     UnneededFlag("grpc_max_threads", int, "One event loop carries every gRPC call; there is no pool of threads."),
     UnneededFlag("enable_grpc_healthcheck_service", bool, "grpc.health.v1 is always answered.", so_already=True),
     UnneededFlag("use_alts_credentials", bool, "Use --ssl_config_file.", so_already=False, refused=True),
-    UnneededFlag("num_unload_threads", int, "Versions are unloaded by the threads that load: see --num_load_threads."),
+    UnneededFlag("num_unload_threads", int, "A version is unloaded as soon as its last request has left."),
     UnneededFlag("flush_filesystem_caches", bool, "The kernel's file cache is left to the kernel."),
     UnneededFlag(
         "platform_config_file",

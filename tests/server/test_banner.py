@@ -3,6 +3,7 @@ import pytest
 from tests.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.banner import print_banner
 from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
@@ -42,6 +43,20 @@ def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.Capture
     ]
     registry.unloading(ID)
     assert capsys.readouterr().out == ""
+
+
+def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = ModelRegistry(["bad", "digits"], RecordingMetrics())
+    bad = ServableId("bad", 1)
+    registry.aspire("bad", {1: AspiredVersion(bad, VersionLocation("/models/bad/1"))})
+    registry.loading(bad)
+    registry.failed(bad, Internal("no model"))
+    registry.configure(["bad", "digits", "new"])
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here")
+    bring_up(registry)
+    lines = capsys.readouterr().out.splitlines()
+    assert "  failed   bad version 1: no model" in lines
+    assert "  model    digits version 7" in lines
 
 
 def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
