@@ -1,7 +1,7 @@
 import pytest
 
 from tests.fake_device import FakeServable, RecordingMetrics
-from tpuserve_server.banner import print_banner
+from tpuserve_server.banner import format_banner, print_banner
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.loader import LoadedVersion
@@ -64,3 +64,8 @@ def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[st
     bring_up(registry)
     print_banner(InferenceService(registry, SystemClock()), Listening(grpc="127.0.0.1:8500"), "python: asked for")
     assert capsys.readouterr().out.startswith("\ntpuserve is ready")
+
+
+def test_rest_behind_tls_is_shown_as_https() -> None:
+    block = format_banner([], Listening(rest="127.0.0.1:8501", tls=True), "python: asked for")
+    assert "https://127.0.0.1:8501/v1/models" in block

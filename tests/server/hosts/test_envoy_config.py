@@ -10,6 +10,7 @@ import pytest
 from tpuserve_server.hosts import envoy_process
 from tpuserve_server.hosts.application import MEBIBYTE, HostError, HostOptions
 from tpuserve_server.hosts.envoy_config import Embedding, bootstrap
+from tpuserve_server.hosts.tls import TlsOptions
 
 EVERYWHERE = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=0, grpc_socket_path="/tmp/tpuserve-test.sock")
 
@@ -89,6 +90,27 @@ def test_streams_may_stay_open_but_requests_must_come_in() -> None:
     assert config["request_headers_timeout"] == "10s"
     assert config["http2_protocol_options"]["max_concurrent_streams"] == 1024
     assert "access_log" not in config
+
+
+def test_tls_is_the_whole_listeners() -> None:
+    [chain] = listener(HostOptions(tls=TlsOptions("key", "chain")))["filter_chains"]
+    socket = chain["transport_socket"]["typed_config"]
+    assert socket["require_client_certificate"] is False
+    assert socket["common_tls_context"]["alpn_protocols"] == ["h2", "http/1.1"]
+    assert "validation_context" not in socket["common_tls_context"]
+    assert chain["transport_socket_connect_timeout"] == "10s"
+
+
+def test_mutual_tls_asks_for_a_certificate_of_the_authority() -> None:
+    [chain] = listener(HostOptions(tls=TlsOptions("key", "chain", "authority")))["filter_chains"]
+    socket = chain["transport_socket"]["typed_config"]
+    assert socket["require_client_certificate"] is True
+    assert socket["common_tls_context"]["validation_context"] == {"trusted_ca": {"inline_string": "authority"}}
+
+
+def test_without_tls_there_is_no_trace_of_it() -> None:
+    [chain] = listener(EVERYWHERE)["filter_chains"]
+    assert set(chain) == {"filters"}
 
 
 def test_envoy_accepts_it(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ import httpx
 import psutil
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import HostProcess, running
+from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.tls import TlsOptions, server_context
 
 BACKENDS = ["envoy", "python"]
 CA = trustme.CA()
@@ -133,8 +136,29 @@ def test_a_client_without_such_a_certificate_is_refused(
         httpx.post(https(mutual_host), content=b"unknown", verify=client_context(certificate))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
+def test_a_context_for_pythons_servers() -> None:
+    context = server_context(TlsOptions(**TLS))
+    assert context.verify_mode is ssl.CERT_NONE
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert server_context(TlsOptions(**MUTUAL)).verify_mode is ssl.CERT_REQUIRED
+
+
+def test_an_encrypted_key_is_refused_without_a_question_on_the_terminal() -> None:
+    key = serialization.load_pem_private_key(SERVER.private_key_pem.bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+    with pytest.raises(HostError, match=r"^here: server_key is encrypted"):
+        server_context(TlsOptions(encrypted.decode(), TLS["certificate_chain"], origin="here"))
+
+
+def test_keys_are_not_shown() -> None:
+    assert "PRIVATE KEY" not in repr(HostOptions(tls=TlsOptions(**MUTUAL)))
+
+
+BAD_TEXTS = pytest.mark.parametrize(
     ("tls", "line"),
     [
         ({**TLS, "private_key": key_of(CLIENT)}, "TLS: server_key is not the key of server_cert."),
@@ -144,6 +168,17 @@ def test_a_client_without_such_a_certificate_is_refused(
     ],
     ids=["another's key", "no key", "no certificate", "no authority"],
 )
+
+
+@BAD_TEXTS
+def test_what_cannot_be_used_has_a_reason(tls: dict[str, str], line: str) -> None:
+    with pytest.raises(HostError) as raised:
+        server_context(TlsOptions(**tls))
+    assert str(raised.value).startswith(line)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@BAD_TEXTS
 def test_what_cannot_be_used_is_said_in_one_line_before_anything_starts(
     backend: str, tls: dict[str, str], line: str
 ) -> None:
