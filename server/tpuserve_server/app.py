@@ -142,6 +142,7 @@ def build(settings: Settings, host_note: str) -> Server:
         clock,
         models=models,
         logs=logs,
+        serialize_as_content=settings.enable_serialization_as_tensor_content,
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )

@@ -133,7 +133,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         f"--host_backend={request.param}", "--bind_address=127.0.0.1", f"--port={grpc_port}",
         f"--rest_api_port={rest_port}", f"--model_config_file={models}", f"--ssl_config_file={authority.ssl_config}",
         f"--monitoring_config_file={monitoring}", "--file_system_poll_wait_seconds=0.1", "--grpc_max_threads=4",
-        "--model_name=ignored", "--model_base_path=/nowhere",
+        "--model_name=ignored", "--model_base_path=/nowhere", "--enable_serialization_as_tensor_content",
     ]  # fmt: skip
     with running(folder / "log", *flags), authority.channel(f"127.0.0.1:{grpc_port}") as channel:
         wait_until_serving(channel)
@@ -141,14 +141,17 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(("model", "version"), [("one", 1), ("two", 1), ("two", 2)])
-def test_every_configured_version_answers_the_official_stub(server: Server, model: str, version: int) -> None:
+def test_every_configured_version_answers_the_official_stub_with_tensor_content(
+    server: Server, model: str, version: int
+) -> None:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.version.value = version
     request.inputs["x"].CopyFrom(tf.make_tensor_proto(np.array([[2.0]], np.float32)))
     with server.authority.channel(server.grpc) as channel:
         response = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=30)
-    assert list(response.outputs["y"].float_val) == [3.0]
+    assert not response.outputs["y"].float_val
+    assert response.outputs["y"].tensor_content == np.float32(3).tobytes()
 
 
 @needs_curl
