@@ -167,11 +167,7 @@ class BatchQueue:
         """Fill the open batch, then as many as it takes; all of them or none."""
         room = lane.max_rows - (last.rows if last is not None else 0)
         self._check_capacity(lane, last, room, task.rows)
-        sizes = [room] if room else []
-        left = task.rows - room
-        sizes += [lane.max_rows] * (left // lane.max_rows)
-        if left % lane.max_rows:
-            sizes.append(left % lane.max_rows)
+        sizes = _part_sizes(task.rows, room, lane.max_rows)
         for part in task.split(sizes) if len(sizes) > 1 else [task]:
             if last is not None and last.rows < lane.max_rows:
                 _append(last, part)
@@ -216,6 +212,13 @@ def _key(lane: Lane, task: Task) -> Hashable:
         ranks = tuple(array.ndim for array in arrays) if lane.free_ranks else ()
         return (task.signature_name, task.output_names, "padded", ranks)
     return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
+
+
+def _part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
+    """How a request of `rows` is cut: `room` fills the open batch, the rest are batches of `max_rows`, but the last."""
+    first = min(room, rows)
+    whole, last = divmod(rows - first, max_rows)
+    return [size for size in (first, *[max_rows] * whole, last) if size]
 
 
 def _append(batch: Batch, task: Task) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import math
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,6 +36,7 @@ class Bench:
         options: Mapping[str, BatchingOptions] = SIZES,
         max_enqueued_batches: int = 4,
         signature: Signature = DOUBLE,
+        num_batch_threads: int = 1,
     ) -> None:
         self.servable = FakeServable({signature.name: signature})
         self.clock = FakeClock()
@@ -44,6 +46,7 @@ class Bench:
             self.servable,
             options,
             max_enqueued_batches=max_enqueued_batches,
+            num_batch_threads=num_batch_threads,
             clock=self.clock,
             metrics=self.metrics,
         )
@@ -69,6 +72,12 @@ class Bench:
         self.batcher.submit(task)
         self.clock.now_s += 0.001
         return task
+
+    async def sleeps_until(self) -> float:
+        """When the device thread wants to be woken at the latest, once it waits for a time at all."""
+        while (at_s := await asyncio.to_thread(self.clock.waits.get)) == math.inf:
+            pass
+        return at_s
 
     async def hold(self) -> Task:
         """Put a batch on the device and keep it there until the gate opens."""
@@ -383,6 +392,153 @@ async def test_results_for_a_closed_event_loop_are_dropped_quietly(bench: Bench)
     bench.servable.gate.set()
     await held.future
     assert await y_of(bench.submit([[3, 3]])) == [[6, 6]]
+
+
+TIMED = {"serving_default": BatchingOptions(4, timeout_s=10.0)}
+
+
+async def test_a_batch_leaves_when_its_oldest_request_has_waited_its_time(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(TIMED)
+    first = bench.submit([[1, 1]])
+    assert await bench.sleeps_until() == first.enqueued_s + 10.0
+    second = bench.submit([[2, 2]])
+    bench.clock.advance(9.9)
+    # Woken too early it goes back to sleep, until the same time.
+    assert await bench.sleeps_until() == first.enqueued_s + 10.0
+    assert bench.servable.batches == []
+    bench.clock.advance(0.1)
+    assert [await y_of(task) for task in (first, second)] == [[[2, 2]], [[4, 4]]]
+    assert bench.metrics.batches == [(2, 2)]
+
+
+async def test_a_full_batch_does_not_wait(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(TIMED)
+    tasks = [bench.submit([[value, value]]) for value in range(4)]
+    assert [await y_of(task) for task in tasks] == [[[2 * value] * 2] for value in range(4)]
+    assert bench.metrics.batches == [(4, 4)]
+
+
+async def test_a_request_that_was_waited_for_wakes_the_thread(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(TIMED)
+    tasks = [bench.submit([[1, 1]])]
+    await bench.sleeps_until()
+    tasks.append(bench.submit([[2, 2]] * 3))
+    for task in tasks:
+        await task.future
+    assert bench.metrics.batches == [(4, 4)]
+
+
+async def test_stop_does_not_wait_for_a_batch_to_fill(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(TIMED)
+    task = bench.submit([[1, 1]])
+    await bench.sleeps_until()
+    await asyncio.to_thread(bench.batcher.stop)
+    assert await y_of(task) == [[2, 2]]
+
+
+async def test_several_threads_run_batches_at_the_same_time(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(num_batch_threads=2)
+    held = [await bench.hold(), await bench.hold()]
+    third = bench.submit([[3, 3]])
+    bench.servable.gate.set()
+    assert [await y_of(task) for task in (*held, third)] == [[[0, 0]], [[0, 0]], [[6, 6]]]
+
+
+async def test_one_wake_up_is_enough_for_every_thread(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(num_batch_threads=2)
+    for _ in range(2):
+        # Both sleep before anything comes.
+        await asyncio.to_thread(bench.clock.waits.get)
+    bench.servable.gate.clear()
+    tasks = [bench.submit(np.ones(3, np.float32), shareable=False) for _ in range(2)]
+    for _ in range(2):
+        await asyncio.to_thread(bench.servable.entered.acquire)
+    bench.servable.gate.set()
+    for task in tasks:
+        assert (await outputs_of(task))["y"].tolist() == [2, 2, 2]
+
+
+SPLIT = {"serving_default": BatchingOptions(16, (2, 4, 16), max_execution_batch_size=4)}
+
+
+def counted(rows: int, first: int = 0) -> np.ndarray:
+    return np.arange(first, first + rows, dtype=np.float32)[:, None].repeat(2, 1)
+
+
+async def test_a_large_request_is_run_in_parts_and_answered_in_order(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(SPLIT, max_enqueued_batches=8)
+    await bench.hold()
+    small, large, after = bench.submit(counted(3)), bench.submit(counted(10, 10)), bench.submit(counted(2, 30))
+    bench.servable.gate.set()
+    np.testing.assert_array_equal((await outputs_of(large))["y"], counted(10, 10) * 2)
+    np.testing.assert_array_equal((await outputs_of(small))["y"], counted(3) * 2)
+    np.testing.assert_array_equal((await outputs_of(after))["y"], counted(2, 30) * 2)
+    assert bench.metrics.batches[1:] == [(4, 4), (4, 4), (4, 4), (3, 4)]
+
+
+async def test_a_part_that_fails_fails_its_request_once_and_the_rest_is_not_run(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(SPLIT, max_enqueued_batches=8)
+    await bench.hold()
+    rows = counted(12)
+    rows[5] = -1
+    bad, good = bench.submit(rows), bench.submit(counted(1))
+    bench.servable.gate.set()
+    assert (await error_of(bad)).message == "x must not be negative"
+    assert await y_of(good) == [[0, 0]]
+    # The held one, the bad request's first two parts, and the other.
+    assert [len(batch["x"]) for batch in bench.servable.batches] == [2, 4, 4, 2]
+    assert bench.metrics.dropped == []
+
+
+async def test_parts_whose_outputs_differ_in_shape_are_an_error(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(SPLIT, max_enqueued_batches=8)
+
+    def answer(inputs: Tensors) -> None:
+        bench.servable.outputs = {"y": np.zeros((4, len(bench.servable.batches) + 1), np.float32)}
+
+    bench.servable.on_inputs = answer
+    assert "differ in shape from part to part" in (await error_of(bench.submit(counted(8)))).message
+
+
+async def test_a_split_request_that_nobody_waits_for_is_dropped_and_counted_once(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(SPLIT, max_enqueued_batches=8)
+    await bench.hold()
+    discarded, cancelled = bench.submit(counted(8)), bench.submit(counted(8))
+    expired = bench.submit(counted(8), deadline=Deadline.after(1, bench.clock))
+    discarded.future.cancel()
+    cancelled.future.cancel()
+    assert bench.batcher.discard(discarded, "cancelled")
+    bench.clock.now_s += 10
+    bench.servable.gate.set()
+    assert isinstance(await error_of(expired), DeadlineExceeded)
+    await y_of(bench.submit([[1, 1]]))
+    assert len(bench.servable.batches) == 2
+    assert bench.metrics.dropped == ["cancelled", "cancelled", "expired"]
+
+
+PADDED = {"serving_default": BatchingOptions(8, (4, 8), pad_variable_length_inputs=True)}
+
+
+async def test_rows_of_variable_length_are_padded_with_their_first_value(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(PADDED, signature=DOUBLE_WIDE)
+    await bench.hold()
+    short, long = bench.submit([[7, 8]]), bench.submit([[1, 2, 3], [4, 5, 6]])
+    bench.servable.gate.set()
+    assert await y_of(short) == [[14, 16, 14]]
+    assert await y_of(long) == [[2, 4, 6], [8, 10, 12]]
+    np.testing.assert_array_equal(bench.servable.batches[1]["x"], [[7, 8, 7], [1, 2, 3], [4, 5, 6], [4, 5, 6]])
+
+
+async def test_strings_of_variable_length_are_padded_too(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(PADDED, signature=DOUBLE_WIDE)
+    await bench.hold()
+    tasks = [bench.submit(np.array([[b"a"]], object)), bench.submit(np.array([[b"b", b"c"]], object))]
+    bench.servable.gate.set()
+    assert [(await outputs_of(task))["y"].tolist() for task in tasks] == [[[b"aa", b"aa"]], [[b"bb", b"cc"]]]
 
 
 @pytest.mark.parametrize(

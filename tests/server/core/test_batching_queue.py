@@ -1,0 +1,268 @@
+"""TensorFlow Serving's queues, restated from shared_batch_scheduler_test.cc: which batches form, when, how many."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.fake_device import DOUBLE, DOUBLE_WIDE
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_queue import BatchQueue
+from tpuserve_server.core.batching_task import Outcome, Task
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.types import Signature
+
+
+class Waiting:
+    """A queue, and a clock that a test sets."""
+
+    def __init__(
+        self,
+        options: BatchingOptions | None,
+        *,
+        max_enqueued_batches: int = 4,
+        signature: Signature = DOUBLE,
+    ) -> None:
+        self.queue = BatchQueue(
+            {DOUBLE.name: signature}, {DOUBLE.name: options} if options else {}, max_enqueued_batches
+        )
+        self.now_s = 100.0
+        self.loop = asyncio.new_event_loop()
+        self.changes: list[bool] = []
+
+    def add(self, rows: int, *, width: int = 2, shareable: bool = True) -> Task:
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        inputs = {"x": np.zeros((rows, width), np.float32)}
+        task = Task(DOUBLE.name, ("y",), inputs, rows, Deadline.never(), future, shareable, self.now_s)
+        self.changes.append(self.queue.add(task))
+        return task
+
+    def take(self) -> list[int]:
+        """Rows of the tasks of the batch that is ready."""
+        return [task.rows for task in self.queue.take(self.now_s)]
+
+
+@pytest.fixture
+def waiting(request: pytest.FixtureRequest) -> Iterator[Waiting]:
+    made = Waiting(**request.param) if isinstance(request.param, dict) else Waiting(request.param)
+    yield made
+    made.loop.close()
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
+def test_without_a_timeout_whatever_waits_is_ready(waiting: Waiting) -> None:
+    assert waiting.queue.next_s() == math.inf
+    assert waiting.take() == []
+    waiting.add(1)
+    assert waiting.queue.next_s() == waiting.now_s
+    waiting.add(2)
+    assert waiting.take() == [1, 2]
+    assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_a_batch_that_is_not_full_waits_for_its_oldest_task(waiting: Waiting) -> None:
+    waiting.add(1)
+    waiting.now_s += 4
+    waiting.add(1)
+    assert waiting.take() == []
+    assert waiting.queue.next_s() == 110.0
+    waiting.now_s = 109.999
+    assert waiting.take() == []
+    waiting.now_s = 110.0
+    assert waiting.take() == [1, 1]
+    # A thread has to look when a wait begins, and not when one that is known goes on.
+    assert waiting.changes == [True, False]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_a_full_batch_leaves_at_once(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.add(1)
+    assert waiting.changes == [True, True]
+    assert waiting.take() == [3, 1]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_a_task_that_does_not_fit_closes_the_batch_which_then_leaves_at_once(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.now_s += 1
+    waiting.add(2)
+    assert waiting.take() == [3]
+    assert waiting.take() == []
+    assert waiting.queue.next_s() == 111.0
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_what_runs_alone_waits_for_nobody(waiting: Waiting) -> None:
+    waiting.add(1, shareable=False)
+    waiting.add(1, shareable=False)
+    assert waiting.take() == [1]
+    assert waiting.take() == [1]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_a_queue_in_a_hurry_lets_nothing_wait(waiting: Waiting) -> None:
+    waiting.add(1)
+    waiting.queue.hurry()
+    assert waiting.take() == [1]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)
+def test_when_the_oldest_leaves_its_batch_waits_for_the_next_oldest(waiting: Waiting) -> None:
+    oldest = waiting.add(1)
+    waiting.now_s += 4
+    waiting.add(1)
+    assert waiting.queue.discard(oldest)
+    assert not waiting.queue.discard(oldest)
+    assert waiting.queue.next_s() == 114.0
+
+
+@pytest.mark.parametrize("waiting", [{"options": BatchingOptions(4), "max_enqueued_batches": 2}], indirect=True)
+def test_batches_are_counted_as_they_form_not_rows(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.add(3)
+    waiting.add(1)
+    with pytest.raises(Unavailable) as raised:
+        waiting.add(1)
+    assert raised.value.message == (
+        "The batch scheduling queue to which this task was submitted is full; "
+        "currently 2 batches enqueued and max_enqueued_batches is 2"
+    )
+    assert waiting.take() == [3]
+    waiting.add(1)
+    assert waiting.take() == [3, 1]
+    assert waiting.take() == [1]
+
+
+@pytest.mark.parametrize("waiting", [{"options": None, "max_enqueued_batches": 2}], indirect=True)
+def test_without_batching_a_task_is_a_batch(waiting: Waiting) -> None:
+    waiting.add(1, shareable=False)
+    waiting.add(1, shareable=False)
+    with pytest.raises(Unavailable, match="currently 2 batches enqueued"):
+        waiting.add(1, shareable=False)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
+def test_the_places_of_what_was_discarded_go_to_the_next(waiting: Waiting) -> None:
+    tasks = [waiting.add(2) for _ in range(6)]
+    for task in (tasks[1], tasks[2], tasks[3]):
+        assert waiting.queue.discard(task)
+    assert waiting.take() == [2, 2]
+    assert waiting.take() == [2]
+    assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
+def test_a_task_larger_than_a_batch_is_refused(waiting: Waiting) -> None:
+    with pytest.raises(InvalidArgument, match=r"^Task size 5 is larger than maximum input batch size 4$"):
+        waiting.add(5)
+
+
+SPLITS = BatchingOptions(10, max_execution_batch_size=4)
+
+
+@pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
+def test_a_large_task_fills_the_open_batch_and_then_others(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.add(10)
+    assert [waiting.take() for _ in range(5)] == [[3, 1], [4], [4], [1], []]
+
+
+@pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
+def test_where_tasks_are_split_the_largest_is_what_a_request_may_have(waiting: Waiting) -> None:
+    with pytest.raises(InvalidArgument, match=r"^Task size 11 is larger than maximum input batch size 10$"):
+        waiting.add(11)
+
+
+@pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
+def test_a_small_task_that_does_not_fit_is_split_too(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.add(2)
+    assert [waiting.take(), waiting.take()] == [[3, 1], [1]]
+
+
+@pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
+def test_a_task_that_fits_is_not_split(waiting: Waiting) -> None:
+    waiting.add(4)
+    task = waiting.add(4)
+    assert task.whole is None
+    assert [waiting.take(), waiting.take()] == [[4], [4]]
+
+
+@pytest.mark.parametrize("waiting", [{"options": SPLITS, "max_enqueued_batches": 2}], indirect=True)
+def test_a_task_is_split_only_if_all_of_it_has_room(waiting: Waiting) -> None:
+    waiting.add(3)
+    with pytest.raises(Unavailable) as raised:
+        waiting.add(6)
+    assert raised.value.message == (
+        "The batch scheduling queue to which this task was submitted is full; task size is 6 but scheduling capacity "
+        "is only 5 (num_enqueued_batches=1, max_enqueued_batches=2, open_batch_size=3, max_execution_batch_size=4)"
+    )
+    waiting.add(5)
+    with pytest.raises(Unavailable, match=r"capacity is only 0 \(num_enqueued_batches=2"):
+        waiting.add(1)
+    assert [waiting.take(), waiting.take()] == [[3, 1], [4]]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [{"options": SPLITS, "max_enqueued_batches": 1, "signature": DOUBLE_WIDE}],
+    indirect=True,
+)
+def test_other_shapes_take_places_of_the_same_queue(waiting: Waiting) -> None:
+    waiting.add(4, width=2)
+    with pytest.raises(Unavailable, match=r"capacity is only 0 \(num_enqueued_batches=2, max_enqueued_batches=1"):
+        waiting.add(5, width=3)
+
+
+@pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
+def test_a_split_task_is_discarded_as_a_whole(waiting: Waiting) -> None:
+    waiting.add(3)
+    task = waiting.add(10)
+    assert waiting.take() == [3, 1]
+    assert waiting.queue.discard(task)
+    assert not waiting.queue.discard(task)
+    assert not waiting.queue
+
+
+PADS = BatchingOptions(8, pad_variable_length_inputs=True)
+
+
+@pytest.mark.parametrize("waiting", [{"options": PADS, "signature": DOUBLE_WIDE}], indirect=True)
+def test_rows_that_may_be_padded_share_a_batch(waiting: Waiting) -> None:
+    waiting.add(1, width=2)
+    waiting.add(2, width=5)
+    # Without an element there is nothing to pad with.
+    waiting.add(3, width=0)
+    assert [waiting.take(), waiting.take()] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        {
+            "options": BatchingOptions(10, max_execution_batch_size=4, pad_variable_length_inputs=True),
+            "signature": DOUBLE_WIDE,
+        }
+    ],
+    indirect=True,
+)
+def test_parts_of_a_task_are_never_padded_differently(waiting: Waiting) -> None:
+    waiting.add(3, width=2)
+    # Fits a batch: is not split, and may be padded.
+    assert waiting.add(2, width=5).whole is None
+    # Does not: is split, and stays among its like.
+    assert waiting.add(5, width=5).whole is not None
+    assert [waiting.take() for _ in range(5)] == [[3], [2], [4], [1], []]
+
+
+@pytest.mark.parametrize("waiting", [{"options": BatchingOptions(8), "signature": DOUBLE_WIDE}], indirect=True)
+def test_without_padding_each_shape_has_batches_of_its_own(waiting: Waiting) -> None:
+    waiting.add(1, width=2)
+    waiting.add(2, width=5)
+    waiting.add(3, width=2)
+    assert [waiting.take(), waiting.take()] == [[1, 3], [2]]
