@@ -1,6 +1,7 @@
 """What every executor does, by each of them."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,16 +93,21 @@ def test_inputs_may_be_read_only_or_strided_and_outputs_are_the_callers(
     servable.close()
 
 
-def test_another_thread_may_dispatch_next(executor: Executor, version: Path, signature: str) -> None:
+def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path, signature: str) -> None:
     servable = load(executor, version)
-    run(servable, signature, {"x": np.ones((1, 2), np.float32)}, "double")
-    answers: list[Tensors] = []
-    thread = threading.Thread(
-        target=lambda: answers.append(run(servable, signature, {"x": np.ones((3, 2), np.float32)}, "double"))
-    )
-    thread.start()
-    thread.join()
-    assert answers[0]["double"].tolist() == [[2, 2]] * 3
+    start = threading.Barrier(4)
+
+    def ask(number: int) -> bool:
+        x = np.full((number + 1, 2), number, np.float32)
+        start.wait(timeout=10)
+        return all(
+            (run(servable, signature, {"x": x}, name)[name] == expected).all()
+            for _ in range(50)
+            for name, expected in (("double", x * 2), ("added", x + 1))
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(4)))
     servable.close()
 
 
