@@ -16,11 +16,7 @@ def read_batching_parameters(path: Path, flags: BatchingParameters = NOTHING_SAI
     Raises:
         ConfigError: It cannot be read, is no BatchingParameters, or says what does not fit together.
     """
-    parameters = _parse(read_text(path), path)
-    try:
-        return flags.over(parameters)
-    except InvalidArgument as error:
-        raise ConfigError(f"{error.message}, where flags of these names go over the file '{path}'") from None
+    return flags.over(_parse(read_text(path), path))
 
 
 def read_model_batching_parameters(version_path: Path) -> BatchingParameters | None:

@@ -58,7 +58,11 @@ class BatchingParameters:
         Raises:
             InvalidArgument: what results does not fit together.
         """
-        sizes = self if self.max_batch_size is not None or self.allowed_batch_sizes else other
+        own_sizes = self.max_batch_size is not None or bool(self.allowed_batch_sizes)
+        sizes = self if own_sizes else other
+        execution = self.max_execution_batch_size
+        if execution is None and not own_sizes:
+            execution = other.max_execution_batch_size
         return BatchingParameters(
             max_batch_size=sizes.max_batch_size,
             allowed_batch_sizes=sizes.allowed_batch_sizes,
@@ -66,7 +70,7 @@ class BatchingParameters:
             max_enqueued_batches=_first(self.max_enqueued_batches, other.max_enqueued_batches),
             num_batch_threads=_first(self.num_batch_threads, other.num_batch_threads),
             enable_large_batch_splitting=_first(self.enable_large_batch_splitting, other.enable_large_batch_splitting),
-            max_execution_batch_size=_first(self.max_execution_batch_size, other.max_execution_batch_size),
+            max_execution_batch_size=execution,
             pad_variable_length_inputs=_first(self.pad_variable_length_inputs, other.pad_variable_length_inputs),
         )
 

@@ -73,13 +73,6 @@ def test_flags_go_over_the_file(tmp_path: Path) -> None:
     assert read_batching_parameters(file, flags) == BatchingParameters(max_batch_size=4, num_batch_threads=8)
 
 
-def test_flags_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "batching.config"
-    file.write_text("enable_large_batch_splitting { value: true } max_execution_batch_size { value: 8 }")
-    with pytest.raises(ConfigError, match=r"they were 4 and 8, where flags of these names go over the file '.*config'"):
-        read_batching_parameters(file, BatchingParameters(max_batch_size=4))
-
-
 def test_a_version_may_say_nothing_of_itself(tmp_path: Path) -> None:
     assert read_model_batching_parameters(tmp_path) is None
 

@@ -95,6 +95,12 @@ def test_sizes_come_together() -> None:
     file = BatchingParameters(max_batch_size=8, allowed_batch_sizes=(2, 8))
     assert BatchingParameters(max_batch_size=4).over(file).options() == BatchingOptions(4)
     assert BatchingParameters(allowed_batch_sizes=(3,)).over(file).options() == BatchingOptions(3, (3,))
+    parts = BatchingParameters(max_batch_size=8, enable_large_batch_splitting=True, max_execution_batch_size=2)
+    split = BatchingOptions(1, max_execution_batch_size=1)
+    assert BatchingParameters(max_batch_size=1).over(parts).options() == split
+    assert BatchingParameters(num_batch_threads=1).over(parts).options() == parts.options()
+    with pytest.raises(InvalidArgument, match="they were 8 and 9"):
+        BatchingParameters(max_execution_batch_size=9).over(parts)
 
 
 def test_a_batch_is_padded_to_no_more_than_it_takes_to_hold_what_is_run() -> None:

@@ -22,7 +22,6 @@ def test_the_first_failure_is_the_requests_and_the_only_one() -> None:
     whole = Whole(4)
     error = InvalidArgument("bad row")
     assert whole.add(0, outputs(1)) is None
-    assert not whole.failed
     assert whole.add(1, error) is error
     assert whole.failed
     assert whole.add(2, Internal("also")) is None
