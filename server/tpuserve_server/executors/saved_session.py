@@ -118,13 +118,15 @@ class SessionCallable:
             pywrap_tf_session.TF_DeleteBuffer(serialized)
         self._session = session
 
-    def __call__(self, feeds: Sequence[Array]) -> list[Array]:
+    def __call__(self, feeds: Sequence[Array]) -> list[Array | bytes]:
         """The fetches for `feeds`, in the order of the options. Blocks; does not check shapes against the graph's.
+
+        Numbers come as arrays or, of no dimension, as numpy's scalars; a string of no dimension comes as bytes.
 
         Raises:
             tf.errors.OpError: an operation refused.
         """
-        fetches: list[Array] = _run(self._session, self._handle, feeds, None)
+        fetches: list[Array | bytes] = _run(self._session, self._handle, feeds, None)
         return fetches
 
     def __del__(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2
@@ -116,7 +117,12 @@ class TensorFlowServable:
             # quotes is what it blames.
             message = error.object.decode(errors="replace")
             raise InvalidArgument(_first_line(message)) from error
-        return _Done(dict(zip(output_names, fetched, strict=True)))
+        return _Done(
+            {
+                name: np.array(value, object) if isinstance(value, bytes) else value
+                for name, value in zip(output_names, fetched, strict=True)
+            }
+        )
 
     def close(self) -> None:
         """Close the session, and give what it took back to the system."""
