@@ -13,7 +13,6 @@ from typing import Any
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors import tensorflow_c
 
@@ -136,23 +135,3 @@ class SessionCallable:
 
 
 _run = pywrap_tf_session.TF_SessionRunCallable
-
-
-def start_thread_pools(config: config_pb2.ConfigProto) -> None:
-    """Start the threads that all sessions share, here and now.
-
-    TensorFlow starts them with its first session and takes their number from that one. Threads inherit the niceness of
-    the one that starts them, and a first session is loaded by a thread in the background.
-    """
-    library = tensorflow_c.library()
-    graph = library.TF_NewGraph()
-    try:
-        with tensorflow_c.session_options(config.SerializeToString()) as options, tensorflow_c.status() as done:
-            session = library.TF_NewSession(graph, options, done.pointer)
-            done.check()
-            if not session:
-                raise Internal("TensorFlow made no session")
-            library.TF_CloseSession(session, done.pointer)
-            library.TF_DeleteSession(session, done.pointer)
-    finally:
-        library.TF_DeleteGraph(graph)

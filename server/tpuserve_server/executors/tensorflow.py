@@ -5,6 +5,7 @@ models) and accepts the feeds it accepts; its callable also costs less than a si
 """
 
 import ctypes
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.meta_graph import parse_signatures, restores_variables
-from tpuserve_server.executors.saved_session import SavedSession, SessionCallable, start_thread_pools
+from tpuserve_server.executors.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.session_config import (
     TensorFlowOptions,
     cpu_has_bfloat16,
@@ -37,20 +38,26 @@ class TensorFlowExecutor:
     """Loads SavedModels onto the CPU. Safe to use from several loading threads."""
 
     def __init__(self, options: TensorFlowOptions) -> None:
-        """Start TensorFlow's threads; nothing is loaded yet."""
+        """Nothing is loaded yet."""
         self._options = options
         self._has_bfloat16 = options.bfloat16_kernels and cpu_has_bfloat16(Path("/proc/cpuinfo"))
-        start_thread_pools(session_config(options, bfloat16=False))
+        # Set by whichever loading thread is the first to succeed.
+        self._has_loaded = False
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> "TensorFlowServable":
-        """Load the SavedModel in `path` in the background; slow.
+        """Load the SavedModel in `path`; slow. In the background, but for the first.
 
         Raises:
             ServingError: it is no SavedModel, or TensorFlow cannot restore it. The message holds no path.
         """
-        return run_in_background(
-            lambda: self._load(servable_id, path, bfloat16=allow_bfloat16 and self._has_bfloat16), "load-tensorflow"
-        )
+        load = functools.partial(self._load, servable_id, path, bfloat16=allow_bfloat16 and self._has_bfloat16)
+        if self._has_loaded:
+            return run_in_background(load, "load-tensorflow")
+        # TensorFlow starts the threads that all sessions share with the first of them. They must not be nice, and there
+        # is nobody yet to give way to.
+        servable = load()
+        self._has_loaded = True
+        return servable
 
     def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool) -> "TensorFlowServable":
         config = session_config(self._options, bfloat16=bfloat16)

@@ -48,7 +48,6 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "TF_NewSessionOptions": (_POINTER, []),
     "TF_SetConfig": (None, [_POINTER, ctypes.c_char_p, ctypes.c_size_t, _POINTER]),
     "TF_DeleteSessionOptions": (None, [_POINTER]),
-    "TF_NewSession": (_POINTER, [_POINTER, _POINTER, _POINTER]),
     "TF_LoadSessionFromSavedModel": (
         _POINTER,
         [_POINTER, _BUFFER, ctypes.c_char_p, _STRINGS, ctypes.c_int, _POINTER, _BUFFER, _POINTER],

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from tests.saved_models import save_mlp
+from tests.v1_models import set_default
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.executors.meta_graph import parse_signatures, read_signatures, restores_variables
+
+
+def meta_graph(path: Path) -> meta_graph_pb2.MetaGraphDef:
+    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    return saved.meta_graphs[0]
+
+
+def test_signatures_are_found_without_reading_the_graph(tmp_path: Path) -> None:
+    written = meta_graph(save_mlp(tmp_path / "1"))
+    expected = read_signatures(written)
+    assert set(expected) == {"serving_default"}
+    written.graph_def.node.add(name="large").attr["value"].tensor.tensor_content = bytes(10_000)
+    serialized = written.SerializeToString()
+    assert parse_signatures(serialized) == expected
+    assert restores_variables(serialized)
+
+
+def test_a_graph_without_variables_restores_none() -> None:
+    assert not restores_variables(b"")
+    frozen = meta_graph_pb2.MetaGraphDef()
+    frozen.saver_def.filename_tensor_name = "saver_filename:0"
+    assert not restores_variables(frozen.SerializeToString())
+
+
+def test_defaults_are_arrays(tmp_path: Path) -> None:
+    path = set_default(save_mlp(tmp_path / "1"), "serving_default", x=np.ones((1, 64), np.float32), word=b"a")
+    defaults = read_signatures(meta_graph(path))["serving_default"].defaults
+    assert defaults["x"].shape == (1, 64)
+    assert defaults["word"].item() == b"a"
+
+
+def test_a_default_that_is_no_tensor_is_an_error() -> None:
+    broken = meta_graph_pb2.MetaGraphDef()
+    tensor = broken.signature_def["s"].defaults["x"]
+    tensor.dtype = tf.float32.as_datatype_enum
+    tensor.tensor_shape.dim.add(size=3)
+    tensor.tensor_content = b"12345"
+    with pytest.raises(InvalidArgument, match="tensor parsing error: x"):
+        parse_signatures(broken.SerializeToString())
+
+
+@pytest.mark.parametrize("damaged", [b"\x2a", b"\x2a\x05ab", b"\x80" * 12, b"\x08\x01"])
+def test_what_is_no_meta_graph_is_an_error(damaged: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="MetaGraphDef is damaged"):
+        parse_signatures(damaged)
