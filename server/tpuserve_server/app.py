@@ -29,6 +29,7 @@ from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
@@ -143,6 +144,7 @@ def build(settings: Settings, host_note: str) -> Server:
         models=models,
         logs=logs,
         serialize_as_content=settings.enable_serialization_as_tensor_content,
+        tracer=TensorFlowTracer() if settings.enable_profiler else None,
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )

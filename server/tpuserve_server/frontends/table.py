@@ -7,15 +7,18 @@ from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.examples import ExampleMethods
 from tpuserve_server.frontends.health import HealthMethods
 from tpuserve_server.frontends.model_status import ModelMethods
 from tpuserve_server.frontends.prediction import PredictionMethods
+from tpuserve_server.frontends.profiler import ProfilerMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.reload import ReloadMethods
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 # Taken from the descriptors, which reflection needs loaded anyhow.
 _PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"]
@@ -31,11 +34,12 @@ def rpc_table(
     *,
     models: ConfiguredModels | None = None,
     logs: RequestLogs | None = None,
+    tracer: Tracer | None = None,
     serialize_as_content: bool = False,
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
-    """The methods by full path. Without `models` there is no reload.
+    """The methods by full path. Without `models` there is no reload, without a `tracer` no profiler.
 
     `serialize_as_content` puts outputs into tensor_content, not the typed fields.
 
@@ -53,7 +57,9 @@ def rpc_table(
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
     health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
-    reflection = StreamMethod(ReflectionMethods(_SERVICES).server_reflection_info)
+    profiler = _profiler_methods(tracer) if tracer is not None else {}
+    listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
+    reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info)
     reload = ReloadMethods(service, models, edge, clock).handle_reload_config_request if models is not None else None
     return {
         f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict),
@@ -63,8 +69,19 @@ def rpc_table(
         f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
         f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
         **({f"/{_MODEL.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}),
+        **profiler,
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
         f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
+    }
+
+
+def _profiler_methods(tracer: Tracer) -> dict[str, UnaryMethod]:
+    methods = ProfilerMethods(tracer)
+    path = f"/{PROFILER_SERVICE.full_name}"
+    return {
+        f"{path}/Profile": UnaryMethod(methods.profile),
+        f"{path}/Terminate": UnaryMethod(methods.terminate),
+        f"{path}/Monitor": UnaryMethod(methods.monitor),
     }

@@ -1,0 +1,59 @@
+"""TensorFlow's profiler session in this process: the one place that uses its private binding.
+
+The public way, `tf.profiler.experimental`, keeps one session for the whole process, which a failed start leaves behind.
+"""
+
+import tempfile
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.python.profiler.internal import _pywrap_profiler
+
+from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.tracer import TraceOptions
+
+# What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
+_BUSY = "Another profiling session active."
+
+
+class TensorFlowTracer:
+    """core.tracer.Tracer. Python's own calls are never recorded: that would slow every request down many times.
+
+    A session gives its XSpace to a folder alone: one of our own, for as long as it takes to read it back.
+    """
+
+    def __init__(self) -> None:
+        """No session runs."""
+        self._session: _pywrap_profiler.ProfilerSession | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, options: TraceOptions) -> None:
+        """As the protocol."""
+        if self._session is not None:
+            raise Internal(_BUSY)
+        folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
+        session = _pywrap_profiler.ProfilerSession()
+        levels = {"host_tracer_level": options.host_level, "device_tracer_level": options.device_level}
+        try:
+            session.start(folder.name, {**levels, "python_tracer_level": 0})
+        except tf.errors.AlreadyExistsError as error:
+            folder.cleanup()
+            raise Internal(_BUSY) from error
+        except (tf.errors.OpError, RuntimeError) as error:
+            folder.cleanup()
+            raise Internal(f"The profiler cannot start: {error}") from error
+        self._session, self._folder = session, folder
+
+    def stop(self) -> bytes:
+        """As the protocol."""
+        session, folder = self._session, self._folder
+        self._session = self._folder = None
+        if session is None or folder is None:
+            raise Internal("No profiling session is active.")
+        with folder:
+            try:
+                session.export_to_tb()
+                (trace,) = Path(folder.name).rglob("*.xplane.pb")
+                return trace.read_bytes()
+            except (tf.errors.OpError, RuntimeError, OSError, ValueError) as error:
+                raise Internal(f"The profile cannot be had: {type(error).__name__}") from error

@@ -1,0 +1,84 @@
+"""tensorflow.ProfilerService: what TensorBoard's capture button and tf.profiler.experimental.client.trace ask for.
+
+After tsl/profiler/rpc/profiler_service_impl.cc, but that no file is ever written where a client says: the trace goes
+back in the response, and the client writes it (docs/decisions/0008).
+"""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from tpuserve_server.core.errors import Internal, InvalidArgument, Unimplemented
+from tpuserve_server.core.tracer import TraceOptions, Tracer
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.profiler_proto import (
+    encode_profile_response,
+    parse_profile_request,
+    parse_terminate_request,
+)
+
+if TYPE_CHECKING:
+    from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
+
+# A trace is kept in memory until it is sent, tens of megabytes a second under load.
+_MAX_DURATION_MS = 60_000
+# tsl/profiler/lib/profiler_lock.h
+_BUSY = "Another profiling session active."
+_MAX_HOST_LEVEL = 3
+
+
+class ProfilerMethods:
+    """The methods as bytes in, bytes out; they raise ServingErrors. Belongs to one event loop."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        """No session runs."""
+        self._tracer = tracer
+        self._session: asyncio.Task[bytes] | None = None
+        self._session_id = ""
+        self._end = asyncio.Event()
+
+    async def profile(self, body: bytes, context: CallContext) -> bytes:
+        """Profile: record for as long as asked, or until Terminate or the caller's end; one session at a time."""
+        request = parse_profile_request(body)
+        duration_ms = request.opts.duration_ms
+        if duration_ms > _MAX_DURATION_MS:
+            raise InvalidArgument(f"duration_ms is {duration_ms}; at most {_MAX_DURATION_MS} are recorded")
+        if self._session is not None:
+            raise Internal(_BUSY)
+        self._session_id, self._end = request.session_id, asyncio.Event()
+        options = _options(request.opts)
+        self._session = asyncio.create_task(self._run(options, duration_ms / 1000, as_message=request.emit_xspace))
+        try:
+            # A caller who leaves does not leave the tracer running: the session ends at once, but in order.
+            return await asyncio.shield(self._session)
+        except asyncio.CancelledError:
+            self._end.set()
+            raise
+
+    async def terminate(self, body: bytes, context: CallContext) -> bytes:
+        """Terminate: end the session of that name now; what it has recorded is answered to Profile."""
+        if parse_terminate_request(body).session_id == self._session_id:
+            self._end.set()
+        return b""
+
+    async def monitor(self, body: bytes, context: CallContext) -> bytes:
+        """Monitor: for Cloud TPU's own service; upstream answers the same."""
+        raise Unimplemented("unimplemented.")
+
+    async def _run(self, options: TraceOptions, duration_s: float, *, as_message: bool) -> bytes:
+        """One session; the response."""
+        try:
+            await asyncio.to_thread(self._tracer.start, options)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), duration_s)
+            xspace = await asyncio.to_thread(self._tracer.stop)
+            return await asyncio.to_thread(encode_profile_response, xspace, as_message=as_message)
+        finally:
+            self._session = None
+
+
+def _options(asked: "ProfileOptions") -> TraceOptions:
+    """Version 0 means that nothing is set (profiler_options.proto)."""
+    if asked.version == 0:
+        return TraceOptions()
+    return TraceOptions(min(asked.host_tracer_level, _MAX_HOST_LEVEL), min(asked.device_tracer_level, 1))

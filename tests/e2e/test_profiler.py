@@ -1,0 +1,87 @@
+"""TensorBoard's way to a trace, against servers under load."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+from tests.e2e.running_server import RunningServer
+from tpuserve_client import Client
+from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
+
+
+@contextlib.contextmanager
+def load(server: RunningServer) -> Iterator[list[int]]:
+    """Predictions one after the other while the context lasts; how many were answered, any failure raised."""
+    ended, answered = threading.Event(), [0]
+    failures: list[Exception] = []
+
+    def run() -> None:
+        with Client(server.grpc) as client:
+            while not ended.is_set():
+                client.predict(server.model, {"x": np.ones((1, 2), np.float32)})
+                answered[0] += 1
+
+    def run_and_tell() -> None:
+        try:
+            run()
+        except Exception as error:  # the test's own thread raises it
+            failures.append(error)
+
+    thread = threading.Thread(target=run_and_tell)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningServer, tmp_path: Path) -> None:
+    with load(server) as answered:
+        tf.profiler.experimental.client.trace(f"grpc://{server.grpc}", str(tmp_path), 1000)
+    assert answered[0] > 0
+    (trace,) = tmp_path.rglob("*.xplane.pb")
+    space = XSpace.FromString(trace.read_bytes())
+    (plane,) = [plane for plane in space.planes if plane.name == "/host:CPU"]
+    assert sum(len(line.events) for line in plane.lines) > answered[0]
+    names = {event.name for event in plane.event_metadata.values()}
+    assert "SessionRun" in names
+    assert any("mul" in name.lower() for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_server_writes_nothing_where_a_client_says(server: RunningServer, tmp_path: Path) -> None:
+    request = message(
+        "ProfileRequest",
+        opts=ProfileOptions(version=1, host_tracer_level=2, duration_ms=200),
+        repository_root=str(tmp_path),
+        session_id="s",
+        host_name="h",
+    )
+    with load(server), grpc.insecure_channel(server.grpc) as channel:
+        profile: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/tensorflow.ProfilerService/Profile")
+        answer = profile(request.SerializeToString(), timeout=60)
+    response = message("ProfileResponse")
+    response.ParseFromString(answer)
+    assert [field.name for field, _ in response.ListFields()] == ["tool_data"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def message(name: str, **fields: object) -> Message:
+    """A message of the service, which the server's own descriptor is the only one of."""
+    described = PROFILER_SERVICE.file.message_types_by_name[name]
+    return message_factory.GetMessageClass(described)(**fields)

@@ -1,0 +1,40 @@
+import tempfile
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
+
+
+def test_a_trace_has_the_operations_that_ran_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tracer = TensorFlowTracer()
+    for _ in range(2):  # one session after the other
+        tracer.start(TraceOptions())
+        tf.linalg.matmul(tf.ones((8, 8)), tf.ones((8, 8))).numpy()
+        space = XSpace.FromString(tracer.stop())
+        names = {event.name for plane in space.planes for event in plane.event_metadata.values()}
+        assert any("MatMul" in name for name in names)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_one_session_at_a_time_in_the_whole_process() -> None:
+    first, second = TensorFlowTracer(), TensorFlowTracer()
+    first.start(TraceOptions())
+    for tracer in (first, second):
+        with pytest.raises(Internal, match=r"^Another profiling session active\.$"):
+            tracer.start(TraceOptions())
+    first.stop()
+    second.start(TraceOptions())
+    second.stop()
+
+
+def test_there_is_nothing_to_stop_before_a_start() -> None:
+    with pytest.raises(Internal, match="No profiling session"):
+        TensorFlowTracer().stop()
