@@ -114,7 +114,7 @@ class BatchQueue:
 
     def next_s(self) -> float:
         """When a batch will be ready, if nothing comes; `inf` if nothing waits."""
-        return min(map(_ready_s, self._batches.values()), default=math.inf)
+        return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
 
     def hurry(self) -> None:
         """Let no batch wait for more rows from now on."""

@@ -84,11 +84,6 @@ class Task:
     whole: Whole | None = field(default=None)
     index: int = field(default=0)
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anybody still waits for it."""
-        return not (self.future.cancelled() or (self.whole is not None and self.whole.failed))
-
     def split(self, sizes: Sequence[int]) -> list["Task"]:
         """Parts of `sizes` rows, views of this task's arrays, which is itself never run."""
         self.whole = Whole(len(sizes))

@@ -80,7 +80,7 @@ class VersionLoader:
             raise
 
     def unload(self, loaded: LoadedVersion) -> None:
-        """Answer what is queued, then stop the device thread and close the servable; blocks until done."""
+        """answer what is queued, then stop the device threads and close the servable; blocks until done."""
         try:
             loaded.batcher.stop()
             loaded.servable.close()
