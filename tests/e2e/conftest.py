@@ -47,7 +47,8 @@ def server(
 ) -> Iterator[RunningServer]:
     """The calculator on each host."""
     log = tmp_path_factory.mktemp("server") / "log"
-    with run_server(request.param, calculator, log, "--max_request_bytes=4000000", model="calculator") as server:
+    flags = ("--max_request_bytes=4000000", "--rest_api_enable_cors_support")
+    with run_server(request.param, calculator, log, *flags, model="calculator") as server:
         yield server
 
 

@@ -4,6 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.frontends.rest_errors import BodyTooLarge, ClientGone
 from tpuserve_server.frontends.rest_gzip import gunzip, is_gzip
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 # Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
 # still do while it is parsed: orjson and simdjson keep the interpreter to themselves.
 LARGE_BODY_BYTES = 1 << 20
+
+# As the server hands them on: a kilobyte each for the largest body there is by default. What trickles in longer costs
+# more by its pieces than by its size.
+_MAX_CHUNKS = 65_536
 
 
 async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> bytes:
@@ -40,7 +45,7 @@ async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> byt
 async def _rest_of_body(message: "Message", receive: "Receive", limit_bytes: int) -> bytes:
     # One growing buffer: a list of many tiny chunks would take many times their bytes.
     buffer = bytearray()
-    while True:
+    for _ in range(_MAX_CHUNKS):
         if message["type"] != "http.request":
             raise ClientGone
         buffer += message.get("body", b"")
@@ -49,6 +54,7 @@ async def _rest_of_body(message: "Message", receive: "Receive", limit_bytes: int
         if not message.get("more_body", False):
             return bytes(buffer)
         message = await receive()
+    raise InvalidArgument(f"Request body comes in more than {_MAX_CHUNKS} chunks")
 
 
 def _declared(content_length: bytes) -> int:

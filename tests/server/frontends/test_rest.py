@@ -51,11 +51,11 @@ class Rest:
 
     async def messages(self, *received: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> list[Any]:
         """Drive the application by hand: what it sends for exactly these messages."""
-        waiting = list(received)
+        waiting = iter(received)
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
-            return waiting.pop(0)
+            return next(waiting)
 
         async def send(message: Any) -> None:  # noqa: ANN401 (ASGI's messages)
             sent.append(message)
@@ -220,6 +220,12 @@ async def test_body_is_not_read_past_the_limit(rest: Rest) -> None:
     # Were a third chunk asked for, there would be none.
     start, _ = await rest.messages(chunk(b" " * LIMIT, more=True), chunk(b" ", more=True))
     assert start["status"] == 413
+
+
+async def test_body_in_countless_chunks_is_refused(rest: Rest) -> None:
+    start, body = await rest.messages(*[chunk(b"", more=True)] * 65_536, chunk(b"", more=True))
+    assert start["status"] == 400
+    assert json.loads(body["body"]) == {"error": "Request body comes in more than 65536 chunks"}
 
 
 async def test_one_chunk_over_the_limit_is_refused(rest: Rest) -> None:
