@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
+from tpuserve_server.hosts.envoy_paths import path_filter, path_replies
 from tpuserve_server.hosts.grpc_arguments import apply_to_manager
 from tpuserve_server.hosts.tls import TlsOptions
 
@@ -142,7 +143,8 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "http2_protocol_options": {"max_concurrent_streams": MAX_STREAMS_PER_CONNECTION},
         # The embedding answers everything: no routes, and so no route's timeout.
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
-        "http_filters": [_embedded(embedding)],
+        "http_filters": [path_filter(), _embedded(embedding)],
+        "local_reply_config": path_replies(),
     }
     apply_to_manager(options.grpc_arguments, manager)
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
