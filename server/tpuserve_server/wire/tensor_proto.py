@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tensorflow.core.framework import tensor_pb2
 
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
 # numpy's limit on dimensions.
 _MAX_RANK = 64
+# From here on protobuf writes strings faster than we do (benchmarks/large_codecs.py).
+_MANY_STRINGS = 8
 
 # Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).
 _TAGS = {
@@ -221,6 +224,8 @@ def _header(number: int, shape: tuple[int, ...]) -> bytes:
 
 
 def _string_values(array: Array) -> bytes:
+    if array.size > _MANY_STRINGS:
+        return bytes(tensor_pb2.TensorProto(string_val=array.reshape(-1).tolist()).SerializeToString())
     tag = _TAGS["string_val"]
     parts: list[bytes] = []
     for value in array.flat:
