@@ -23,7 +23,7 @@ SHAPE = (1, 224, 224, 3)  # 150,528 values
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.random(SHAPE, np.float32)
 IDS = RANDOM.integers(0, 1 << 31, SHAPE)
-STRINGS = np.array([b"%x" % value for value in IDS.flat], np.object_)
+STRINGS = np.array([b"%x" % value for value in IDS.flat[:].tolist()], np.object_)
 
 
 @dataclass(frozen=True)
