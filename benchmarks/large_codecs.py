@@ -1,6 +1,6 @@
 """What an image costs in the wire codecs, beside what TensorFlow's and Python's own functions take for it.
 
-Run: python -m benchmarks.large_codecs. Prints milliseconds a call, the median of many, and the ratio. Imports TensorFlow.
+Run: python -m benchmarks.large_codecs. Prints milliseconds a call, the median of many, and the ratio.
 """
 
 import json

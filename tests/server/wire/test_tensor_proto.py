@@ -87,7 +87,7 @@ def test_what_tensorflow_writes_is_read(array: Array) -> None:
     check_same_numbers(decode_tensor("x", tf.make_tensor_proto(array)), array)
 
 
-@given(strings())
+@given(strings() | st.lists(st.binary(max_size=3), min_size=5, max_size=12).map(lambda items: np.array(items, object)))
 @settings(deadline=None)
 def test_strings_come_back_and_are_tensorflows(array: Array) -> None:
     for as_content in (False, True):
