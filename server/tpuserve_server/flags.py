@@ -81,7 +81,6 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag("tensorflow_session_config_file", "A file with TensorFlow's ConfigProto; the flags above go over it."),
         Flag("mixed_precision", "bfloat16: TensorFlow's automatic mixed precision for every model, checked or not."),
-        Flag("xla_cpu_compilation_enabled", "Compile graphs that ask for it with XLA on the CPU."),
         Flag("bfloat16_kernels", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them."),
         Flag("num_tflite_pools", "Threads that a TensorFlow Lite model runs on; 0: as many as cores."),
         Flag("enable_signature_method_name_check", "Check a signature's method_name in Classify and Regress."),
@@ -133,7 +132,12 @@ UNNEEDED = (
     UnneededFlag(
         "remove_unused_fields_from_bundle_metagraph", bool, "A graph is released once it is loaded.", so_already=True
     ),
-    UnneededFlag("xla_gpu_compilation_enabled", bool, "Use --xla_cpu_compilation_enabled.", so_already=False),
+    UnneededFlag(
+        "xla_cpu_compilation_enabled", bool, "Functions that ask for XLA are always compiled with it.", so_already=True
+    ),
+    UnneededFlag(
+        "xla_gpu_compilation_enabled", bool, "No model runs on a GPU through TensorFlow here.", so_already=False
+    ),
     UnneededFlag("num_tflite_interpreters_per_pool", int, "A batch is shared by the threads of --num_tflite_pools."),
     UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU here.", so_already=True),
 )

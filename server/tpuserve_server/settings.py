@@ -95,7 +95,6 @@ class Settings(BaseModel):
     tensorflow_inter_op_parallelism: int = Field(default=0, ge=0)
     tensorflow_session_config_file: FilePath = None
     mixed_precision: Literal["", "bfloat16"] = ""
-    xla_cpu_compilation_enabled: bool = False
     bfloat16_kernels: bool = True
     # 0: as many as cores.
     num_tflite_pools: int = Field(default=0, ge=0)
