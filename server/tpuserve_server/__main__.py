@@ -53,7 +53,7 @@ Exit codes:
 def _serve(model_base_path: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by Settings
     """Serve models over gRPC and REST, as TensorFlow Serving does, until SIGTERM or Ctrl-C."""
     settings = _validate(model_base_path=_base_path(model_base_path, flags["model_name"]), **flags)
-    configure_logging()
+    configure_logging(settings.log_format)
     try:
         _check_files(settings)
         status = _run(select_host(settings.host_backend), settings)

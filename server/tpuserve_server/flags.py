@@ -91,6 +91,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("num_request_iterations_for_warmup", "Times that each recorded request is run; 0: once."),
         Flag("monitoring_config_file", "A file with a MonitoringConfig: where Prometheus finds the metrics."),
         Flag("enable_profiler", "Answer TensorBoard's profiler on gRPC's port."),
+        Flag("log_format", "The server's own log: lines for people, or JSON.", variables=("TPUSERVE_LOG_FORMAT",)),
         Flag("request_log_path_prefix", "Log requests and their answers to files PREFIX-MODEL-….", "none"),
         Flag("request_log_sampling_rate", "Share of the requests that is logged."),
         Flag("request_log_format", "JSON lines, or TFRecord: both of PredictionLog."),

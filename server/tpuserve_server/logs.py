@@ -1,14 +1,36 @@
-"""Logging of the server's processes: one line an event, to stderr."""
+"""Logging of the server's processes: one line an event, to stderr, for people or as JSON."""
 
+import json
 import logging
 import os
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+LogFormat: TypeAlias = Literal["text", "json"]
 
 
-def configure_logging() -> None:
+def configure_logging(log_format: LogFormat = "text") -> None:
     """Log to stderr at TPUSERVE_LOG_LEVEL (default INFO)."""
-    logging.basicConfig(
-        level=os.environ.get("TPUSERVE_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    logging.basicConfig(level=os.environ.get("TPUSERVE_LOG_LEVEL", "INFO").upper(), handlers=[handler])
     # Says what the start-up block says, in other words.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+class JsonFormatter(logging.Formatter):
+    """An event as an object on one line: `time` (RFC 3339), `level`, `logger`, `thread`, `message`, `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        event = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event, ensure_ascii=False)

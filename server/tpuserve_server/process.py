@@ -23,7 +23,7 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 
 def build_server(settings: Settings, host_note: str) -> "Server":
     """Build the server in a process of its own; takes the seconds that TensorFlow takes to import."""
-    configure_logging()
+    configure_logging(settings.log_format)
     start_tensorflow()
     from tpuserve_server.app import build
 

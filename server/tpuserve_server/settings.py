@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.logs import LogFormat
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 
@@ -106,6 +107,7 @@ class Settings(BaseModel):
     num_request_iterations_for_warmup: int = Field(default=0, ge=0)
     monitoring_config_file: FilePath = None
     enable_profiler: bool = True
+    log_format: LogFormat = "text"
     request_log_path_prefix: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
     request_log_sampling_rate: float = Field(default=1.0, ge=0, le=1)
     request_log_format: Literal["jsonl", "tfrecord"] = "jsonl"

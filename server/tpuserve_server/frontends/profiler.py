@@ -1,7 +1,7 @@
 """tensorflow.ProfilerService: what TensorBoard's capture button and tf.profiler.experimental.client.trace ask for.
 
 After tsl/profiler/rpc/profiler_service_impl.cc, but that no file is ever written where a client says: the trace goes
-back in the response, and the client writes it (docs/decisions/0008).
+back in the response, and the client writes it (docs/decisions/0011).
 """
 
 import asyncio
