@@ -24,6 +24,8 @@ class ReloadMethods:
         self._models = models
         self._edge = edge
         self._clock = clock
+        # Reloads come one after the other anyhow: those that wait their turn must not take threads from others.
+        self._turn = asyncio.Lock()
 
     async def handle_reload_config_request(self, body: bytes, context: CallContext) -> bytes:
         """HandleReloadConfigRequest: answers when new models serve and labels stand, or at the caller's deadline.
@@ -32,8 +34,9 @@ class ReloadMethods:
         """
         with self._edge.request("HandleReloadConfigRequest", context.deadline):
             configs = decode_reload_request(body)
-            # It looks at base paths, which may lie far away.
-            transition = await asyncio.to_thread(self._models.begin, configs)
+            async with self._turn:
+                # It looks at base paths, which may lie far away.
+                transition = await asyncio.to_thread(self._models.begin, configs)
             await self._settle(transition, context.deadline)
             return RELOADED
 

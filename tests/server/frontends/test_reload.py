@@ -56,9 +56,9 @@ def reload(tmp_path: Path) -> Iterator[Reloads]:
 async def test_reload_answers_when_new_models_serve_and_labels_stand(reload: Reloads) -> None:
     reload.house.save("b", 2, 3)
     policy = {"specific": {"versions": [2, 3]}}
-    response = await reload(reload.model("b", model_version_policy=policy, version_labels={"stable": 2}))
+    response = await reload(reload.model("b", model_version_policy=policy, version_labels={"old": 2, "new": 3}))
     assert (response.status.error_code, response.status.error_message) == (0, "")
-    assert (reload.house.number("b"), reload.house.number("b", "stable")) == (3, 2)
+    assert (reload.house.number("b", "new"), reload.house.number("b", "old")) == (3, 2)
     assert reload.house.service.models() == ["b"]
     assert [(each.method, each.code) for each in reload.metrics.finished] == [("HandleReloadConfigRequest", Code.OK)]
 
