@@ -62,6 +62,11 @@ class ConstantModel(HeldModel):
     def __exit__(self, *exception: object) -> None:
         """Holds nothing."""
 
+    @property
+    def servable_id(self) -> ServableId:
+        """The version that the result is of."""
+        return RESULT.servable
+
     async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
         """The same result for everybody."""
         return RESULT

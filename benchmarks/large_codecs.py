@@ -67,7 +67,7 @@ def proto_rows() -> list[Row]:
 
 def json_rows() -> list[Row]:
     """REST bodies: an image with all digits of its doubles, the same as float32 writes it, pixels, and an answer."""
-    doubles = json.dumps({"instances": FLOATS.astype(np.float64).tolist()}, separators=(",", ": ")).encode()
+    doubles = json.dumps({"instances": FLOATS.astype(np.float64).tolist()}).encode()
     shortest = encode_predictions({"x": FLOATS}, is_row=True).replace(b"predictions", b"instances")
     pixels = json.dumps({"instances": (FLOATS * 255).astype(np.uint8).tolist()}).encode()
     return [
