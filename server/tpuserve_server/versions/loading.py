@@ -80,7 +80,7 @@ class VersionLoader:
             raise
 
     def unload(self, loaded: LoadedVersion) -> None:
-        """answer what is queued, then stop the device threads and close the servable; blocks until done."""
+        """Answer what is queued, then stop the device threads and close the servable; blocks until done."""
         try:
             loaded.batcher.stop()
             loaded.servable.close()
