@@ -171,7 +171,12 @@ def _executor(settings: Settings) -> Executor:
     tensorflow = TensorFlowExecutor(_tensorflow_options(settings))
     if not settings.prefer_tflite_model:
         return tensorflow
-    return PreferringTflite(tensorflow, num_threads=settings.num_tflite_pools or os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    return PreferringTflite(
+        tensorflow,
+        max_interpreters=settings.num_tflite_pools or cores,
+        num_threads=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism or cores,
+    )
 
 
 def _tensorflow_options(settings: Settings) -> TensorFlowOptions:

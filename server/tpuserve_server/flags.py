@@ -82,7 +82,7 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("tensorflow_session_config_file", "A file with TensorFlow's ConfigProto; the flags above go over it."),
         Flag("mixed_precision", "bfloat16: TensorFlow's automatic mixed precision for every model, checked or not."),
         Flag("bfloat16_kernels", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them."),
-        Flag("num_tflite_pools", "Threads that a TensorFlow Lite model runs on; 0: as many as cores."),
+        Flag("num_tflite_pools", "Runs of a TensorFlow Lite model at the same time; 0: as many as cores."),
         Flag("enable_signature_method_name_check", "Check a signature's method_name in Classify and Regress."),
         Flag("enable_serialization_as_tensor_content", "Answer gRPC Predict with tensor_content, not typed fields."),
     ),
@@ -139,6 +139,6 @@ UNNEEDED = (
     UnneededFlag(
         "xla_gpu_compilation_enabled", bool, "No model runs on a GPU through TensorFlow here.", so_already=False
     ),
-    UnneededFlag("num_tflite_interpreters_per_pool", int, "A batch is shared by the threads of --num_tflite_pools."),
+    UnneededFlag("num_tflite_interpreters_per_pool", int, "A batch is one run; see --num_tflite_pools."),
     UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU here.", so_already=True),
 )

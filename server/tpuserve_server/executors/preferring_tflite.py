@@ -12,9 +12,10 @@ _MODEL_FILE = "model.tflite"
 class PreferringTflite:
     """Takes `model.tflite` where a version has one, and the SavedModel otherwise, as TensorFlow Serving does."""
 
-    def __init__(self, saved_model: Executor, *, num_threads: int) -> None:
-        """`saved_model` loads versions without `model.tflite`; `num_threads` are those of one LiteRT operation."""
+    def __init__(self, saved_model: Executor, *, max_interpreters: int, num_threads: int) -> None:
+        """`saved_model` loads versions without `model.tflite`; the numbers are TfliteOptions'."""
         self._saved_model = saved_model
+        self._max_interpreters = max_interpreters
         self._num_threads = num_threads
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
@@ -29,9 +30,9 @@ class PreferringTflite:
     def _tflite(self) -> Executor:
         try:
             # Only here: the runtime is an extra, and of no use to a server that has no such model.
-            from tpuserve_server.executors.tflite import TfliteExecutor
+            from tpuserve_server.executors.tflite import TfliteExecutor, TfliteOptions
         except ImportError as error:
             raise FailedPrecondition(
                 f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"
             ) from error
-        return TfliteExecutor(num_threads=self._num_threads)
+        return TfliteExecutor(TfliteOptions(self._max_interpreters, self._num_threads))

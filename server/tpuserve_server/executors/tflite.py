@@ -2,32 +2,32 @@
 
 import importlib.metadata
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
-
-from ai_edge_litert.interpreter import Interpreter
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.servable import InFlight
-from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
-from tpuserve_server.executors.tflite_signatures import Ends, generated_signature, metadata_signatures, tensor_spec
+from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tflite_model import TfliteModel
 
 MODEL_FILE = "model.tflite"
 
-_Run: TypeAlias = Callable[[Tensors, Sequence[str]], Tensors]
 
-# What the interpreter raises, whoever is to blame.
-_LITERT_ERRORS = (RuntimeError, ValueError)
+@dataclass(frozen=True, slots=True)
+class TfliteOptions:
+    """Interpreters that a model may have, each for one run at a time, and threads of one operation; at least 1."""
+
+    max_interpreters: int = 1
+    num_threads: int = 1
 
 
 class TfliteExecutor:
     """Loads `model.tflite`. Safe to use from several loading threads; keeps no state between loads."""
 
-    def __init__(self, *, num_threads: int) -> None:
-        """`num_threads` of one operation; nothing is loaded yet."""
-        self._num_threads = num_threads
+    def __init__(self, options: TfliteOptions) -> None:
+        """Nothing is loaded yet."""
+        self._options = options
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> "TfliteServable":
         """Load `model.tflite` in `path`; its kernels are its own, so `allow_bfloat16` changes nothing.
@@ -38,39 +38,29 @@ class TfliteExecutor:
         try:
             # Not by its path: LiteRT would map the file, and a version that is written over would change under it.
             content = (path / MODEL_FILE).read_bytes()
-            if not content:
-                raise InvalidArgument(f"{MODEL_FILE} is empty")
         except OSError as error:
             raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
-        return TfliteServable(content, self._num_threads)
+        if not content:
+            raise InvalidArgument(f"{MODEL_FILE} is empty")
+        return TfliteServable(content, self._options)
 
 
 class TfliteServable:
-    """A model's interpreters, which are one thread's at a time: `_lock`'s owner. `dispatch` runs at once."""
+    """A model and its interpreters. `dispatch` runs at once, in the thread that calls.
 
-    def __init__(self, content: bytes, num_threads: int) -> None:
-        """From the model file's `content`.
+    An interpreter serves one thread at a time. The one that was free last is taken, so that it stays warm; another is
+    made when all are busy, up to the limit. `_free` and `_made` are guarded by `_changed`.
+    """
 
-        Raises:
-            InvalidArgument: it is no model, its signatures cannot be read, or its tensors cannot be allocated.
-        """
-        self._lock = threading.Lock()
-        interpreter = _interpret(content, num_threads)
-        main = _MainSubgraph(interpreter)
-        found = metadata_signatures(content, main.inputs, main.outputs)
-        if not found:
-            generated = generated_signature(main.inputs, main.outputs)
-            found = {generated.name: generated}
-        self._runs: dict[str, _Run] = {name: main.bind(signature) for name, signature in found.items()}
-        # What a converter wrote into the flatbuffer's own field is newer than TensorFlow Serving's rules: signatures
-        # that it would not serve are offered beside.
-        others = [name for name in interpreter.get_signature_list() if name not in found]
-        if others:
-            # An interpreter of their own: while runners of signatures exist, it refuses to be used in another way.
-            beside = _interpret(content, num_threads)
-            for name in others:
-                found[name], self._runs[name] = _bind_runner(beside, name)
-        self._signatures: Mapping[str, Signature] = found
+    def __init__(self, content: bytes, options: TfliteOptions) -> None:
+        """From the model file's `content`. Raises InvalidArgument as TfliteModel."""
+        self._content = content
+        self._options = options
+        first = TfliteModel(content, options.num_threads)
+        self._signatures = first.signatures
+        self._changed = threading.Condition()
+        self._free = [first]
+        self._made = 1
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -83,86 +73,39 @@ class TfliteServable:
         return f"CPU (LiteRT {importlib.metadata.version('ai-edge-litert')})"
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Run the signature; blocks until done.
+        """Run the signature; blocks until done, and before that until an interpreter is free.
 
         Raises:
             InvalidArgument: LiteRT refused the inputs' shapes, or the run failed.
         """
-        with self._lock:
-            return _Done(self._runs[signature_name](inputs, output_names))
+        model = self._take()
+        try:
+            return _Done(model.run(signature_name, inputs, output_names))
+        finally:
+            self._give_back(model)
 
     def close(self) -> None:
-        """Let go of the interpreter and its memory."""
-        self._runs.clear()
+        """Let go of the interpreters and their memory."""
+        self._free.clear()
 
-
-def _interpret(content: bytes, num_threads: int) -> Interpreter:
-    try:
-        return Interpreter(model_content=content, num_threads=num_threads)
-    except _LITERT_ERRORS as error:
-        raise InvalidArgument(f"LiteRT cannot load the TensorFlow Lite model: {_first_line(error)}") from error
-
-
-class _MainSubgraph:
-    """The interpreter's first subgraph. Tensors are allocated anew only when a shape changes."""
-
-    def __init__(self, interpreter: Interpreter) -> None:
-        self._interpreter = interpreter
-        # By tensor, as they are allocated; None before, and after a failure.
-        self._shapes: dict[int, tuple[int, ...]] | None = None
-        self.inputs = Ends.of(interpreter.get_input_details())
-        self.outputs = Ends.of(interpreter.get_output_details())
+    def _take(self) -> TfliteModel:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._made < self._options.max_interpreters)
+            if self._free:
+                return self._free.pop()
+            self._made += 1
         try:
-            # What cannot be allocated at all, for an operation that is not there, must fail the load.
-            interpreter.allocate_tensors()
-        except _LITERT_ERRORS as error:
-            raise InvalidArgument(f"Failed to allocate tensors: {_first_line(error)}") from error
+            return TfliteModel(self._content, self._options.num_threads)
+        except BaseException:
+            with self._changed:
+                self._made -= 1
+                self._changed.notify()
+            raise
 
-    def bind(self, signature: Signature) -> _Run:
-        """What runs `signature`: indices are looked up once."""
-        inputs = {alias: self.inputs.index[spec.graph_name] for alias, spec in signature.inputs.items()}
-        outputs = {alias: self.outputs.index[spec.graph_name] for alias, spec in signature.outputs.items()}
-
-        def run(arrays: Tensors, output_names: Sequence[str]) -> Tensors:
-            self._allocate({index: arrays[alias].shape for alias, index in inputs.items()})
-            try:
-                for alias, index in inputs.items():
-                    self._interpreter.set_tensor(index, arrays[alias])
-                self._interpreter.invoke()
-            except _LITERT_ERRORS as error:
-                raise InvalidArgument(f"Failed to invoke TfLite interpreter: {_first_line(error)}") from error
-            return {name: self._interpreter.get_tensor(outputs[name]) for name in output_names}
-
-        return run
-
-    def _allocate(self, shapes: dict[int, tuple[int, ...]]) -> None:
-        if shapes == self._shapes:
-            return
-        self._shapes = None
-        try:
-            for index, shape in shapes.items():
-                # Not strict: as in TensorFlow Serving a converter's fixed batch of 1 may be resized too.
-                self._interpreter.resize_tensor_input(index, shape)
-            self._interpreter.allocate_tensors()
-        except _LITERT_ERRORS as error:
-            raise InvalidArgument(f"Failed to allocate tensors: {_first_line(error)}") from error
-        self._shapes = shapes
-
-
-def _bind_runner(interpreter: Interpreter, name: str) -> tuple[Signature, _Run]:
-    """A signature of the flatbuffer's own kind, which may have a subgraph to itself."""
-    runner = interpreter.get_signature_runner(name)
-    inputs = {alias: tensor_spec(alias, detail) for alias, detail in sorted(runner.get_input_details().items())}
-    outputs = {alias: tensor_spec(alias, detail) for alias, detail in sorted(runner.get_output_details().items())}
-
-    def run(arrays: Tensors, output_names: Sequence[str]) -> Tensors:
-        try:
-            results: dict[str, Array] = runner(**arrays)
-        except _LITERT_ERRORS as error:
-            raise InvalidArgument(f"Failed to invoke TfLite interpreter: {_first_line(error)}") from error
-        return {alias: results[alias] for alias in output_names}
-
-    return Signature(name, inputs, outputs), run
+    def _give_back(self, model: TfliteModel) -> None:
+        with self._changed:
+            self._free.append(model)
+            self._changed.notify()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +116,3 @@ class _Done:
 
     def result(self) -> Tensors:
         return self.outputs
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0].strip()

@@ -1,5 +1,6 @@
 """What every executor does, by each of them."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def executor(kind: str) -> Executor:
     tensorflow = TensorFlowExecutor(TensorFlowOptions())
-    return PreferringTflite(tensorflow, num_threads=1) if kind == "tflite" else tensorflow
+    return PreferringTflite(tensorflow, max_interpreters=2, num_threads=1) if kind == "tflite" else tensorflow
 
 
 @pytest.fixture
@@ -111,6 +112,28 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
     servable.close()
 
 
+def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path, signature: str) -> None:
+    servable = load(executor, version)
+    barrier = threading.Barrier(4)
+    wrong: list[Tensors] = []
+
+    def ask(number: int) -> None:
+        x = np.full((number + 1, 2), number, np.float32)
+        barrier.wait()
+        for _ in range(200):
+            outputs = run(servable, signature, {"x": x}, "double", "added")
+            if not (np.array_equal(outputs["double"], x * 2) and np.array_equal(outputs["added"], x + 1)):
+                wrong.append(outputs)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    servable.close()
+
+
 @pytest.mark.parametrize("content", [b"", b"neither a flatbuffer nor a protocol buffer, at some length"])
 def test_a_broken_model_fails_in_one_line_without_a_path(
     executor: Executor, kind: str, tmp_path: Path, content: bytes
@@ -125,15 +148,16 @@ def test_a_broken_model_fails_in_one_line_without_a_path(
 
 def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp_path: Path) -> None:
     path = save_function(tmp_path / "1", double_and_add, SPEC)
-    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), num_threads=1)
+    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), max_interpreters=2, num_threads=1)
     assert "TensorFlow" in load(executor, path).device
     (path / "model.tflite").write_bytes(convert(named=(double_and_add, SPEC)))
     assert "LiteRT" in load(executor, path).device
 
 
 def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(__import__("sys").modules, "tpuserve_server.executors.tflite", raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert.interpreter", None)
-    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), num_threads=1)
+    for name in ("tflite", "tflite_model", "tflite_signatures"):
+        monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), max_interpreters=2, num_threads=1)
     with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):
         load(executor, save(tmp_path / "1", b"x"))

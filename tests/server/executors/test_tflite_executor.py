@@ -1,5 +1,6 @@
 """What is peculiar to TensorFlow Lite; what every executor does is in test_executor_contract.py."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tests.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.executors.tflite import TfliteExecutor, TfliteServable
+from tpuserve_server.executors.tflite import TfliteExecutor, TfliteOptions, TfliteServable
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,7 +21,7 @@ def half_plus_two_model() -> bytes:
 
 
 def load(path: Path) -> TfliteServable:
-    return TfliteExecutor(num_threads=2).load(ServableId("m", 1), path, allow_bfloat16=False)
+    return TfliteExecutor(TfliteOptions(2, 2)).load(ServableId("m", 1), path, allow_bfloat16=False)
 
 
 def run(servable: TfliteServable, inputs: Tensors, *outputs: str, signature: str = "serving_default") -> Tensors:
@@ -130,3 +131,23 @@ def test_an_operation_that_litert_does_not_have_fails_the_load_by_name(tmp_path:
     converter.allow_custom_ops = True
     with pytest.raises(InvalidArgument, match="Failed to allocate tensors: Encountered unresolved custom op: Betainc"):
         load(save(tmp_path / "1", converter.convert()))
+
+
+def test_with_one_interpreter_runs_follow_one_another(half_plus_two_model: bytes, tmp_path: Path) -> None:
+    servable = TfliteExecutor(TfliteOptions(max_interpreters=1)).load(
+        ServableId("m", 1), save(tmp_path / "1", half_plus_two_model), allow_bfloat16=False
+    )
+    (y,) = servable.signatures["serving_default"].outputs
+    answers: list[float] = []
+
+    def ask(number: int) -> None:
+        x = np.array([[number]], "f")
+        answers.extend(run(servable, {"serving_default_x": x}, y)[y].item() - number / 2 for _ in range(50))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [2.0] * 150
+    servable.close()

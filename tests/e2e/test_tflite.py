@@ -1,0 +1,36 @@
+"""--prefer_tflite_model, as a client of TensorFlow Serving sees it."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import HOSTS
+from tests.e2e.running_server import run_server
+from tests.saved_models import save_half_plus_two
+from tests.tflite_models import half_plus_two, save
+from tpuserve_client import Client
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_alone(host: str, tmp_path: Path) -> None:
+    base_path = tmp_path / "half_plus_two"
+    save(base_path / "1", half_plus_two())
+    flags = ("--prefer_tflite_model=true", "--enable_batching", "--num_tflite_pools=2")
+    with run_server(host, base_path, tmp_path / "log", *flags) as server, Client(server.grpc) as client:
+        # The names that TensorFlow Serving gives to the tensors of a model without SignatureDefs.
+        x = np.array([[2], [4], [6]], np.float32)
+        (y,) = client.predict("m", {"serving_default_x": x}).outputs.values()
+        assert y.tolist() == [[3], [4], [5]]
+        with Client(server.rest) as rest:
+            assert rest.predict("m", {"serving_default_x": x}).version == 1
+        assert "LiteRT" in server.log.read_text()
+        save_half_plus_two(tmp_path / "hidden")
+        shutil.move(tmp_path / "hidden", base_path / "2")
+        with Client(server.grpc) as later:
+            later.wait_until_ready(60, "m", version=2)
+            assert later.predict("m", {"x": x})["y"].tolist() == [[3], [4], [5]]
+        assert server.terminate() == 0
