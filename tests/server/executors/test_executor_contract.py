@@ -112,28 +112,6 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
     servable.close()
 
 
-def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path, signature: str) -> None:
-    servable = load(executor, version)
-    barrier = threading.Barrier(4)
-    wrong: list[Tensors] = []
-
-    def ask(number: int) -> None:
-        x = np.full((number + 1, 2), number, np.float32)
-        barrier.wait()
-        for _ in range(200):
-            outputs = run(servable, signature, {"x": x}, "double", "added")
-            if not (np.array_equal(outputs["double"], x * 2) and np.array_equal(outputs["added"], x + 1)):
-                wrong.append(outputs)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    servable.close()
-
-
 @pytest.mark.parametrize("content", [b"", b"neither a flatbuffer nor a protocol buffer, at some length"])
 def test_a_broken_model_fails_in_one_line_without_a_path(
     executor: Executor, kind: str, tmp_path: Path, content: bytes
