@@ -35,17 +35,29 @@ class RunningServer:
 @contextlib.contextmanager
 def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
     """Start on `host` and wait until the model is ready; killed at the end if the test has not stopped it."""
+    of_model = (f"--model_name={model}", f"--model_base_path={base_path}")
+    with run_configured_server(host, log, *of_model, *flags, model=model) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def run_configured_server(
+    host: str, log: Path, *flags: str, model: str, ready_address: str | None = None
+) -> Iterator[RunningServer]:
+    """As `run_server`, with flags that say what to serve.
+
+    `model` is waited for, at `ready_address` where the port speaks TLS.
+    """
     grpc_port, rest_port = free_ports()
     command = [
-        str(EXECUTABLE), f"--host_backend={host}", f"--model_name={model}", f"--model_base_path={base_path}",
-        f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
-        "--file_system_poll_wait_seconds=0.1", *flags,
+        str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        "--bind_address=127.0.0.1", "--file_system_poll_wait_seconds=0.1", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
-        with Client(server.grpc) as client:
+        with Client(ready_address or server.grpc) as client:
             client.wait_until_ready(START_TIMEOUT_S, model)
         yield server
         assert "Traceback" not in log.read_text(), log.read_text()

@@ -1,0 +1,68 @@
+"""One server on each host, with the models and the configuration that the contract is about."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.serving_client import ServingClient
+from tests.contract.serving_models import save_half_plus_two, save_kinds
+from tests.e2e.running_server import run_configured_server
+
+HOSTS = ["envoy", "python"]
+# TensorFlow Serving's own test models are numbered so; the second adds 3 where the first adds 2.
+FIRST, SECOND = 123, 124
+
+
+@dataclass
+class Models:
+    """Base paths."""
+
+    half: Path
+    kinds: Path
+
+    def config(self) -> str:
+        """`half` with both versions and two labels, `kinds` with its latest."""
+        return f"""
+            model_config_list {{
+              config {{
+                name: "half" base_path: "{self.half}" model_platform: "tensorflow"
+                model_version_policy {{ all {{}} }}
+                version_labels {{ key: "stable" value: {FIRST} }}
+                version_labels {{ key: "canary" value: {SECOND} }}
+              }}
+              config {{ name: "kinds" base_path: "{self.kinds}" model_platform: "tensorflow" }}
+            }}"""
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    folder = tmp_path_factory.mktemp("contract")
+    save_half_plus_two(folder / "half" / f"{FIRST:08}")
+    save_half_plus_two(folder / "half" / f"{SECOND:08}", plus=3.0)
+    save_kinds(folder / "kinds" / "1")
+    return Models(folder / "half", folder / "kinds")
+
+
+@pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def serving(
+    request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServingClient]:
+    """A client of a server that TensorFlow Serving's users would have started with the same flags."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "models.config"
+    config.write_text(models.config())
+    monitoring = folder / "monitoring.config"
+    monitoring.write_text("prometheus_config { enable: true }")
+    flags = (
+        f"--model_config_file={config}",
+        f"--monitoring_config_file={monitoring}",
+        "--rest_api_enable_cors_support",
+        "--max_request_bytes=8000000",
+    )
+    with (
+        run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
+        ServingClient(server.grpc, server.rest) as client,
+    ):
+        yield client
