@@ -67,7 +67,7 @@ def save_kinds(path: Path) -> Path:
     return path
 
 
-def _echo(dtype: tf.DType) -> tf1.MetaGraphDef:
+def _echo(dtype: tf.DType) -> object:
     x = tf1.placeholder(dtype, [None], f"x_{dtype.name}")
     return _signature({"x": x}, {"y": tf.identity(x)}, "predict")
 

@@ -1,5 +1,6 @@
 """TensorFlow Serving's contract: PredictionService.Predict."""
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +21,7 @@ TYPED_FIELD = {
 }  # fmt: skip
 
 
-def _values(dtype: tf.DType) -> np.ndarray:  # type: ignore[type-arg]  # any dtype
+def _values(dtype: tf.DType) -> np.ndarray:
     return np.array(VALUES.get(dtype, [1, 100]), dtype.as_numpy_dtype)
 
 
@@ -209,19 +210,19 @@ def test_a_long_message_is_cut(serving: ServingClient) -> None:
 
 
 def test_bytes_that_are_no_request(serving: ServingClient) -> None:
-    import grpc
-
     with grpc.insecure_channel(serving.grpc_address) as channel:
-        call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict"
+        )
         with refused(StatusCode.INVALID_ARGUMENT, "PredictRequest"):
             call(b"\xff\xff\xff", timeout=30)
 
 
 def test_a_method_that_is_not_served(serving: ServingClient) -> None:
-    import grpc
-
     with grpc.insecure_channel(serving.grpc_address) as channel:
-        call = channel.unary_unary("/tensorflow.serving.SessionService/SessionRun")
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/tensorflow.serving.SessionService/SessionRun"
+        )
         with refused(StatusCode.UNIMPLEMENTED, "SessionRun"):
             call(b"", timeout=30)
 

@@ -1,0 +1,124 @@
+"""TensorFlow Serving's contract: which versions are served, as directories come, go and change."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from grpc import RpcError, StatusCode
+from tensorflow_serving.apis import get_model_status_pb2
+
+from tests.contract.serving_client import ServingClient, predict_request
+from tests.contract.serving_models import save_half_plus_two
+from tests.e2e.running_server import run_configured_server
+
+pytestmark = pytest.mark.timeout(180)
+
+State = get_model_status_pb2.ModelVersionStatus.State
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
+    """A SavedModel y = x / 2 + plus, built once for each plus."""
+    folder = tmp_path_factory.mktemp("made")
+
+    def make(plus: float) -> Path:
+        path = folder / str(plus)
+        return path if path.exists() else save_half_plus_two(path, plus)
+
+    return make
+
+
+@pytest.fixture(params=["envoy", "python"])
+def watched(
+    request: pytest.FixtureRequest, tmp_path: Path, made: Callable[[float], Path]
+) -> Iterator[tuple[ServingClient, Path]]:
+    """A server of `m`, version 1 (plus 1) of which is there, and its base path."""
+    base_path = tmp_path / "m"
+    _put(made(1.0), base_path / "1")
+    flags = ("--model_name=m", f"--model_base_path={base_path}", "--max_num_load_retries=0")
+    with (
+        run_configured_server(request.param, tmp_path / "log", *flags, model="m") as server,
+        ServingClient(server.grpc, server.rest) as client,
+    ):
+        yield client, base_path
+
+
+def _put(made: Path, target: Path) -> None:
+    """As a careful uploader does: copied beside, then renamed."""
+    copying = target.with_name(f"copying-{target.name}")
+    shutil.copytree(made, copying)
+    copying.rename(target)
+
+
+def _plus(client: ServingClient) -> float:
+    return float(client.predict(predict_request("m", x=[[0.0]])).outputs["y"].float_val[0])
+
+
+def _states(client: ServingClient) -> dict[int, tuple[str, str]]:
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "m"
+    found = client.status(request).model_version_status
+    return {v.version: (State.Name(v.state), v.status.error_message) for v in found}
+
+
+def _wait_for(what: Callable[[], bool]) -> None:
+    """Ask until it is so; the test's own timeout is the bound."""
+    while not what():
+        pass
+
+
+def test_versions_follow_their_directories(
+    watched: tuple[ServingClient, Path], made: Callable[[float], Path], tmp_path: Path
+) -> None:
+    client, base_path = watched
+    assert _plus(client) == 1.0
+
+    # A higher version replaces the lower one, which goes when the new one serves.
+    _put(made(2.0), base_path / "00000002")
+    _wait_for(lambda: _plus(client) == 2.0)
+    _wait_for(lambda: _states(client)[1] == ("END", ""))
+    assert _states(client)[2] == ("AVAILABLE", "")
+
+    # One that fails ends with its error, and the old one goes on.
+    (base_path / "3").mkdir()
+    (base_path / "3" / "saved_model.pb").write_bytes(b"no model")
+    _wait_for(lambda: _states(client).get(3, ("", ""))[0] == "END")
+    assert _states(client)[3][1]
+    assert str(tmp_path) not in _states(client)[3][1]
+    assert _plus(client) == 2.0
+
+    # Once its contents change it is tried again (upstream never does).
+    shutil.rmtree(base_path / "3")
+    _put(made(3.0), base_path / "3")
+    _wait_for(lambda: _plus(client) == 3.0)
+
+    # A directory that is deleted is unloaded, and the next lower version serves.
+    shutil.rmtree(base_path / "3")
+    _wait_for(lambda: _plus(client) == 2.0)
+
+    # What is no int64 is no version.
+    _put(made(1.0), base_path / "latest")
+    _put(made(1.0), base_path / "99999999999999999999")
+    _put(made(1.0), base_path / "-5")
+
+    # A base path that goes away changes nothing ...
+    base_path.rename(tmp_path / "away")
+    assert _plus(client) == 2.0
+    (tmp_path / "away").rename(base_path)
+    _put(made(4.0), base_path / "4")
+    _wait_for(lambda: _plus(client) == 4.0)
+
+    # ... and one without a version takes the model away.
+    for child in base_path.iterdir():
+        shutil.rmtree(child)
+    _wait_for(lambda: _is_gone(client))
+
+
+def _is_gone(client: ServingClient) -> bool:
+    try:
+        _plus(client)
+    except RpcError as error:
+        assert error.code() in {StatusCode.NOT_FOUND, StatusCode.UNAVAILABLE}, error
+        return True
+    return False
