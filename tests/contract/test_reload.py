@@ -62,12 +62,17 @@ def _ask(client: ServingClient, model: str = "half", version: int | None = None,
 
 def _wait_until_gone(client: ServingClient, model: str, version: int | None = None) -> None:
     """What is no longer wanted is unloaded in the background: until then it answers, and then it is not found."""
-    while True:
-        try:
-            _ask(client, model, version)
-        except RpcError as error:
-            assert error.code() is StatusCode.NOT_FOUND, error
-            return
+    while (code := _code(client, model, version)) is StatusCode.OK:
+        pass
+    assert code is StatusCode.NOT_FOUND
+
+
+def _code(client: ServingClient, model: str, version: int | None) -> StatusCode:
+    try:
+        _ask(client, model, version)
+    except RpcError as error:
+        return error.code()
+    return StatusCode.OK
 
 
 def test_a_new_model_answers_when_the_reload_returns(reloading: ServingClient, models: Models) -> None:
