@@ -55,9 +55,11 @@ def save_kinds(path: Path) -> Path:
         signatures["two"] = _signature({"a": a, "b": b}, {"sum": a + b, "difference": a - b}, "predict")
         values = tf1.placeholder(tf.float32, [None], "values")
         signatures["scalar"] = _signature({"x": values}, {"total": tf.reduce_sum(values)}, "predict")
-        signatures["uneven"] = _signature({"x": values}, {"same": values, "twice": tf.tile(values, [2])}, "predict")
+        signatures["uneven"] = _signature(
+            {"x": values}, {"same": tf.identity(values), "twice": tf.tile(values, [2])}, "predict"
+        )
         text = tf1.placeholder(tf.string, [None], "text")
-        both = {"plain": text, "raw_bytes": text}
+        both = {"plain": tf.identity(text), "raw_bytes": tf.identity(text)}
         signatures["text"] = _signature({"text": text}, both, "predict")
         image = tf1.placeholder(tf.float32, [None, 2, 2], "image")
         signatures["serving_default"] = _signature({"image": image}, {"mean": tf.reduce_mean(image, [1, 2])}, "predict")

@@ -68,10 +68,8 @@ def test_int64_keeps_every_digit_and_is_a_number(serving: ServingClient) -> None
     assert reply.json == {"predictions": [2**53 + 1, -(2**63)]}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "half", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_floats_never_read_as_integers(serving: ServingClient, dtype: str) -> None:
-    if dtype == "half":
-        pytest.skip("half is called float16 here")
     reply = _predict(serving, f"echo_{dtype}", instances=[1, 0.5])
     assert (reply.status, reply.json) == (200, {"predictions": [1.0, 0.5]})
     assert b"1.0" in reply.body
@@ -107,7 +105,7 @@ def test_strings_and_base64(serving: ServingClient) -> None:
 def test_complex_has_no_json_form(serving: ServingClient) -> None:
     reply = _predict(serving, "echo_complex64", instances=[1])
     assert reply.status == 501
-    assert reply.error.startswith("Conversion of JSON Value: 1 to type: complex64")
+    assert "Conversion of JSON Value: 1 to type: complex64" in reply.error
 
 
 # Errors.
@@ -119,7 +117,7 @@ def test_complex_has_no_json_form(serving: ServingClient) -> None:
         ("", "JSON Parse error: The document is empty"),
         ("instances = [1, 2]", "JSON Parse error: Invalid value"),
         ('{"instances": [1, 2', "JSON Parse error"),
-        ("[1, 2]", "Not formatted correctly"),
+        ("[1, 2]", "Is not object"),
         ('{"signature_name": 100}', "'signature_name' key must be a string value."),
         ("{}", "Missing 'inputs' or 'instances' key"),
         ('{"instances": [1], "inputs": [1]}', "Not formatted correctly"),
@@ -142,7 +140,7 @@ def test_complex_has_no_json_form(serving: ServingClient) -> None:
         ('{"signature_name": "scalar", "instances": [1, 2]}', "has no shape information"),
         ('{"signature_name": "uneven", "instances": [1, 2]}', "has inconsistent batch size"),
         ('{"instances": ' + "[" * 200 + "]" * 200 + "}", "nested"),
-        ('{"strange": ' + "[" * 5000 + "]" * 5000 + ', "instances": [1]}', "nested"),
+        ('{"strange": ' + "[" * 5000 + "]" * 5000 + ', "instances": [1]}', "JSON Parse error"),
         ('{"instances": [1], "instances": [2]}', "duplicate key"),
         ('{"instances": [99999999999999999999999999], "signature_name": "echo_int64"}', "not of expected type: int64"),
     ],
