@@ -104,10 +104,9 @@ def test_output_filter_chooses_outputs(serving: ServingClient) -> None:
     assert list(serving.predict(request).outputs) == ["sum"]
 
 
-def test_client_id_and_request_options_are_ignored(serving: ServingClient) -> None:
+def test_client_id_is_ignored(serving: ServingClient) -> None:
     request = predict_request(x=[[2.0]])
     request.client_id = b"someone"
-    request.request_options.deterministic_mode = predict_pb2.PredictRequestOptions.FIXED_SEED
     assert list(serving.predict(request).outputs["y"].float_val) == [4.0]
 
 
