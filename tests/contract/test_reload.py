@@ -128,6 +128,9 @@ def test_a_label_to_a_version_that_is_not_there(reloading: ServingClient, models
     ids=["default", "latest 2", "specific", "all"],
 )
 def test_version_policies(reloading: ServingClient, models: Models, policy: str, versions: list[int]) -> None:
+    # Nothing of that name before: for models that are new a reload waits.
+    _reload(reloading, _model("half", models.half))
+    _wait_until_gone(reloading, "chosen")
     _reload(reloading, _model("chosen", models.half, policy))
     answers = {version: _ask(reloading, "chosen", version) for version in versions}
     assert answers == {version: {FIRST: 3.0, SECOND: 4.0}[version] for version in versions}
