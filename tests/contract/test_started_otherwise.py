@@ -28,10 +28,14 @@ def start(request: pytest.FixtureRequest, models: Models, tmp_path: Path) -> Sta
     """Start a server of `half` (or of `base_path`) with more flags."""
 
     @contextmanager
-    def started(*flags: str, base_path: Path = models.half) -> Iterator[ServingClient]:
+    def started(
+        *flags: str, base_path: Path = models.half, credentials: grpc.ChannelCredentials | None = None
+    ) -> Iterator[ServingClient]:
         of_model = ("--model_name=half", f"--model_base_path={base_path}")
         with (
-            run_configured_server(request.param, tmp_path / "log", *of_model, *flags, model="half") as server,
+            run_configured_server(
+                request.param, tmp_path / "log", *of_model, *flags, model="half", credentials=credentials
+            ) as server,
             ServingClient(server.grpc, server.rest) as client,
         ):
             yield client
@@ -113,10 +117,9 @@ def test_tls_on_both_protocols(start: Start, tmp_path: Path) -> None:
         f'custom_ca: "{quoted(root)}"\nclient_verify: true\n'
     )
     file.chmod(0o600)
-    socket_path = tmp_path / "ready.sock"
-    with _serving_tls(start, f"--ssl_config_file={file}", f"--grpc_socket_path={socket_path}") as client:
-        key, chain = client_certificate.private_key_pem, client_certificate.cert_chain_pems
-        credentials = grpc.ssl_channel_credentials(root, key.bytes(), b"".join(blob.bytes() for blob in chain))
+    key, chain = client_certificate.private_key_pem, client_certificate.cert_chain_pems
+    credentials = grpc.ssl_channel_credentials(root, key.bytes(), b"".join(blob.bytes() for blob in chain))
+    with start(f"--ssl_config_file={file}", credentials=credentials) as client:
         with grpc.secure_channel(client.grpc_address, credentials) as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             assert list(stub.Predict(predict_request(x=[[2.0]]), timeout=60).outputs["y"].float_val) == [4.0]
@@ -132,12 +135,6 @@ def test_tls_on_both_protocols(start: Start, tmp_path: Path) -> None:
         connection.request("GET", "/v1/models/half")
         assert connection.getresponse().status == 200
         connection.close()
-
-
-@contextmanager
-def _serving_tls(start: Start, *flags: str) -> Iterator[ServingClient]:
-    with start(*flags) as client:
-        yield client
 
 
 @pytest.mark.parametrize("kind", ["predict_log", "classify_log", "regress_log", "multi_inference_log"])

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from tpuserve_client import Client
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
@@ -42,12 +45,9 @@ def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: 
 
 @contextlib.contextmanager
 def run_configured_server(
-    host: str, log: Path, *flags: str, model: str, ready_address: str | None = None
+    host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[RunningServer]:
-    """As `run_server`, with flags that say what to serve.
-
-    `model` is waited for, at `ready_address` where the port speaks TLS.
-    """
+    """As `run_server`, with flags that say what to serve; `credentials` where the port speaks TLS."""
     grpc_port, rest_port = free_ports()
     command = [
         str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
@@ -57,8 +57,11 @@ def run_configured_server(
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
-        with Client(ready_address or server.grpc) as client:
-            client.wait_until_ready(START_TIMEOUT_S, model)
+        if credentials is None:
+            with Client(server.grpc) as client:
+                client.wait_until_ready(START_TIMEOUT_S, model)
+        else:
+            _wait_until_healthy(server.grpc, credentials)
         yield server
         assert "Traceback" not in log.read_text(), log.read_text()
     finally:
@@ -69,6 +72,15 @@ def run_configured_server(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _wait_until_healthy(address: str, credentials: grpc.ChannelCredentials) -> None:
+    with grpc.secure_channel(address, credentials) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=START_TIMEOUT_S, wait_for_ready=True
+        )
+        assert any(reply.status == health_pb2.HealthCheckResponse.SERVING for reply in watch)
+        watch.cancel()
 
 
 def free_ports() -> tuple[int, int]:
