@@ -76,7 +76,8 @@ def test_batching_parameters(start: Start, tmp_path: Path) -> None:
 def test_large_requests_are_split_if_asked(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "batching"
     file.write_text(
-        "max_batch_size { value: 16 } max_execution_batch_size { value: 4 } enable_large_batch_splitting { value: true }"
+        "max_batch_size { value: 16 } max_execution_batch_size { value: 4 }\n"
+        "enable_large_batch_splitting { value: true }"
     )
     with start("--enable_batching", f"--batching_parameters_file={file}") as client:
         rows = [[float(row)] for row in range(11)]
