@@ -1,6 +1,6 @@
 """What the codecs of tf.Examples cost, without transport, batcher and model, beside the obvious way through messages.
 
-Run: python -m benchmarks.example_codecs. Prints microseconds a request, the best of several rounds.
+A part of `benchmarks/codecs.py`: microseconds a request, the best of several rounds.
 """
 
 import json
@@ -12,6 +12,7 @@ import numpy as np
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow_serving.apis import classification_pb2, input_pb2
 
+from benchmarks.codec_report import CodecCost, CodecTable
 from tpuserve_server.wire.example_request import example_array, parse_example_request
 from tpuserve_server.wire.inference_result import encode_classifications, json_classifications
 from tpuserve_server.wire.json_examples import decode_json_examples
@@ -21,12 +22,14 @@ CLASSES = 100
 Features = dict[str, Any]  # as JSON has them
 
 
-def main() -> None:
-    """Print the table."""
-    print(f"{'tf.Examples':48}{'here':>10}{'plainly':>10}  us")
-    for count in (1, 32, 256):
-        for what, here, plainly in pairs(count):
-            print(f"{f'{count:3} x {what}':48}{cost(here):10.1f}{cost(plainly):10.1f}")
+def measure() -> CodecTable:
+    """Classify's and Regress's codecs; takes half a minute."""
+    costs = [
+        CodecCost(f"{count} x {what}", cost(here), cost(plainly))
+        for count in (1, 32, 256)
+        for what, here, plainly in pairs(count)
+    ]
+    return CodecTable("tf.Examples", "us", costs)
 
 
 def pairs(count: int) -> list[tuple[str, Callable[[], object], Callable[[], object]]]:
@@ -126,7 +129,3 @@ def plain_encode_json(labels: Any, scores: Any) -> str:  # noqa: ANN401 (arrays)
         for names, values in zip(labels, scores, strict=True)
     ]
     return json.dumps({"results": rows})
-
-
-if __name__ == "__main__":
-    main()

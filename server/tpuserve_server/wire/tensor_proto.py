@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
 # numpy's limit on dimensions.
 _MAX_RANK = 64
-# From here on protobuf writes strings faster than we do (benchmarks/large_codecs.py).
+# From here on protobuf writes strings faster than we do (benchmarks/codecs.py).
 _MANY_STRINGS = 8
 
 # Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).

@@ -1,6 +1,6 @@
 """What an image costs in the wire codecs, beside what TensorFlow's and Python's own functions take for it.
 
-Run: python -m benchmarks.large_codecs. Prints milliseconds a call, the median of many, and the ratio.
+A part of `benchmarks/codecs.py`: milliseconds a call, the median of many.
 """
 
 import json
@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
+from benchmarks.codec_report import CodecCost, CodecTable
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, TensorSpec
 from tpuserve_server.wire.json_response import encode_predictions
 from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
@@ -36,15 +37,20 @@ class Row:
     goal_ms: float | None = None
 
 
-def main() -> None:
-    """Print the table."""
-    print(f"{'':44}{'here':>8}{'plainly':>10}{'ratio':>8}{'goal':>8}  ms")
-    for row in (*proto_rows(), *json_rows()):
-        # One after the other, again and again, so that both see the same machine.
-        pairs = [(_ms(row.ours), _ms(row.plain)) for _ in range(ROUNDS)]
-        ours, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
-        goal = "" if row.goal_ms is None else f"{row.goal_ms:.1f}"
-        print(f"{row.what:44}{ours:8.2f}{plain:10.2f}{plain / ours:8.1f}{goal:>8}")
+def measure() -> CodecTable:
+    """TensorProto and JSON of an image; takes half a minute."""
+    return CodecTable("150,528 values: an image of 224 x 224 x 3", "ms", [row_cost(row) for row in _rows()])
+
+
+def row_cost(row: Row) -> CodecCost:
+    """One after the other, again and again, so that both see the same machine."""
+    pairs = [(_ms(row.ours), _ms(row.plain)) for _ in range(ROUNDS)]
+    ours, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return CodecCost(row.what, ours, plain, row.goal_ms)
+
+
+def _rows() -> list[Row]:
+    return [*proto_rows(), *json_rows()]
 
 
 def proto_rows() -> list[Row]:
@@ -122,7 +128,3 @@ def _ms(act: Callable[[], object]) -> float:
     started_s = time.perf_counter()
     act()
     return (time.perf_counter() - started_s) * 1e3
-
-
-if __name__ == "__main__":
-    main()
