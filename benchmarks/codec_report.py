@@ -9,7 +9,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class CodecCost:
-    """One comparison, in the table's unit; `goal` is the most that ours may take on a quiet machine, if there is one."""
+    """One comparison, in its table's unit; `goal`, where there is one, is the most ours may take on a quiet machine."""
 
     what: str
     ours: float
