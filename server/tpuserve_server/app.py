@@ -1,25 +1,19 @@
 """The object graph of the server: what is built from what, and started and stopped in which order."""
 
 import asyncio
-import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from fastapi import FastAPI
-from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from tpuserve_server.banner import print_banner
-from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
-from tpuserve_server.config.monitoring_config import read_metrics_path
-from tpuserve_server.config.text_format import read
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.manager import LoadOptions, VersionManager
+from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable import Executor
@@ -27,24 +21,30 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
-from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
-from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
+from tpuserve_server.options import (
+    cache_dir,
+    load_options,
+    loading_options,
+    request_log_options,
+    rest_options,
+    rotation,
+    tensorflow_options,
+)
 from tpuserve_server.prometheus import PrometheusMetrics
-from tpuserve_server.request_log.request_logs import RequestLogOptions, RequestLogs
-from tpuserve_server.request_log.rotation import Rotation
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.settings import Settings
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
-from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.manifest import is_whole
-from tpuserve_server.versions.warmup import WarmupOptions
 
 
 class Server:
@@ -119,13 +119,13 @@ def build(settings: Settings, host_note: str) -> Server:
     config_file = _config_file(settings)
     configs = [_single_model(settings)] if config_file is None else config_file.read()
     registry = ModelRegistry([config.name for config in configs], metrics)
-    remote = RemoteStorage(VersionCache(_cache_dir(settings), settings.storage_cache_max_bytes))
+    remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
-    loader = VersionLoader(storage, _executor(settings), _loading_options(settings), clock, metrics)
-    manager = VersionManager(registry, loader, clock, _load_options(settings))
+    loader = VersionLoader(storage, _executor(settings), loading_options(settings), clock, metrics)
+    manager = VersionManager(registry, loader, clock, load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
-    log_writer = LogWriter(_rotation(settings), clock, metrics)
-    logs = RequestLogs(_request_log_options(settings), log_writer)
+    log_writer = LogWriter(rotation(settings), clock, metrics)
+    logs = RequestLogs(request_log_options(settings), log_writer)
     models = ConfiguredModels(
         registry,
         manager,
@@ -148,7 +148,7 @@ def build(settings: Settings, host_note: str) -> Server:
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )
-    rest = rest_app(service, metrics, clock, metrics.render, _rest_options(settings), logs=logs)
+    rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
     return Server(service, configs, models, manager, source, remote, config_file, rpc, rest, host_note, log_writer)
 
 
@@ -162,13 +162,8 @@ def _single_model(settings: Settings) -> ModelConfig:
     return ModelConfig(settings.model_name, settings.model_base_path or "")
 
 
-def _cache_dir(settings: Settings) -> Path:
-    per_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return settings.storage_cache_dir or Path(per_user, "tpuserve")
-
-
 def _executor(settings: Settings) -> Executor:
-    tensorflow = TensorFlowExecutor(_tensorflow_options(settings))
+    tensorflow = TensorFlowExecutor(tensorflow_options(settings))
     if not settings.prefer_tflite_model:
         return tensorflow
     cores = os.cpu_count() or 1
@@ -176,64 +171,4 @@ def _executor(settings: Settings) -> Executor:
         tensorflow,
         max_interpreters=settings.num_tflite_pools or cores,
         num_threads=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism or cores,
-    )
-
-
-def _tensorflow_options(settings: Settings) -> TensorFlowOptions:
-    file = settings.tensorflow_session_config_file
-    return TensorFlowOptions(
-        tags=settings.saved_model_tags,
-        intra_op_parallelism=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism,
-        inter_op_parallelism=settings.tensorflow_session_parallelism or settings.tensorflow_inter_op_parallelism,
-        bfloat16_kernels=settings.bfloat16_kernels,
-        mixed_precision=settings.mixed_precision,
-        session_config=read(file, ConfigProto()) if file else None,
-    )
-
-
-def _load_options(settings: Settings) -> LoadOptions:
-    return LoadOptions(
-        threads=settings.num_load_threads,
-        max_retries=settings.max_num_load_retries,
-        retry_interval_s=settings.load_retry_interval_micros / 1e6,
-    )
-
-
-def _loading_options(settings: Settings) -> LoadingOptions:
-    parameters = settings.batching_flags
-    if settings.batching_parameters_file is not None:
-        parameters = read_batching_parameters(settings.batching_parameters_file, parameters)
-    return LoadingOptions(
-        enable_batching=settings.enable_batching,
-        parameters=parameters,
-        read_parameters=read_model_batching_parameters if settings.enable_per_model_batching_parameters else None,
-        warmup=WarmupOptions(
-            enabled=settings.enable_model_warmup,
-            # 0 is TensorFlow Serving's way to say nothing.
-            iterations=settings.num_request_iterations_for_warmup or 1,
-            check_method_names=settings.enable_signature_method_name_check,
-        ),
-    )
-
-
-def _request_log_options(settings: Settings) -> RequestLogOptions:
-    return RequestLogOptions(
-        path_prefix=settings.request_log_path_prefix,
-        sampling_rate=settings.request_log_sampling_rate,
-        format=settings.request_log_format,
-    )
-
-
-def _rotation(settings: Settings) -> Rotation:
-    return Rotation(settings.request_log_max_bytes, settings.request_log_max_files)
-
-
-def _rest_options(settings: Settings) -> RestOptions:
-    monitoring = settings.monitoring_config_file
-    return RestOptions(
-        max_body_bytes=settings.max_request_bytes,
-        timeout_s=settings.rest_api_timeout_in_ms / 1000 if settings.rest_api_timeout_in_ms > 0 else math.inf,
-        allow_cors=settings.rest_api_enable_cors_support,
-        check_method_names=settings.enable_signature_method_name_check,
-        metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )
