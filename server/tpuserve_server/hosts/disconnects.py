@@ -112,18 +112,18 @@ class ConformingReceive:
     """Makes a `receive` that answers after the body's end wait for the client's leaving instead, as ASGI says."""
 
     def __init__(self, receive: "Receive", watch: DisconnectWatch) -> None:
-        self._receive = receive
+        self.server = receive
         self._watch = watch
-        self._ended = False
+        self.ended = False
         self._gone: asyncio.Future[Message] | None = None
         self._caller: Caller | None = None
 
     async def __call__(self) -> "Message":
         """ASGI's `receive`."""
-        if self._ended:
+        if self.ended:
             return await asyncio.shield(self._gone or self._wait())
-        message = await self._receive()
-        self._ended = not message.get("more_body", False)
+        message = await self.server()
+        self.ended = not message.get("more_body", False)
         return message
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class ConformingReceive:
 
     def _wait(self) -> "asyncio.Future[Message]":
         self._gone = asyncio.get_running_loop().create_future()
-        self._caller = Caller(self._receive, self._tell)
+        self._caller = Caller(self.server, self._tell)
         self._watch.add(self._caller)
         return self._gone
 

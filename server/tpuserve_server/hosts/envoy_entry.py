@@ -50,7 +50,7 @@ class EnvoyEntry:
             return await self._grpc(scope, receive, send)
         conforming = ConformingReceive(receive, self._watch)
         try:
-            await self._rest(scope, conforming, send)
+            await self._rest.answer(scope, conforming, send)
         finally:
             conforming.close()
         return None

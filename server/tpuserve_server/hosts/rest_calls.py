@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN
+from tpuserve_server.hosts.unread_body import BodyReceive, CountedReceive, discard, has_body, is_small
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,14 +28,25 @@ class RestCalls:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """ASGI, for `http` scopes."""
+        await self.answer(scope, CountedReceive(receive), send)
+
+    async def answer(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
+        """As ASGI's call, with a `receive` that says how far it has been read."""
         begun = False
 
         async def send_farewell(message: "Message") -> None:
             nonlocal begun
             begun = True
-            if self.farewell and message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
-            await send(message)
+            if message["type"] == "http.response.start":
+                if self.farewell or not (receive.ended or not has_body(scope) or is_small(scope)):
+                    message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+            elif scope["method"] == "HEAD":
+                # Not every server holds it back, and the client would read it as its next answer.
+                message = {**message, "body": b""}
+            if message["type"] == "http.response.start" or receive.ended or message.get("more_body", False):
+                await send(message)
+            else:
+                await _send_last(message, scope, receive, send)
 
         self._in_flight.begin()
         try:
@@ -46,6 +58,15 @@ class RestCalls:
             await _refuse(send_farewell)
         finally:
             self._in_flight.end()
+
+
+async def _send_last(message: "Message", scope: "Scope", receive: BodyReceive, send: "Send") -> None:
+    """The end of an answer to a body that nobody has read: the client gets all of it before the server may close."""
+    if has_body(scope):
+        await send({**message, "more_body": True})
+        await discard(receive)
+        message = {**message, "body": b""}
+    await send(message)
 
 
 async def _refuse(send: "Send") -> None:

@@ -23,6 +23,7 @@ from tpuserve_server.hosts.tls import TlsOptions
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+UNASKED = {"/unread": (413, b""), "/hello": (200, b"hello")}
 ERRORS: dict[Code, type[ServingError]] = {
     code: type(code.name, (ServingError,), {"code": code}) for code in Code if code is not Code.OK
 }
@@ -143,7 +144,15 @@ class EchoApplication:
             raise
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """POST echoes up to a limit; /ready tells; /held waits for its client to leave, /stuck for /open."""
+        """POST echoes up to a limit; /ready tells; /held waits for its client to leave, /stuck for /open.
+
+        /unread and /hello answer without a look at the body.
+        """
+        if scope["path"] in UNASKED:
+            status, content = UNASKED[scope["path"]]
+            headers = [(b"content-length", b"%d" % len(content))]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            return await send({"type": "http.response.body", "body": content})
         limit = 1 << 20 if scope["path"] == "/limited" else 1 << 40
         body = bytearray()
         while len(body) <= limit:
@@ -163,6 +172,7 @@ class EchoApplication:
         self.answered += 1
         await send({"type": "http.response.start", "status": status, "headers": [(b"x-echo", b"1")]})
         await send({"type": "http.response.body", "body": bytes(body) if status == 200 else b""})
+        return None
 
 
 asgi = EnvoyEntry(EchoApplication)

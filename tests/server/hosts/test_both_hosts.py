@@ -1,7 +1,9 @@
 """What a client sees is the same on both hosts: real servers, driven by grpcio and httpx."""
 
 import asyncio
+import contextlib
 import gzip
+import http.client
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -181,6 +183,34 @@ def test_rest_refuses_a_body_before_it_has_all_come(host: HostProcess) -> None:
     # httpx stops sending when an answer comes early, or sees the connection end after it: both are an answer.
     response = httpx.post(f"{host.rest}/limited", content=(bytes(MEBIBYTE) for _ in range(3)))
     assert response.status_code == 413
+
+
+def framed(content: bytes, chunked: bool) -> bytes:
+    if not chunked:
+        return b"content-length: %d\r\n\r\n%b" % (len(content), content)
+    return b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", [b"/limited", b"/unread"])
+def test_rest_client_that_writes_all_before_it_reads_gets_its_refusal(
+    host: HostProcess, path: bytes, chunked: bool
+) -> None:
+    address, port = host.listening["rest"].split(":")
+    with socket.create_connection((address, int(port)), timeout=15) as client:
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" % path
+        client.sendall(head + framed(bytes(20 * MEBIBYTE), chunked))
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_answer_to_head_is_not_taken_for_the_next_one(host: HostProcess) -> None:
+    address, port = host.listening["rest"].split(":")
+    with contextlib.closing(http.client.HTTPConnection(address, int(port), timeout=15)) as connection:
+        for method in ("HEAD", "GET", "HEAD", "GET"):
+            connection.request(method, "/hello")
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (200, b"" if method == "HEAD" else b"hello")
 
 
 def test_rest_hears_that_its_client_left(host: HostProcess) -> None:

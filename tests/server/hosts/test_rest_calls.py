@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.server.hosts.asgi_client import Exchange, body
+from tpuserve_server.hosts import unread_body
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+SCOPE: "Scope" = {"type": "http", "method": "POST", "headers": [(b"content-length", b"0")]}
 START: "Message" = {"type": "http.response.start", "status": 200, "headers": []}
 BODY: "Message" = {"type": "http.response.body", "body": b"done"}
 
@@ -50,7 +53,7 @@ async def test_answers_ask_clients_to_go_only_when_it_is_time(farewell: bool) ->
     sent: list[Message] = []
     calls = RestCalls(answer, InFlight())
     calls.farewell = farewell
-    await calls({"type": "http"}, nothing_to_receive, collecting(sent))
+    await calls(SCOPE, nothing_to_receive, collecting(sent))
     assert sent[0]["headers"] == ([(b"connection", b"close")] if farewell else [])
     assert sent[1] == BODY
 
@@ -59,7 +62,7 @@ async def test_a_call_that_is_cut_before_its_answer_is_refused() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)({"type": "http"}, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     await call
@@ -72,7 +75,7 @@ async def test_an_answer_that_has_begun_breaks_off_when_it_is_cut() -> None:
     in_flight = InFlight()
     app = Held(START)
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)({"type": "http"}, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     with pytest.raises(asyncio.CancelledError):
@@ -85,10 +88,52 @@ async def test_a_call_that_somebody_else_cancels_is_not_answered() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)({"type": "http"}, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
     await app.entered.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     await in_flight.finish()
     assert sent == []
+
+
+async def refuse_unread(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    await send(START)
+    await send(BODY)
+
+
+async def refuse_half_read(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    await receive()
+    await refuse_unread(scope, receive, send)
+
+
+@pytest.mark.parametrize("app", [refuse_unread, refuse_half_read])
+async def test_a_body_that_nobody_read_is_read_before_the_answer_ends(app: "ASGIApp") -> None:
+    left = [body(b"a", more=True), body(b"b", more=True), body(b"c")]
+    exchange = Exchange(left, headers=[(b"content-length", b"100000")])
+    await exchange.run(RestCalls(app, InFlight()))
+    assert exchange.sent[0]["headers"] == [(b"connection", b"close")]
+    # The whole answer goes before the rest is waited for.
+    assert exchange.sent[1:] == [{**BODY, "more_body": True}, {**BODY, "body": b""}]
+    exchange.leave()
+    assert (await exchange.receive())["type"] == "http.disconnect"
+
+
+async def test_a_connection_outlives_a_small_body_that_nobody_read() -> None:
+    exchange = Exchange([body(b"a", more=True), body(b"b")], headers=[(b"content-length", b"2")])
+    await exchange.run(RestCalls(refuse_unread, InFlight()))
+    assert exchange.sent[0]["headers"] == []
+
+
+@pytest.mark.parametrize(("name", "limit"), [("TIMEOUT_S", 0.0), ("SILENCE_S", 0.0), ("MAX_BYTES", 1)])
+async def test_a_body_without_end_is_left(monkeypatch: pytest.MonkeyPatch, name: str, limit: float) -> None:
+    monkeypatch.setattr(unread_body, name, limit)
+    more = [body(b"ab", more=True)] if name == "MAX_BYTES" else []
+    exchange = Exchange(more, headers=[(b"transfer-encoding", b"chunked")])
+    await exchange.run(RestCalls(refuse_unread, InFlight()))
+    assert exchange.sent[-1] == {**BODY, "body": b""}
+
+
+async def test_an_answer_to_head_has_no_body() -> None:
+    exchange = await Exchange([body(b"")], method="HEAD", headers=[]).run(RestCalls(refuse_unread, InFlight()))
+    assert exchange.sent[1:] == [{**BODY, "body": b""}]
