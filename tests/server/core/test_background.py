@@ -1,10 +1,16 @@
+import ctypes
 import os
+import platform
+import struct
 import sys
 import threading
 
 import pytest
 
 from tpuserve_server.core.background import run_in_background
+
+_SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
+_SCHED_ATTR = struct.Struct("=IIQiIQQQ")
 
 
 def test_the_result_comes_from_a_named_thread() -> None:
@@ -30,3 +36,22 @@ def test_the_kernel_serves_it_after_the_threads_that_answer_requests() -> None:
     own = niceness()
     assert run_in_background(niceness, "load") == max(own, 10)
     assert niceness() == own
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in _SCHED_GETATTR or _kernel() < (6, 12),
+    reason="Linux 6.12 is the first whose threads have slices of their own",
+)
+def test_whoever_answers_requests_need_not_wait_for_the_end_of_its_slice() -> None:
+    def slice_ns() -> int:
+        attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+        assert ctypes.CDLL(None).syscall(_SCHED_GETATTR[platform.machine()], 0, attributes, _SCHED_ATTR.size, 0) == 0
+        return int(_SCHED_ATTR.unpack(attributes.raw)[5])
+
+    own = slice_ns()
+    assert run_in_background(slice_ns, "load") > 10 * own
+    assert slice_ns() == own
