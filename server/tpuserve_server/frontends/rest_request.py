@@ -31,7 +31,8 @@ async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> byt
         if name == b"content-length" and _declared(value) > limit_bytes:
             raise BodyTooLarge(limit_bytes)
         if name == b"content-encoding":
-            compressed = is_gzip(value)
+            # Two headers are one list (RFC 9110, 5.3), and no list is spoken here.
+            compressed = is_gzip(b"gzip, " + value if compressed else value)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message.get("body", b"")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
-from tpuserve_server.hosts.envoy_paths import path_filter, path_replies
+from tpuserve_server.hosts.envoy_paths import path_filter
+from tpuserve_server.hosts.envoy_replies import local_replies
 from tpuserve_server.hosts.grpc_arguments import apply_to_manager
 from tpuserve_server.hosts.tls import TlsOptions
 
@@ -139,12 +140,17 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
             "max_headers_count": MAX_HEADERS_COUNT,
         },
         # Some load balancers' health checks still speak 1.0.
-        "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "localhost"},
+        "http_protocol_options": {
+            "accept_http_10": True,
+            "default_host_for_http_10": "localhost",
+            # Nothing else is spoken. Taken seriously, an offer to change has a body without an end.
+            "ignore_http_11_upgrade": [{"safe_regex": {"regex": ".*"}}],
+        },
         "http2_protocol_options": {"max_concurrent_streams": MAX_STREAMS_PER_CONNECTION},
         # The embedding answers everything: no routes, and so no route's timeout.
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
         "http_filters": [path_filter(), _embedded(embedding)],
-        "local_reply_config": path_replies(),
+        "local_reply_config": local_replies(),
     }
     apply_to_manager(options.grpc_arguments, manager)
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}

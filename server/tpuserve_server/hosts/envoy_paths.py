@@ -35,14 +35,5 @@ def path_filter() -> dict[str, Any]:
     }
 
 
-def path_replies() -> dict[str, Any]:
-    """What makes the filter's 403 the 400 that the application gives to a name it cannot decode."""
-    is_refusal = {
-        "status_code_filter": {"comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "unused"}}}
-    }
-    body = {"json_format": {"error": "Failed to decode model name:%REQ(:PATH)%"}}
-    return {"mappers": [{"filter": is_refusal, "status_code": 400, "body_format_override": body}]}
-
-
 def _path(pattern: str) -> dict[str, Any]:
     return {"url_path": {"path": {"safe_regex": {"regex": pattern}}}}

@@ -16,6 +16,7 @@ from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_free, 
 from tpuserve_server.hosts.application import Application, HostError, HostOptions, Listening
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
 from tpuserve_server.hosts.grpcio_table import TableHandler
+from tpuserve_server.hosts.http1 import Http1Protocol
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.hosts.stop_signals import StopSignals
@@ -199,7 +200,7 @@ class _RestServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 self._calls,
-                http="httptools",
+                http=Http1Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -224,3 +224,47 @@ def test_rest_hears_that_its_client_left(host: HostProcess) -> None:
 def test_gzipped_rest_body_is_passed_on_as_it_is(host: HostProcess) -> None:
     body = gzip.compress(b"{}")
     assert httpx.post(host.rest, content=body, headers={"content-encoding": "gzip"}).content == body
+
+
+@pytest.mark.parametrize("offer", [b"h2c", b"websocket", b"something/1.0"])
+def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -> None:
+    address, port = host.listening["rest"].split(":")
+    head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\n" % offer
+    with socket.create_connection((address, int(port)), timeout=15) as client:
+        # In two parts, and another request behind it.
+        client.sendall(head + b"http2-settings: AAMAAABkAAQAAP__\r\ncontent-length: 4\r\n\r\nbo")
+        client.sendall(b"dyGET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert b"body" in answers
+    assert answers.endswith(b"hello")
+
+
+def test_headers_without_end_are_cut_off(host: HostProcess) -> None:
+    address, port = host.listening["rest"].split(":")
+    with socket.create_connection((address, int(port)), timeout=15) as client:
+        client.sendall(b"GET /hello HTTP/1.1\r\nhost: x\r\n")
+        with contextlib.suppress(ConnectionError):
+            for number in range(1000):
+                client.sendall(b"a%d: %b\r\n" % (number, bytes(1 << 10).replace(b"\0", b"a")))
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"GET /v1/models/\xff HTTP/1.1",
+        "GET /é HTTP/1.1".encode(),
+        b"FROB /hello HTTP/1.1",
+        b"GET /a b HTTP/1.1",
+        b"\x16\x03\x01",
+    ],
+)
+def test_what_is_no_request_is_refused_in_json(host: HostProcess, request_line: bytes) -> None:
+    address, port = host.listening["rest"].split(":")
+    with socket.create_connection((address, int(port)), timeout=15) as client:
+        client.sendall(request_line + b"\r\nhost: x\r\n\r\n")
+        head, _, content = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(content)["error"]
