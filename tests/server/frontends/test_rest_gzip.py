@@ -64,6 +64,12 @@ async def test_other_encodings_are_named_and_refused(
     assert metrics.finished[0].code == Code.INVALID_ARGUMENT
 
 
+async def test_encodings_in_two_headers_are_a_list(client: httpx.AsyncClient) -> None:
+    headers = [(b"content-encoding", b"gzip"), (b"content-encoding", b"identity")]
+    response = await client.post(PREDICT, content=gzip.compress(ROWS), headers=headers)
+    assert response.status_code == 415
+
+
 @pytest.mark.parametrize(
     "body",
     [
