@@ -19,7 +19,10 @@ class WaitingClock(Clock, Protocol):
     """A clock by which threads can wait, so that a test's clock decides when they wake."""
 
     def wait_until(self, condition: threading.Condition, at_s: float) -> None:
-        """Wait on `condition`, which the caller holds, until it is notified or `at_s` has come; `inf` for no end."""
+        """Wait on `condition`, which the caller holds, until it is notified or `at_s` has come; `inf` for no end.
+
+        May return sooner: a time further away than threads can wait for is no error.
+        """
         ...
 
 
@@ -31,7 +34,8 @@ class SystemClock:
 
     def wait_until(self, condition: threading.Condition, at_s: float) -> None:
         """As `WaitingClock.wait_until`."""
-        condition.wait(None if at_s == math.inf else max(at_s - time.monotonic(), 0.0))
+        wait_s = min(max(at_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        condition.wait(None if at_s == math.inf else wait_s)
 
 
 @dataclass(frozen=True, slots=True)

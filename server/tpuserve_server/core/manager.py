@@ -127,7 +127,7 @@ class VersionManager:
             wanted = aspired.get(servable_id.version)
             if wanted is None:
                 self._give_up(servable_id)
-            elif failing.waits and wanted.fingerprint != failing.fingerprint:
+            elif failing.waits and wanted.fingerprint != failing.fingerprint and not self._stopping:
                 del self._failing[servable_id]
                 self._retries.cancel(servable_id)
                 self._begin_load(servable_id)
@@ -141,6 +141,11 @@ class VersionManager:
 
     def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
         servable_id = aspired.servable
+        if self._is_wanted(servable_id) and not self._registry.is_current(aspired) and not self._stopping:
+            # What failed was given up; what is wanted now has not been tried.
+            self._failing.pop(servable_id, None)
+            self._begin_load(servable_id)
+            return
         attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
         if attempts > self._options.max_retries or not self._is_wanted(servable_id) or self._stopping:
             self._failing.pop(servable_id, None)
@@ -195,7 +200,7 @@ class VersionManager:
             logger.exception("Loading %s failed", servable_id)
             failure = Internal(f"{type(error).__name__} while loading; the server's log has more")
         else:
-            self._loaded(servable_id, loaded)
+            self._loaded(aspired, loaded)
             return
         with self._lock:
             self._load_failed(aspired, failure)
@@ -208,11 +213,28 @@ class VersionManager:
             ]:
                 self._registry.failed(servable_id, Cancelled("Loading was cancelled: the version is no longer wanted"))
 
-    def _loaded(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+    def _loaded(self, aspired: AspiredVersion, loaded: LoadedVersion) -> None:
+        servable_id = aspired.servable
         with self._lock:
             self._failing.pop(servable_id, None)
-            self._registry.available(servable_id, loaded)
-        logger.info("Serving %s", servable_id)
+            is_current = self._registry.is_current(aspired)
+            if is_current:
+                self._registry.available(servable_id, loaded)
+        if is_current:
+            logger.info("Serving %s", servable_id)
+        else:
+            self._load_anew(servable_id, loaded)
+
+    def _load_anew(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+        """The model was taken away and came again while this was loaded: maybe from elsewhere, so nobody is served."""
+        try:
+            self._loader.unload(loaded)
+        except Exception:
+            # As in _unload.
+            logger.exception("Unloading %s failed", servable_id)
+        with self._lock:
+            if not self._stopping:
+                self._begin_load(servable_id)
 
     def _unload(self, servable_id: ServableId) -> None:
         try:

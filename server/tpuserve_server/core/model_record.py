@@ -134,7 +134,10 @@ class ModelRecord:
 
     def _want_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
         was_aspired, known.is_aspired = known.is_aspired, True
-        if known.state is State.START or known.waits:
+        if known.state is State.START or known.waits or known.state is State.UNLOADING:
+            known.aspired = wanted
+        elif known.state is State.LOADING and not was_aspired:
+            # It may lie elsewhere now: what is being loaded was given up, and its manager sees that.
             known.aspired = wanted
         # One that failed may have been mended since; one that was given up because nobody wanted it is wanted now.
         elif known.state is State.END and (not was_aspired or known.aspired.fingerprint != wanted.fingerprint):

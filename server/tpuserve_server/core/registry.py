@@ -131,6 +131,12 @@ class ModelRegistry:
             model = self._models.get(servable_id.name)
             return model is not None and model.is_available(servable_id.version)
 
+    def is_awaited_by_label(self, servable_id: ServableId) -> bool:
+        """Whether a label takes effect once this version is AVAILABLE."""
+        with self._lock:
+            model = self._models.get(servable_id.name)
+            return model is not None and servable_id.version in model.pending.values()
+
     def failures(self, name: str) -> list[tuple[ServableId, ServingError]] | None:
         """None while the model may still come; empty when it serves; else what became of each wanted version.
 
@@ -219,11 +225,17 @@ class ModelRegistry:
             version = self._find(servable_id)
             if version is None or not version.is_aspired:
                 return None
-            aspired, is_again = version.aspired, bool(version.waits)
+            aspired, is_again = version.aspired, version.state is State.LOADING
             version.waits = ""
         if not is_again:
             self._change(servable_id, State.LOADING)
         return aspired
+
+    def is_current(self, aspired: AspiredVersion) -> bool:
+        """Whether a load that began with this is still the one to serve: not if it was given up, and wanted anew."""
+        with self._lock:
+            version = self._find(aspired.servable)
+            return version is not None and version.aspired == aspired
 
     def waiting(self, servable_id: ServableId, why: str) -> None:
         """A load has failed and will be tried again; `why` shows in the status until then."""

@@ -253,6 +253,10 @@ class InferenceService:
             return "draining: the server is shutting down"
         return self._registry.why_not_ready()
 
+    def is_draining(self) -> bool:
+        """Whether the server is on its way out."""
+        return self._draining
+
     def drain(self) -> None:
         """Say not ready from now on, so that balancers send requests elsewhere; those that come are still served."""
         self._draining = True

@@ -73,13 +73,15 @@ class Source:
             configs = list(self._configs.values())
         self._forget_models_but({config.name for config in configs})
         # All are looked at before any is judged: one model that is not settled must not hide the others.
-        settled = [self._poll_model(config) for config in configs]
+        settled = [self._poll_model(config) for config in configs if not self._stopping]
         return all(settled)
 
     def _run(self) -> None:
-        while not self._stopping:
-            # Cleared before looking: what is said meanwhile is seen in the next round.
+        while True:
+            # Cleared before looking: what is said meanwhile, `stop` too, is seen in the next round.
             self._wake.clear()
+            if self._stopping:
+                return
             settled = self.poll()
             self._wake.wait(None if settled and self._poll_wait_s == 0 else self._poll_wait_s or 1)
 
@@ -166,7 +168,10 @@ class Source:
 
     def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
         """The fingerprint of the version as it last was whole; None if it never was."""
-        sight = self._seen.setdefault(servable_id, _Sight())
+        sight = self._seen.get(servable_id)
+        if sight is None or sight.uri != location.uri:
+            # In another base path the same number is another version.
+            sight = self._seen[servable_id] = _Sight(location.uri)
         sight.look(self._storage.fingerprint(location))
         whole = self._storage.is_whole(location)
         if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
@@ -177,9 +182,10 @@ class Source:
 class _Sight:
     """What was seen of one version: its contents now, for how many polls they have not changed, and when last whole."""
 
-    __slots__ = ("fingerprint", "settled", "still_polls")
+    __slots__ = ("fingerprint", "settled", "still_polls", "uri")
 
-    def __init__(self) -> None:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
         self.fingerprint: str | None = None
         self.still_polls = 0
         self.settled: str | None = None

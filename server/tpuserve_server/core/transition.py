@@ -33,7 +33,7 @@ class Transition:
         Raises:
             Unknown: something failed for good; upstream's code and words.
             DeadlineExceeded: `deadline` passed first.
-            Unavailable: the server is shutting down, or a later configuration took a new model away.
+            Unavailable: the server is shutting down, or a later configuration took one of the models away.
         """
         changed = threading.Condition()
 
@@ -48,7 +48,7 @@ class Transition:
                     if deadline.expired(self._clock.monotonic_s()):
                         raise self.too_late()
                     remaining_s = deadline.remaining_s(self._clock.monotonic_s())
-                    changed.wait(None if remaining_s == math.inf else remaining_s)
+                    changed.wait(None if remaining_s == math.inf else min(remaining_s, threading.TIMEOUT_MAX))
         finally:
             leave()
 
@@ -59,6 +59,9 @@ class Transition:
             ServingError: as `wait`, once nothing more can come.
         """
         outcomes = [self._registry.failures(name) for name in self._new_models]
+        for servable_id in self._labelled:
+            # Nothing of a model that was taken away comes any more.
+            self._registry.failures(servable_id.name)
         failures = [failure for outcome in outcomes for failure in outcome or ()]
         failures += [
             (servable_id, error)
@@ -83,7 +86,7 @@ class Transition:
         return [
             servable_id
             for servable_id in self._labelled
-            if not self._registry.is_available(servable_id) and self._registry.failure(servable_id) is None
+            if self._registry.is_awaited_by_label(servable_id) and self._registry.failure(servable_id) is None
         ]
 
 

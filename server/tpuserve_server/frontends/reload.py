@@ -5,6 +5,7 @@ import asyncio
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.transition import Transition
 from tpuserve_server.frontends.edge import Edge
@@ -44,6 +45,14 @@ class ReloadMethods:
         remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
         try:
             async with asyncio.timeout(remaining_s if deadline.is_finite else None):
-                await wait_until(self._service.subscribe, transition.is_settled)
+                await wait_until(self._service.subscribe, lambda: self._is_settled(transition))
         except TimeoutError:
             raise transition.too_late() from None
+
+    def _is_settled(self, transition: Transition) -> bool:
+        if transition.is_settled():
+            return True
+        if self._service.is_draining():
+            # A drain waits for calls under way: not for a load that may take minutes.
+            raise Unavailable("The server is shutting down")
+        return False

@@ -198,6 +198,31 @@ def test_a_reload_ends_when_a_later_one_takes_its_model_away(house: House) -> No
         transition.wait(Deadline.never())
 
 
+def test_a_reload_that_waits_for_a_label_ends_when_a_later_one_takes_its_model_away(house: House) -> None:
+    house.loader.held.add(ServableId("a", 2))
+    house.save("a", 2)
+    transition = house.models.begin([house.config("a", {"stable": 2})])
+    assert not transition.is_settled()
+    house.apply()
+    with pytest.raises(Unavailable, match="taken away by a later configuration"):
+        transition.wait(Deadline.never())
+
+
+def test_a_reload_waits_for_no_label_that_a_later_one_has_moved(house: House) -> None:
+    house.loader.held.add(ServableId("a", 2))
+    house.save("a", 2)
+    transition = house.models.begin([house.config("a", {"stable": 2})])
+    house.apply(house.config("a", {"stable": 1}))
+    transition.wait(Deadline.never())
+    assert house.number("a", "stable") == 1
+
+
+def test_a_deadline_beyond_what_threads_can_wait_for_is_no_error(house: House) -> None:
+    house.save("b", 1)
+    house.apply(house.config("a"), house.config("b"), timeout_s=1e18)
+    assert house.number("b") == 1
+
+
 def test_a_reload_ends_when_the_server_does(house: House) -> None:
     transition = house.models.begin([house.config("a"), house.config("b")])
     ended: list[ServingError] = []

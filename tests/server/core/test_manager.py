@@ -279,6 +279,41 @@ def test_a_version_that_is_wanted_again_while_it_leaves_comes_back(house: House)
     assert len(house.loader.loads) == 2
 
 
+def elsewhere(version: int) -> dict[int, AspiredVersion]:
+    return {version: AspiredVersion(ServableId("m", version), VersionLocation("/elsewhere/1"), "other")}
+
+
+def test_a_model_that_comes_again_from_elsewhere_while_it_leaves_is_loaded_from_there(house: House) -> None:
+    house.aspire(1)
+    house.wait_for(1, State.AVAILABLE)
+    with house.registry.acquire(ModelSpec("m")):
+        house.manager.configure(["n"])
+        house.manager.configure(["m", "n"])
+        house.manager.aspire("m", elsewhere(1))
+    house.wait_for(1, State.AVAILABLE)
+    assert [load.location.uri for load in house.loader.loads] == ["/models/m/1", "/elsewhere/1"]
+
+
+@pytest.mark.parametrize("fault", [None, FailedPrecondition("corrupt")])
+def test_a_model_that_comes_again_from_elsewhere_while_it_loads_is_served_from_there(
+    house: House, fault: Exception | None
+) -> None:
+    house.loader.gates["m"] = threading.Event()
+    house.aspire(1)
+    house.wait_for(1, State.LOADING)
+    house.manager.configure(["n"])
+    house.manager.configure(["m", "n"])
+    house.manager.aspire("m", elsewhere(1))
+    if fault is not None:
+        house.loader.faults[1] = fault
+        house.loader.on_load = lambda: house.loader.faults.clear() if len(house.loader.loads) > 1 else None
+    house.loader.gates["m"].set()
+    house.wait_for(1, State.AVAILABLE)
+    assert [load.location.uri for load in house.loader.loads] == ["/models/m/1", "/elsewhere/1"]
+    assert len(house.loader.unloaded) == (fault is None)
+    assert [state for _, state in house.metrics.states].count(State.AVAILABLE) == 1
+
+
 def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -> None:
     house.aspire(1, "m")
     house.aspire(1, "n")

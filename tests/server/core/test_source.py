@@ -156,6 +156,40 @@ def test_a_poll_wait_of_zero_looks_once_for_each_configuration(tmp_path: Path) -
     assert watch.reports == [[1], [2]]
 
 
+def test_stop_ends_a_source_that_has_not_begun_to_look(tmp_path: Path) -> None:
+    add(tmp_path, "1")
+    watch = Watch(tmp_path, poll_wait_s=0)
+    wake = watch.source._wake
+    clear = wake.clear
+    stopper = threading.Thread(target=watch.source.stop)
+
+    def clear_after_stop() -> None:
+        # What the operating system may do: between two steps of the source's thread all of `stop` happens.
+        if not stopper.is_alive():
+            stopper.start()
+            assert wake.wait(10)
+        clear()
+
+    wake.clear = clear_after_stop  # type: ignore[method-assign]
+    watch.source.start()
+    stopper.join(10)
+    assert not stopper.is_alive()
+
+
+def test_a_version_in_another_base_path_is_looked_at_anew(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "old", whole=None)
+    add(tmp_path / "old", "1")
+    watch.source.poll()
+    watch.source.poll()
+    assert watch.reports == [[1]]
+    add(tmp_path / "new", "1", "half a mo")
+    watch.source.watch([ModelConfig("m", str(tmp_path / "new"))])
+    watch.source.poll()
+    assert watch.reports == [[1]]
+    watch.source.poll()
+    assert watch.reports == [[1], [1]]
+
+
 def test_a_source_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     Watch(tmp_path).source.stop()
 

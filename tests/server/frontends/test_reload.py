@@ -108,3 +108,14 @@ async def test_two_reloads_at_once_are_taken_one_after_the_other(reload: Reloads
     models = [reload.model(name) for name in "abc"]
     await asyncio.gather(reload(*models), reload(*models))
     assert reload.house.service.models() == ["a", "b", "c"]
+
+
+async def test_a_drain_does_not_wait_for_a_reload_that_waits_for_a_load(reload: Reloads) -> None:
+    reload.house.loader.held.add(ServableId("b", 1))
+    reload.house.save("b", 1)
+    call = asyncio.create_task(reload(reload.model("a"), reload.model("b"), timeout_s=1000))
+    await asyncio.to_thread(reload.house.wait_for, "b", 1, State.LOADING)
+    reload.house.service.drain()
+    with pytest.raises(ServingError, match="shutting down") as caught:
+        await call
+    assert caught.value.code is Code.UNAVAILABLE
