@@ -43,6 +43,8 @@ def _channel_argument(text: str) -> tuple[str, int | str]:
 
 
 FilePath: TypeAlias = Annotated[Path | None, BeforeValidator(_none_if_empty)]
+# More than a thread can be told to wait for would end it.
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
 ChannelArguments: TypeAlias = Annotated[tuple[tuple[str, int | str], ...], BeforeValidator(_channel_arguments)]
 
 
@@ -69,8 +71,8 @@ class Settings(BaseModel):
     # A folder, absolute, or a URI such as gs://bucket/models/m. Not looked at where there is a model_config_file.
     model_base_path: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
     model_config_file: FilePath = None
-    model_config_file_poll_wait_seconds: float = Field(default=0.0, ge=0)
-    file_system_poll_wait_seconds: float = Field(default=1.0, ge=0)
+    model_config_file_poll_wait_seconds: Seconds = 0.0
+    file_system_poll_wait_seconds: Seconds = 1.0
     allow_version_labels_for_unavailable_models: bool = False
     max_num_load_retries: int = Field(default=5, ge=0)
     # Negative: none.
@@ -113,8 +115,8 @@ class Settings(BaseModel):
     request_log_format: Literal["jsonl", "tfrecord"] = "jsonl"
     request_log_max_bytes: int = Field(default=64 * 2**20, ge=1)
     request_log_max_files: int = Field(default=16, ge=1)
-    drain_delay_seconds: float = Field(default=0.0, ge=0)
-    drain_timeout_seconds: float = Field(default=30.0, ge=0)
+    drain_delay_seconds: Seconds = 0.0
+    drain_timeout_seconds: Seconds = 30.0
 
     @property
     def batching_flags(self) -> BatchingParameters:

@@ -57,3 +57,10 @@ def test_channel_arguments_are_numbers_where_they_look_so() -> None:
     settings = Settings.model_validate({"model_base_path": "/m", "grpc_channel_arguments": "a.b=7,c=d"})
     assert settings.grpc_channel_arguments == (("a.b", 7), ("c", "d"))
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
+
+
+@pytest.mark.parametrize("name", ["file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"])
+@pytest.mark.parametrize("value", [-1, 1e10, float("inf"), float("nan")])
+def test_times_that_no_thread_can_wait_for_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Settings(model_base_path="/m", **{name: value})

@@ -1,5 +1,6 @@
 """Work that gives way to requests: run on a thread of its own, which the kernel serves last."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -57,7 +58,9 @@ def _step_back() -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         niceness = max(os.getpriority(os.PRIO_PROCESS, thread), _NICENESS)
-        os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        # A sandbox may refuse: then it competes with requests, which is better than not being done.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
         _lengthen_slice(niceness)
 
 

@@ -10,7 +10,7 @@ from tpuserve_server.core.batching_queue import BatchQueue
 from tpuserve_server.core.batching_run import BatchRunner
 from tpuserve_server.core.batching_task import Outcome, Task
 from tpuserve_server.core.deadline import WaitingClock
-from tpuserve_server.core.errors import Unavailable
+from tpuserve_server.core.errors import ResourceExhausted, Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
@@ -43,6 +43,9 @@ class Batcher:
         """Start `num_batch_threads` device threads, each of which runs a batch at a time.
 
         A signature not in `options` is never batched: its requests run one by one.
+
+        Raises:
+            ResourceExhausted: the system gives no more threads; none is left behind.
         """
         self._id = servable_id
         self._options = options
@@ -54,7 +57,8 @@ class Batcher:
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None
         name = f"device-{servable_id.name}-{servable_id.version}"
-        self._threads = [
+        self._threads: list[threading.Thread] = []
+        threads = [
             threading.Thread(
                 target=self._run,
                 args=[
@@ -71,8 +75,13 @@ class Batcher:
             )
             for index in range(num_batch_threads)
         ]
-        for thread in self._threads:
-            thread.start()
+        for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.stop()
+                raise ResourceExhausted(f"Not {num_batch_threads} batch threads can be started: {error}") from error
+            self._threads.append(thread)
 
     def batches(self, signature_name: str) -> bool:
         """Whether requests for this signature may share batches."""

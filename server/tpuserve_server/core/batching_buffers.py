@@ -7,10 +7,12 @@ from tpuserve_server.core.types import Array, Tensors
 
 # Of all of a batcher's threads together: what would be more is let go and made anew.
 MAX_BUFFER_BYTES = 256 * 2**20
+# Of one thread. Shapes of rows come from clients, and there is no end of them where dimensions are free.
+_MAX_BUFFERS = 64
 
 
 class BatchBuffers:
-    """At most `max_bytes` of arrays, for one thread."""
+    """At most `max_bytes` of arrays, and few of them, for one thread."""
 
     def __init__(self, max_bytes: int) -> None:
         """Nothing is kept yet."""
@@ -29,10 +31,13 @@ class BatchBuffers:
         if buffer is None or any(len(array) < bucket for array in buffer.values()):
             self._by_shape.pop(key, None)
             buffer = empty_batch(like, row_shapes, bucket)
-            if sum(_size_bytes(kept) for kept in (buffer, *self._by_shape.values())) > self._max_bytes:
+            if len(self._by_shape) >= _MAX_BUFFERS or self._is_too_large(buffer):
                 self._by_shape.clear()
             self._by_shape[key] = buffer
         return {name: array[:bucket] for name, array in buffer.items()}
+
+    def _is_too_large(self, buffer: Tensors) -> bool:
+        return sum(_size_bytes(kept) for kept in (buffer, *self._by_shape.values())) > self._max_bytes
 
 
 def _size_bytes(tensors: Tensors) -> int:

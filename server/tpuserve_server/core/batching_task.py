@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tpuserve_server.core.types import Tensors
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
 
     Raises:
         FailedPrecondition: an output's rows differ in shape from part to part.
+        ResourceExhausted: there is no memory for all of them.
     """
     try:
         return {name: np.concatenate([outputs[name] for outputs in parts]) for name in parts[0]}
@@ -111,6 +112,8 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
             "The request was run in parts, because enable_large_batch_splitting is on, and rows of an output differ in "
             "shape from part to part"
         ) from error
+    except MemoryError as error:
+        raise ResourceExhausted("There is no memory to join the parts of the response") from error
 
 
 def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:

@@ -37,6 +37,11 @@ class LogTarget:
     format: LogFormat
     sampling_rate: float
 
+    @property
+    def files(self) -> tuple[str, LogFormat]:
+        """Which files these are: targets that differ in their share alone write to the same."""
+        return self.prefix, self.format
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:

@@ -56,10 +56,16 @@ class RotatingFiles:
     def _open(self) -> RecordFile:
         self._prefix.parent.mkdir(parents=True, exist_ok=True)
         self._remove_oldest()
+        taken = set(os.listdir(self._prefix.parent))
+        # A log that is ended and begun again within the second, or a container that is: each is process 1.
+        while (name := self._next_name()) in taken:
+            pass
+        return open_record_file(self._prefix.with_name(name), self._format)
+
+    def _next_name(self) -> str:
         self._opened += 1
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._now_s()))
-        name = f"{self._prefix.name}-{when}-{os.getpid()}-{self._opened:06}.{self._format}"
-        return open_record_file(self._prefix.with_name(name), self._format)
+        return f"{self._prefix.name}-{when}-{os.getpid()}-{self._opened:06}.{self._format}"
 
     def _remove_oldest(self) -> None:
         """Leave room for one more. Files of earlier processes count too: names sort by time."""

@@ -6,13 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.request_log.entry import LogEntry, LogTarget
+from tpuserve_server.request_log.record_file import LogFormat
 from tpuserve_server.request_log.rotation import RotatingFiles, Rotation
 
 _log = logging.getLogger(__name__)
+
+# LogTarget.files
+Files: TypeAlias = tuple[str, LogFormat]
 
 # What may wait for the disk. One entry may be as large as the largest request.
 _MAX_ENTRIES = 1000
@@ -33,7 +37,7 @@ class LogMetrics(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Output:
-    """A target's files, and the models of entries written since the last flush. Belongs to the thread."""
+    """Files of one prefix, and the models of entries written since the last flush. Belongs to the thread."""
 
     files: RotatingFiles
     unsure: list[str] = field(default_factory=list)
@@ -56,9 +60,9 @@ class LogWriter:
         self._changed = threading.Condition()
         self._queue: deque[LogEntry] = deque()
         self._queued_bytes = 0
-        self._kept: Collection[LogTarget] = ()
+        self._kept: Collection[Files] = ()
         self._stopping = False
-        self._outputs: dict[LogTarget, _Output] = {}
+        self._outputs: dict[Files, _Output] = {}
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -91,7 +95,7 @@ class LogWriter:
     def keep(self, targets: Collection[LogTarget]) -> None:
         """Close the files of any other target, after what is queued for it."""
         with self._changed:
-            self._kept = targets
+            self._kept = {target.files for target in targets}
             self._changed.notify()
 
     # The thread.
@@ -117,14 +121,14 @@ class LogWriter:
             with self._changed:
                 self._queued_bytes -= entry.size_bytes
         self._flush_all()
-        self._close_all([target for target in self._outputs if target not in kept])
+        self._close_all([files for files in self._outputs if files not in kept])
         return not stopping
 
     def _write(self, entry: LogEntry) -> None:
-        output = self._outputs.get(entry.target)
+        files = entry.target.files
+        output = self._outputs.get(files)
         if output is None:
-            files = RotatingFiles(entry.target.prefix, entry.target.format, self._rotation)
-            output = self._outputs[entry.target] = _Output(files)
+            output = self._outputs[files] = _Output(RotatingFiles(*files, self._rotation))
         output.unsure.append(entry.servable.name)
         if self._clock.monotonic_s() < output.retry_at_s:
             self._settle(output, "write_failed")
@@ -132,29 +136,29 @@ class LogWriter:
         try:
             output.files.write(entry.serialize())
         except OSError as error:
-            self._fail(entry.target, output, error)
+            self._fail(files, output, error)
         except Exception:
             # The top of the worker loop: an entry that cannot be written must not end the log.
             _log.exception("A request for %s cannot be logged", entry.servable)
             self._metrics.request_logged(model=output.unsure.pop(), outcome="write_failed")
 
-    def _fail(self, target: LogTarget, output: _Output, error: OSError) -> None:
+    def _fail(self, files: Files, output: _Output, error: OSError) -> None:
         """Try again later, with a new file; say so once, until it has worked again."""
         output.retry_at_s = self._clock.monotonic_s() + _RETRY_AFTER_S
         if not output.failed:
             reason = error.strerror or error
-            _log.error("Requests are not logged, %s-* cannot be written: %s; trying on", target.prefix, reason)
+            _log.error("Requests are not logged, %s-* cannot be written: %s; trying on", files[0], reason)
         output.failed = True
         self._settle(output, "write_failed")
         with contextlib.suppress(OSError):
             output.files.close()
 
     def _flush_all(self) -> None:
-        for target, output in self._outputs.items():
+        for files, output in self._outputs.items():
             try:
                 output.files.flush()
             except OSError as error:
-                self._fail(target, output, error)
+                self._fail(files, output, error)
             else:
                 output.failed = output.failed and not output.unsure
                 self._settle(output, "written")
@@ -165,10 +169,10 @@ class LogWriter:
             self._metrics.request_logged(model=model, outcome=outcome)
         output.unsure.clear()
 
-    def _close_all(self, targets: list[LogTarget]) -> None:
-        for target in targets:
-            output = self._outputs.pop(target)
+    def _close_all(self, ended: list[Files]) -> None:
+        for files in ended:
+            output = self._outputs.pop(files)
             try:
                 output.files.close()
             except OSError as error:
-                self._fail(target, output, error)
+                self._fail(files, output, error)

@@ -55,3 +55,11 @@ def test_whoever_answers_requests_need_not_wait_for_the_end_of_its_slice() -> No
     own = slice_ns()
     assert run_in_background(slice_ns, "load") > 10 * own
     assert slice_ns() == own
+
+
+def test_where_the_system_refuses_niceness_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    assert run_in_background(lambda: "done", "load") == "done"

@@ -19,6 +19,7 @@ from tpuserve_server.core.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    ResourceExhausted,
     ServingError,
     Unavailable,
 )
@@ -553,3 +554,19 @@ async def test_strings_of_variable_length_are_padded_too(make_bench: Callable[..
 def test_sizes_that_do_not_fit_together_are_refused(largest: int, allowed: tuple[int, ...], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         BatchingOptions(largest, allowed)
+
+
+def test_where_the_system_gives_too_few_threads_none_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start_two(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(ResourceExhausted, match="Not 3 batch threads"):
+        Bench(num_batch_threads=3)
+    assert not any(thread.is_alive() for thread in started)

@@ -1,7 +1,7 @@
 import numpy as np
 
 from tpuserve_server.core.batching_task import Whole
-from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
+from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
 from tpuserve_server.core.types import Tensors
 
 
@@ -32,4 +32,12 @@ def test_parts_that_cannot_be_joined_are_a_failure() -> None:
     whole = Whole(2)
     whole.add(0, {"y": np.zeros((1, 2))})
     assert isinstance(whole.add(1, {"y": np.zeros((1, 3))}), FailedPrecondition)
+    assert whole.failed
+
+
+def test_parts_that_memory_cannot_hold_together_are_a_failure() -> None:
+    row = np.broadcast_to(np.zeros(1), (2**30, 2**20))  # 8 PiB that nobody has to have.
+    whole = Whole(2)
+    whole.add(0, {"y": row})
+    assert isinstance(whole.add(1, {"y": row}), ResourceExhausted)
     assert whole.failed

@@ -163,15 +163,19 @@ def test_stop_ends_a_source_that_has_not_begun_to_look(tmp_path: Path) -> None:
     clear = wake.clear
     stopper = threading.Thread(target=watch.source.stop)
 
+    begun = threading.Event()
+
     def clear_after_stop() -> None:
         # What the operating system may do: between two steps of the source's thread all of `stop` happens.
-        if not stopper.is_alive():
+        if not begun.is_set():
             stopper.start()
+            begun.set()
             assert wake.wait(10)
         clear()
 
     wake.clear = clear_after_stop  # type: ignore[method-assign]
     watch.source.start()
+    assert begun.wait(10)
     stopper.join(10)
     assert not stopper.is_alive()
 

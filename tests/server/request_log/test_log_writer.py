@@ -129,3 +129,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.001)
+
+
+def test_targets_of_one_prefix_share_its_file(bench: Bench, tmp_path: Path) -> None:
+    half = LogTarget(bench.target.prefix, bench.target.format, 0.5)
+    bench.writer.keep([bench.target, half])
+    bench.writer.add(entry(bench.target, 1))
+    bench.writer.add(entry(half, 2))
+    bench.writer.start()
+    bench.writer.stop()
+    (path,) = tmp_path.iterdir()
+    logs = read_lines(path)
+    assert inputs_of(logs) == [1, 2]
+    assert [log.log_metadata.sampling_config.sampling_rate for log in logs] == [1, 0.5]

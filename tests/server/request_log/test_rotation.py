@@ -94,3 +94,12 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path, log_format: LogFormat, monkey
         files.flush()
     with contextlib.suppress(OSError):
         files.close()
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_log_that_begins_again_within_the_second_keeps_what_is_there(tmp_path: Path, log_format: LogFormat) -> None:
+    for value in range(3):
+        files = RotatingFiles(str(tmp_path / "m"), log_format, Rotation(1 << 20, 5), now_s=lambda: 1.7e9)
+        files.write(record(value))
+        files.close()
+    assert inputs_of(READ[log_format](*tmp_path.iterdir())) == [0, 1, 2]
