@@ -166,6 +166,7 @@ class FakeService(InferenceService):
         self.waiting = asyncio.Event()
         self.cancelled = 0
         self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
+        self.label_versions: dict[str, int] = {}
 
     async def predict(self, request: PredictRequest) -> PredictResult:
         self._check(request.spec)
@@ -203,6 +204,9 @@ class FakeService(InferenceService):
 
     def models(self) -> list[str]:
         return ["m"]
+
+    def labels(self, name: str) -> dict[str, int]:
+        return self.label_versions
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         self.listeners.append(on_change)

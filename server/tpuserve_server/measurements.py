@@ -35,6 +35,8 @@ UPSTREAM_EXAMPLE_BOUNDS = exponential(1, 2, 15)
 UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
 
 MICROSECONDS = 1e6
+# Models that went show the state of their last version; those of names that never come again would pile up.
+_MAX_ENDED = 1000
 UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
 # One histogram serves both families: it counts by both sets of bounds, and a value is added once.
 BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUNDS_S}))
@@ -154,10 +156,13 @@ class Measurements:
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """A version entered `state`; at its end its series end too, but for one that says so."""
         with self._lock:
+            # At the end: those that have ended are in the order in which they did.
+            self._states.pop(servable, None)
             self._states[servable] = state
             if state is not State.END:
                 return
             older = {id_ for id_ in self._ended() if id_.name == servable.name and id_ != servable}
+            older.update(self._ended()[:-_MAX_ENDED])
             gone = {servable, *older}
             for id_ in older:
                 del self._states[id_]
@@ -199,7 +204,7 @@ class Measurements:
             return dict(self._logged)
 
     def states(self) -> dict[ServableId, State]:
-        """Every version's state; of those that have ended only each model's last."""
+        """Every version's state; of those that have ended only each model's last, and of few models."""
         with self._lock:
             return dict(self._states)
 

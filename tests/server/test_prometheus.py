@@ -80,6 +80,17 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
     }
 
 
+def test_states_of_models_that_went_do_not_pile_up() -> None:
+    metrics = PrometheusMetrics()
+    metrics.version_changed(servable=ID, state=State.AVAILABLE)
+    for number in range(1100):
+        metrics.version_changed(servable=ServableId(f"model-{number}", 1), state=State.END)
+    states = metrics.states()
+    assert len(states) == 1001
+    assert states[ID] is State.AVAILABLE
+    assert ServableId("model-1099", 1) in states
+
+
 def test_more_values_than_a_queue_holds_are_all_counted() -> None:
     metrics = PrometheusMetrics()
     for index in range(2500):

@@ -63,4 +63,4 @@ def test_channel_arguments_are_numbers_where_they_look_so() -> None:
 @pytest.mark.parametrize("value", [-1, 1e10, float("inf"), float("nan")])
 def test_times_that_no_thread_can_wait_for_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValidationError, match=name):
-        Settings(model_base_path="/m", **{name: value})
+        Settings.model_validate({"model_base_path": "/m", name: value})

@@ -228,6 +228,10 @@ class InferenceService:
         """Names of all configured models, sorted."""
         return list(self._registry.model_names())
 
+    def labels(self, name: str) -> dict[str, int]:
+        """The labels that requests for a model may use, and the versions that they stand for."""
+        return self._registry.labels(name)
+
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after any version's state or the readiness changed, from any thread; returns the way out."""
         leave_registry = self._registry.subscribe(on_change)

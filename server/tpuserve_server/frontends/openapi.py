@@ -212,6 +212,11 @@ V1_COMPONENTS: dict[str, Any] = {
                 "items": _object(
                     {
                         "name": _STRING,
+                        "labels": {
+                            "type": "object",
+                            "additionalProperties": _STRING,
+                            "description": "The version that each label stands for",
+                        },
                         "versions": {
                             "type": "array",
                             "items": _object(
@@ -226,7 +231,7 @@ V1_COMPONENTS: dict[str, Any] = {
                             ),
                         },
                     },
-                    ["name", "versions"],
+                    ["name", "labels", "versions"],
                     "One model",
                 ),
             }

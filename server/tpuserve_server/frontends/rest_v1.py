@@ -153,7 +153,11 @@ class V1:
             statuses = self._service.status(ModelSpec(name))
         except NotFound:
             statuses = []
-        return {"name": name, "versions": [_describe_version(status) for status in statuses]}
+        return {
+            "name": name,
+            "labels": {label: str(number) for label, number in sorted(self._service.labels(name).items())},
+            "versions": [_describe_version(status) for status in statuses],
+        }
 
 
 def _describe_version(status: VersionStatus) -> dict[str, object]:

@@ -81,8 +81,7 @@ def _copy_range(store: Store, stored: StoredObject, target: Path, start: int, st
     try:
         content = store.read(stored, start, end)
     except StoreError as error:
-        logger.warning("%s cannot be copied: %s", stored.key, error)
-        raise Unavailable(f"{stored.name} cannot be copied from its store: {error.kind}") from error
+        raise _unavailable(stored, error) from error
     if len(content) != end - start:
         raise DataLoss(f"{stored.name} has become shorter while it was copied")
     with (target / stored.name).open("r+b") as file:
@@ -121,9 +120,21 @@ def _verify(store: Store, stored: StoredObject, target: Path, stop: threading.Ev
             crc32c.update(block)
     if crc32c is not None and crc32c.digest() != stored.crc32c:
         raise DataLoss(f"{stored.name} is corrupt: its CRC32C is not the store's")
-    if stored.md5 is not None and md5.digest() != stored.md5 and store.says_md5(stored):
+    if stored.md5 is not None and md5.digest() != stored.md5 and _says_md5(store, stored):
         raise DataLoss(f"{stored.name} is corrupt: its MD5 is {md5.hexdigest()}, the store has {stored.md5.hex()}")
     return sha256.hexdigest()
+
+
+def _says_md5(store: Store, stored: StoredObject) -> bool:
+    try:
+        return store.says_md5(stored)
+    except StoreError as error:
+        raise _unavailable(stored, error) from error
+
+
+def _unavailable(stored: StoredObject, error: StoreError) -> Unavailable:
+    logger.warning("%s cannot be copied: %s", stored.key, error)
+    return Unavailable(f"{stored.name} cannot be copied from its store: {error.kind}")
 
 
 def _crc32c(stored: StoredObject) -> Any:  # noqa: ANN401 - google_crc32c has no types

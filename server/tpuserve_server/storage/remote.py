@@ -52,6 +52,28 @@ class _Version:
         return next((stored for stored in self.objects if stored.name == str(MANIFEST_PATH)), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _ManifestAt:
+    """A version's manifest in its store."""
+
+    uri: str
+    store: ObjectStore
+    stored: StoredObject
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def read(self) -> Manifest | None:
+        """None if it is no manifest: its loading says what is wrong with it. Raises StoreError."""
+        if self.stored.size_bytes > _MAX_MANIFEST_BYTES:
+            return None
+        content = self.store.read(self.stored, 0, self.stored.size_bytes)
+        try:
+            return Manifest.parse(content)
+        except ServingError:
+            return None
+
+
 class RemoteStorage:
     """Object stores by the scheme of a base path. One listing a poll serves everything that is asked of a version.
 
@@ -60,9 +82,10 @@ class RemoteStorage:
     """
 
     def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
-        """Nothing is connected yet. `patience_s`: how long `find_versions` waits for a store."""
+        """Nothing is connected yet. `patience_s`: how long `find_versions` and `is_whole` wait for a store."""
         self._cache = cache
-        self._listings = Listings(self._look, patience_s=patience_s)
+        self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(self._look, patience_s=patience_s)
+        self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
         self._lock = threading.Lock()
         self._stores: dict[str, ObjectStore] = {}
         self._versions: dict[str, _Version] = {}
@@ -162,14 +185,7 @@ class RemoteStorage:
             known = self._manifests.get(location.uri)
         if known is not None and known[0] == stored:
             return known[1]
-        manifest = None
-        if stored.size_bytes <= _MAX_MANIFEST_BYTES:
-            content = self._store(location.uri).read(stored, 0, stored.size_bytes)
-            try:
-                manifest = Manifest.parse(content)
-            except ServingError:
-                # Its loading says what is wrong with it.
-                manifest = None
+        manifest = self._manifest_reads.get(_ManifestAt(location.uri, self._store(location.uri), stored))
         with self._lock:
             self._manifests[location.uri] = (stored, manifest)
         return manifest

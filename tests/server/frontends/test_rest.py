@@ -304,16 +304,19 @@ async def test_metadata_shows_the_signatures(rest: Rest) -> None:
 
 async def test_models_are_listed_with_their_notes(rest: Rest) -> None:
     rest.service.statuses = [VersionStatus(ServableId("m", 7), State.END, "why", notes=("device: cpu",))]
+    rest.service.label_versions = {"stable": 7, "canary": 8}
     assert (await rest.get("/v1/models")).json() == {
         "models": [
             {
                 "name": "m",
+                "labels": {"canary": "8", "stable": "7"},
                 "versions": [{"version": "7", "state": "END", "error": "why", "notes": ["device: cpu"]}],
             }
         ]
     }
     rest.service.statuses = []
-    assert (await rest.get("/v1/models")).json() == {"models": [{"name": "m", "versions": []}]}
+    rest.service.label_versions = {}
+    assert (await rest.get("/v1/models")).json() == {"models": [{"name": "m", "labels": {}, "versions": []}]}
 
 
 async def test_liveness_and_readiness_differ(rest: Rest) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, Unavailable
 from tpuserve_server.storage import download as module
 from tpuserve_server.storage.download import download
+from tpuserve_server.storage.object_store import StoreError
 from tpuserve_server.storage.objects import StoredObject
 
 
@@ -55,6 +56,15 @@ def test_what_is_not_what_was_listed_is_corrupt(tmp_path: Path, md5: bool, crc32
 
 def test_a_hash_that_only_looks_like_an_md5_is_no_reason(tmp_path: Path) -> None:
     fetch(Sender({"a": b"124"}, sure_of_md5=False), tmp_path, listed("a", b"123"))
+
+
+def test_a_store_that_goes_away_while_a_hash_is_asked_after_is_unavailable(tmp_path: Path) -> None:
+    class Away(Sender):
+        def says_md5(self, stored: StoredObject) -> bool:
+            raise StoreError(ConnectionError("10.0.0.1 refused"))
+
+    with pytest.raises(Unavailable, match=r"a cannot be copied from its store: ConnectionError$"):
+        fetch(Away({"a": b"124"}), tmp_path, listed("a", b"123"))
 
 
 def test_a_crc32c_that_is_right_is_fine(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 import threading
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import pytest
 
-from tpuserve_server.storage.listings import Listings, Objects, StoreAway
+from tpuserve_server.storage.listings import Listings, StoreAway
 from tpuserve_server.storage.objects import StoredObject
 
+Objects: TypeAlias = tuple[StoredObject, ...]
 FOUND = (StoredObject("1/a", "b/1/a", 1, "tag"),)
 
 
@@ -32,7 +34,7 @@ def store() -> Iterator[SlowStore]:
     store.gate.set()
 
 
-def get_patiently(listings: Listings, not_yet: str) -> Objects:
+def get_patiently(listings: Listings[str, Objects], not_yet: str) -> Objects:
     """As a poller does: ask until there is another answer than this."""
     while True:
         try:

@@ -16,6 +16,8 @@ from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.listings import StoreAway
+from tpuserve_server.storage.object_store import ObjectStore
+from tpuserve_server.storage.objects import StoredObject
 from tpuserve_server.storage.remote import RemoteStorage
 
 PARTS = {
@@ -136,6 +138,31 @@ def test_a_version_with_a_manifest_is_whole_when_all_it_lists_is_there(
     assert storage.is_whole(find(storage, store, base)[1]) is True
     store.put(f"{base}/1/assets.extra/tpuserve/manifest.json", b"{}")
     assert storage.is_whole(find(storage, store, base)[1]) is False
+
+
+def test_a_manifest_that_does_not_come_keeps_the_poller_no_longer_than_a_listing(
+    store: RunningStore, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=0.2)
+    put_version(store, f"{base}/1", with_manifest(PARTS))
+    location = poll_until_found(storage, store, base)[1]
+    answers = threading.Event()
+    read = ObjectStore.read
+
+    def read_late(self: ObjectStore, stored: StoredObject, start: int, end: int) -> bytes:
+        assert answers.wait(10)
+        return read(self, stored, start, end)
+
+    monkeypatch.setattr(ObjectStore, "read", read_late)
+    with pytest.raises(StoreAway, match="not answered yet"):
+        storage.is_whole(location)
+    answers.set()
+    while True:
+        try:
+            assert storage.is_whole(location)
+            break
+        except StoreAway:
+            threading.Event().wait(0.1)
 
 
 def test_a_version_without_a_manifest_must_have_its_parts_and_stand_still(
