@@ -268,3 +268,8 @@ def test_what_is_no_request_is_refused_in_json(host: HostProcess, request_line: 
         head, _, content = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(content)["error"]
+
+
+def test_method_whose_path_is_no_text_is_unknown(channel: grpc.Channel) -> None:
+    code, message = failure(channel.unary_unary("/echo.Echo/%ff"), b"")
+    assert (code, message) == (grpc.StatusCode.UNIMPLEMENTED, "Unknown method /echo.Echo/%ff")
