@@ -133,8 +133,10 @@ class TensorFlowServable:
 
     def close(self) -> None:
         """Close the session, and give what it took back to the system."""
-        self._callables.clear()
         run_in_background(self._release, "unload-tensorflow")
+        # Last: the session took its own part of each with it. Releasing them one by one before holds the interpreter's
+        # lock, 2.5 ms for a graph of a thousand nodes.
+        self._callables.clear()
 
     def _release(self) -> None:
         self._session.close()
