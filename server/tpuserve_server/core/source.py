@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
@@ -98,7 +99,7 @@ class Source:
         except Exception as error:
             # The top of the polling thread: whatever one model's files are, the others are looked at, and so is this
             # one at the next poll.
-            self._say(name, f"cannot be looked at: {error!r}")
+            self._say(name, f"cannot be looked at: {_reason(error)}")
             return False
 
     def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> None:
@@ -177,6 +178,11 @@ class Source:
         if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
             sight.settled = sight.fingerprint
         return sight.settled
+
+
+def _reason(error: Exception) -> str:
+    """In words where whoever raised it meant them to be read; with its type where nobody foresaw it."""
+    return str(error) if isinstance(error, OSError | ServingError) else repr(error)
 
 
 class _Sight:

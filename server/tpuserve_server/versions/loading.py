@@ -21,6 +21,9 @@ from tpuserve_server.versions.warmup import WarmupOptions, warm_up
 
 _log = logging.getLogger(__name__)
 
+# Names of signatures on a line of the notes.
+_MOST_NAMED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class LoadingOptions:
@@ -164,15 +167,24 @@ def _notes(
     warmup_runs: int,
     threads: int,
 ) -> tuple[str, ...]:
-    notes = [f"device: {servable.device}", f"warm-up: {warmup_runs} runs"]
-    for name in servable.signatures:
-        options = batching.get(name)
-        if options is None:
-            why = "" if manifest is not None else ", no manifest says that rows are independent; see --enable_batching"
-            notes.append(f"{name}: one request at a time{why}")
+    unchecked = ", no manifest says that rows are independent; see --enable_batching" if manifest is None else ""
+    alike: dict[str, list[str]] = {}
+    for name, signature in servable.signatures.items():
+        if name in batching:
+            treated = _describe(batching[name], threads)
         else:
-            notes.append(f"{name}: {_describe(options, threads)}")
-    return tuple(notes)
+            treated = f"one request at a time{unchecked if signature.is_batchable else ''}"
+        alike.setdefault(treated, []).append(name)
+    return (f"device: {servable.device}", f"warm-up: {warmup_runs} runs", *_by_signatures(alike))
+
+
+def _by_signatures(alike: Mapping[str, list[str]]) -> list[str]:
+    """A line for each description, the commonest last: a model may have dozens of signatures, and these go unnamed."""
+    described = sorted(alike.items(), key=lambda item: len(item[1]))
+    subjects = [", ".join(names) for _, names in described]
+    if described and len(described[-1][1]) > _MOST_NAMED:
+        subjects[-1] = f"{'the other' if len(described) > 1 else 'all'} {len(described[-1][1])} signatures"
+    return [f"{subject}: {description}" for subject, (description, _) in zip(subjects, described, strict=True)]
 
 
 def _describe(options: BatchingOptions, threads: int) -> str:

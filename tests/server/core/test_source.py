@@ -126,7 +126,7 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     assert not source.poll()
     assert reports == ["good", "good"]
     assert [record.message for record in caplog.records] == [
-        "Model bad cannot be looked at: PermissionError(13, 'Permission denied')"
+        "Model bad cannot be looked at: [Errno 13] Permission denied"
     ]
 
 

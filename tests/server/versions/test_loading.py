@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics
 from tests.saved_models import (
@@ -88,6 +89,20 @@ async def test_a_plain_saved_model_answers_one_request_at_a_time(tmp_path: Path,
     outcome = await task.future
     assert not isinstance(outcome, ServingError)
     assert outcome["y"].tolist() == [2.5, 3.0, 4.5]
+
+
+def test_signatures_that_are_treated_alike_share_a_line(tmp_path: Path, load: Loads) -> None:
+    module = tf.Module()
+    column = tf.TensorSpec([None, 2], tf.float32, name="x")
+    functions = {f"s{number}": tf.function(lambda x: {"y": x + 1}, input_signature=[column]) for number in range(5)}
+    scalar = tf.TensorSpec([], tf.float32, name="x")
+    functions["alone"] = tf.function(lambda x: {"y": x + 1}, input_signature=[scalar])
+    tf.saved_model.save(module, tmp_path / "1", signatures=functions)
+    alone = "alone: one request at a time"
+    unchecked = "one request at a time, no manifest says that rows are independent; see --enable_batching"
+    assert load(tmp_path / "1").notes[2:] == (alone, f"the other 5 signatures: {unchecked}")
+    options = LoadingOptions(enable_batching=True, parameters=BatchingParameters(max_batch_size=2))
+    assert load(tmp_path / "1", options).notes[2:] == (alone, "the other 5 signatures: batches of up to 2 rows")
 
 
 def test_corrupt_weights_are_found_before_anything_is_loaded(tmp_path: Path, load: Loads) -> None:
