@@ -13,6 +13,11 @@ from tpuserve_server.core.types import Array, Signature, TensorSpec
 _NUMBERS = {field.name: field.number for field in meta_graph_pb2.MetaGraphDef.DESCRIPTOR.fields}
 _LENGTH_DELIMITED = 2
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
+# oneDNN's kernels of these, and TensorFlow's of the last, end the process at an input of another rank than theirs
+# (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
+_FATAL_OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool3D")
+# Searched at a time: a search holds the interpreter's lock.
+_PIECE_BYTES = 2**20
 
 
 def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
@@ -29,6 +34,20 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
 def restores_variables(meta_graph: bytes) -> bool:
     """Whether a serialized MetaGraphDef has variables, and a way to fill them from a checkpoint."""
     return bool(_only("saver_def", meta_graph)) and any(op in meta_graph for op in _VARIABLE_OPS)
+
+
+def needs_exact_ranks(meta_graph: bytes) -> bool:
+    """Whether an input of another rank than its signature's could end the process: the graph has such operations.
+
+    Looked for as NodeDef.op in the serialized MetaGraphDef, and in its functions. A constant that happens to hold the
+    same bytes makes the answer True, which is the safe side.
+    """
+    fields = [b"\x12" + bytes([len(op)]) + op.encode() for op in _FATAL_OPS]
+    return any(
+        meta_graph.find(field, start, start + _PIECE_BYTES + len(field)) >= 0
+        for start in range(0, len(meta_graph), _PIECE_BYTES)
+        for field in fields
+    )
 
 
 def read_signatures(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:

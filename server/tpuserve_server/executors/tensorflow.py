@@ -21,7 +21,7 @@ from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import ServableId, Signature, Tensors
-from tpuserve_server.executors.meta_graph import parse_signatures, restores_variables
+from tpuserve_server.executors.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
 from tpuserve_server.executors.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.session_config import (
     TensorFlowOptions,
@@ -66,12 +66,20 @@ class TensorFlowExecutor:
         except ServingError as error:
             raise _load_error(error, path) from error
         try:
-            signatures = _read(session.take_meta_graph(), path)
+            meta_graph = session.take_meta_graph()
+            signatures = _read(meta_graph, path)
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error)), path) from error
         uses_bfloat16 = bfloat16 or bool(self._options.mixed_precision)
-        return TensorFlowServable(servable_id, session, signatures, run_options(config), bfloat16=uses_bfloat16)
+        return TensorFlowServable(
+            servable_id,
+            session,
+            signatures,
+            run_options(config),
+            bfloat16=uses_bfloat16,
+            exact_ranks=needs_exact_ranks(meta_graph),
+        )
 
 
 class TensorFlowServable:
@@ -85,13 +93,18 @@ class TensorFlowServable:
         options: config_pb2.RunOptions,
         *,
         bfloat16: bool,
+        exact_ranks: bool,
     ) -> None:
-        """Own `session` until `close`; every run is made with `options`."""
+        """Own `session` until `close`; every run is made with `options`.
+
+        With `exact_ranks` inputs must have their signature's rank: some kernels end the process at another.
+        """
         self._id = servable_id
         self._session = session
         self._signatures = signatures
         self._run_options = options
         self._bfloat16 = bfloat16
+        self._exact_ranks = exact_ranks
         # Guards the callables, which several device threads may ask for.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
@@ -114,6 +127,8 @@ class TensorFlowServable:
             ServingError: with TensorFlow's code, and the first line of its message.
         """
         signature = self._signatures[signature_name]
+        if self._exact_ranks:
+            _check_ranks(signature, inputs)
         feeds = tuple([inputs[name] for name in signature.inputs])
         try:
             fetched = self._callable(signature, tuple(output_names))(feeds)
@@ -186,6 +201,12 @@ def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
     if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
         raise InvalidArgument("it has variables, but no variables/variables.index to restore them from")
     return parse_signatures(meta_graph)
+
+
+def _check_ranks(signature: Signature, inputs: Tensors) -> None:
+    for name, spec in signature.inputs.items():
+        if spec.shape is not None and inputs[name].ndim != len(spec.shape):
+            raise InvalidArgument(f"the model's operations take '{name}' with {len(spec.shape)} dimensions only")
 
 
 def _load_error(error: ServingError, path: Path) -> ServingError:
