@@ -8,6 +8,7 @@ tensorflow-serving-api, REST through curl, and the models are TensorFlow Serving
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Before TensorFlow is imported: it reads it then.
 
 import grpc
 import tensorflow as tf
@@ -35,6 +38,7 @@ from tensorflow_serving.apis import (
 )
 
 COMMAND = Path(sys.executable).with_name("tensorflow_model_server")
+METRICS_PATH = "/monitoring/prometheus/metrics"
 TIMEOUT_S = 30
 
 tf1 = tf.compat.v1
@@ -42,22 +46,29 @@ tf1 = tf.compat.v1
 
 def main() -> None:
     """The tour; exits non-zero at the first call that fails."""
+    tf.get_logger().setLevel("ERROR")  # It finds v1's builder old.
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         for version, plus in ((123, 2.0), (124, 3.0)):
             save_half_plus_two(models / "half_plus_two" / f"{version:08}", plus)
         config = models / "models.config"
         config.write_text(configuration(models, label=123))
-        with serving(f"--model_config_file={config}", log=models / "log") as (grpc_port, rest_port):
+        monitoring = models / "monitoring.config"
+        monitoring.write_text(f'prometheus_config {{ enable: true path: "{METRICS_PATH}" }}')
+        flags = (f"--model_config_file={config}", f"--monitoring_config_file={monitoring}")
+        with serving(*flags, log=models / "log") as (grpc_port, rest_port):
             with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
-                call_every_rpc(channel, models)
-            call_every_route(f"http://127.0.0.1:{rest_port}")
-            with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+                print("\n# gRPC: x = [[2], [4]], y = x / 2 + 2 in version 123 (label stable), x / 2 + 3 in 124\n")
+                call_every_rpc(channel)
+                print("\n# REST\n")
+                call_every_route(f"http://127.0.0.1:{rest_port}")
+                print("\n# Reload: stable moves to 124, newcomer comes, leaver goes\n")
                 reload(channel, models)
-            show_curl(f"http://127.0.0.1:{rest_port}/v1/models")
+            print("\n# Metrics\n")
+            show_metrics(f"http://127.0.0.1:{rest_port}{METRICS_PATH}")
 
 
-def call_every_rpc(channel: grpc.Channel, models: Path) -> None:
+def call_every_rpc(channel: grpc.Channel) -> None:
     """PredictionService, ModelService, health and reflection."""
     prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     model = model_service_pb2_grpc.ModelServiceStub(channel)
@@ -181,6 +192,13 @@ def show_curl(*arguments: str, cut: int = 400) -> None:
     )
     text = json.dumps(json.loads(answer.stdout))
     print(f"curl {quoted}\n  {text[:cut]}{'...' if len(text) > cut else ''}", flush=True)
+
+
+def show_metrics(url: str) -> None:
+    """What TensorFlow Serving's own dashboards draw first."""
+    page = subprocess.run(["curl", "-s", "-f", url], capture_output=True, text=True, check=True).stdout
+    counts = [line for line in page.splitlines() if line.startswith(":tensorflow:serving:request_count")]
+    print(f"curl {url}", *counts, sep="\n  ", flush=True)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,10 @@ class ServeCommand(click.Command):
             _write(ctx, formatter, title, [options.pop(flag.name) for flag in flags])
         unneeded = [options.pop(flag.name) for flag in UNNEEDED]
         _write(ctx, formatter, "About", [*options.values(), *super().get_params(ctx)[len(self.params) :]])
-        _write(ctx, formatter, "Taken for TensorFlow Serving's sake, without effect", unneeded)
+        refused = {flag.name for flag in UNNEEDED if flag.refused}
+        without_effect = [option for option in unneeded if option.name not in refused]
+        _write(ctx, formatter, "Taken for TensorFlow Serving's sake, without effect", without_effect)
+        _write(ctx, formatter, "TensorFlow Serving's, refused", [o for o in unneeded if o.name in refused])
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:

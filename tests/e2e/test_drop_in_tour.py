@@ -1,0 +1,28 @@
+"""examples/drop_in/tour.py, as the README tells a user of TensorFlow Serving to run it."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from tests.deploy.dockerfile import ROOT
+from tests.e2e.test_official_clients import needs_curl
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@needs_curl
+def test_the_tour_gets_an_answer_from_everything() -> None:
+    command = [sys.executable, str(ROOT / "examples/drop_in/tour.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("$ tensorflow_model_server ")
+    for first, answer in itertools.pairwise(said):
+        if first.startswith(("curl", "Predict", "Classify", "Regress", "MultiInference", "GetModel", "Handle")):
+            assert answer.startswith("  "), first
+    assert '  {"predictions": [[3.5], [4.0], [5.5]]}' in said
+    assert any('model_name="newcomer"' in line for line in said)
+    assert "  NOT_FOUND: Servable not found for request: Latest(leaver)" in said
+    assert said[-1] == "exit status 0"
