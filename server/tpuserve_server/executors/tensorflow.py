@@ -148,13 +148,11 @@ class TensorFlowServable:
 
     def close(self) -> None:
         """Close the session, and give what it took back to the system."""
-        run_in_background(self._release, "unload-tensorflow")
+        run_in_background(self._session.close, "unload-tensorflow")
         # Last: the session took its own part of each with it. Releasing them one by one before holds the interpreter's
         # lock, 2.5 ms for a graph of a thousand nodes.
         self._callables.clear()
-
-    def _release(self) -> None:
-        self._session.close()
+        # Not in the background: it locks the allocator's arenas, and whoever holds a lock must not wait for the kernel.
         trim_memory()
 
     def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
