@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,8 @@ import pytest
 from gcp_storage_emulator.server import create_server
 from gcsfs.core import GCSFileSystem
 from moto.server import ThreadedMotoServer
+
+from tests.free_ports import free_ports
 
 BUCKET = "tpuserve-bucket"
 # No look for credentials at a metadata address, ever.
@@ -32,7 +33,7 @@ class RunningStore:
 
     scheme: str
     folder: Path
-    port: int = field(default_factory=lambda: _free_port())
+    port: int = field(default_factory=lambda: free_ports(1)[0])
     server: Any = None
 
     def start(self) -> None:
@@ -89,10 +90,3 @@ def running_store(scheme: str, folder: Path) -> Iterator[RunningStore]:
         finally:
             with contextlib.suppress(Exception):
                 store.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

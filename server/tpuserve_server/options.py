@@ -24,8 +24,18 @@ from tpuserve_server.versions.warmup import WarmupOptions
 
 def cache_dir(settings: Settings) -> Path:
     """Where versions from object stores are kept."""
-    per_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return settings.storage_cache_dir or Path(per_user, "tpuserve")
+    return settings.storage_cache_dir or _user_cache_dir() / "tpuserve"
+
+
+def _user_cache_dir() -> Path:
+    if said := os.environ.get("XDG_CACHE_HOME"):
+        return Path(said)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:
+        # A container's user may have neither HOME nor an entry in /etc/passwd, and most servers need no cache.
+        # Not below /tmp, where others could put models of theirs.
+        return Path("/var/cache")
 
 
 def tensorflow_options(settings: Settings) -> TensorFlowOptions:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running_server import free_ports
+from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,7 +17,7 @@ def _serve(
     *flags: str, command: str = "tensorflow_model_server", host: str = "python"
 ) -> subprocess.CompletedProcess[str]:
     """Run until it refuses; a server that starts after all is ended by the timeout, which fails the test."""
-    grpc_port, rest_port = free_ports()
+    grpc_port, rest_port = free_ports(2)
     ports = [f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1"]
     base = [*ports, f"--host_backend={host}"]
     return subprocess.run([str(BIN / command), *base, *flags], capture_output=True, text=True, timeout=100)

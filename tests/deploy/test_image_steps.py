@@ -2,12 +2,10 @@
 its own, with this machine's Python in the place of the base image, and its entry point is started there.
 """
 
-import contextlib
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from typing import IO
 import pytest
 
 from tests.deploy.dockerfile import ROOT, Instruction, environment, instruction, read_dockerfile
+from tests.free_ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
 
@@ -119,13 +118,6 @@ module = tf.Module()
 module.serve = tf.function(lambda x: {"y": x / 2 + 2}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
 tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.serve})
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 def read_until(stream: IO[str], line: str) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.free_ports import free_ports
 from tpuserve_client import Client
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
@@ -48,7 +48,7 @@ def run_configured_server(
     host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[RunningServer]:
     """As `run_server`, with flags that say what to serve; `credentials` where the port speaks TLS."""
-    grpc_port, rest_port = free_ports()
+    grpc_port, rest_port = free_ports(2)
     command = [
         str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
         "--bind_address=127.0.0.1", "--file_system_poll_wait_seconds=0.1", *flags,
@@ -81,11 +81,3 @@ def _wait_until_healthy(address: str, credentials: grpc.ChannelCredentials) -> N
         )
         assert any(reply.status == health_pb2.HealthCheckResponse.SERVING for reply in watch)
         watch.cancel()
-
-
-def free_ports() -> tuple[int, int]:
-    """Two ports of the loopback that nobody has now."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]

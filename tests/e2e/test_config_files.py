@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from tests.e2e.conftest import HOSTS
+from tests.free_ports import free_ports
 from tests.saved_models import save_half_plus_two
 
 pytestmark = pytest.mark.timeout(120)
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.timeout(120)
 COMMAND = [sys.executable, "-c", "from tpuserve_server.__main__ import tensorflow_model_server as run; run()"]
 START_TIMEOUT_S = 90.0
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def as_text_proto(**fields: str | bool) -> str:
@@ -128,7 +121,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     monitoring = folder / "monitoring.config"
     monitoring.write_text("prometheus_config { enable: true }")
-    grpc_port, rest_port = free_port(), free_port()
+    grpc_port, rest_port = free_ports(2)
     flags = [
         f"--host_backend={request.param}", "--bind_address=127.0.0.1", f"--port={grpc_port}",
         f"--rest_api_port={rest_port}", f"--model_config_file={models}", f"--ssl_config_file={authority.ssl_config}",
@@ -208,7 +201,7 @@ def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
 def test_a_wrong_file_ends_the_start_with_one_line(host: str, flag: str, text: str, line: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.config"
     file.write_text(text)
-    ports = [f"--port={free_port()}", "--rest_api_port=0", "--bind_address=127.0.0.1"]
+    ports = [f"--port={free_ports(1)[0]}", "--rest_api_port=0", "--bind_address=127.0.0.1"]
     ended = subprocess.run(
         [*COMMAND, f"--host_backend={host}", "--model_base_path=/nowhere", *ports, f"{flag}={file}"],
         capture_output=True, text=True, timeout=60,

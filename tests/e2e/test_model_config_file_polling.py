@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.test_config_files import START_TIMEOUT_S, free_port
+from tests.e2e.test_config_files import START_TIMEOUT_S
+from tests.free_ports import free_ports
 from tests.saved_models import save_half_plus_two
 from tpuserve_client import Client, TpuserveError
 
@@ -22,7 +23,7 @@ class TalkingServer:
     """A server whose lines are read when somebody waits for one."""
 
     def __init__(self, host: str, config: Path) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         self._process = subprocess.Popen(
             [

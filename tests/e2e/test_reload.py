@@ -21,7 +21,8 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.config import model_server_config_pb2
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.running_server import EXECUTABLE, RunningServer, free_ports, run_server
+from tests.e2e.running_server import EXECUTABLE, RunningServer, run_server
+from tests.free_ports import free_ports
 from tests.saved_models import save_function, write_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -211,7 +212,7 @@ def test_a_deleted_version_falls_back_and_a_mended_one_is_tried_again(operator: 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_server_that_can_serve_nothing_ends_and_says_why(host: str, tmp_path: Path) -> None:
     publish(tmp_path / "m", 1, broken=True)
-    grpc_port, rest_port = free_ports()
+    grpc_port, rest_port = free_ports(2)
     ended = subprocess.run(
         [
             EXECUTABLE, f"--host_backend={host}", "--model_name=m", f"--model_base_path={tmp_path / 'm'}",
