@@ -160,3 +160,58 @@ def test_a_dtype_error_names_value_type_and_what_was_expected(serving: ServingCl
 
 def test_an_answer_is_json(serving: ServingClient) -> None:
     assert json.loads(_predict(serving, "echo_float32", instances=[0.1]).body) == {"predictions": [0.1]}
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ('{"signature_name": "", "instances": [[[1, 2], [3, 4]]]}', {"predictions": [2.5]}),
+        ('{"signature_name": "echo_float32", "inputs": []}', {"outputs": []}),
+        ('{"signature_name": "two", "inputs": {"a": [], "b": []}}', {"outputs": {"difference": [], "sum": []}}),
+        ('{"signature_name": "echo_string", "inputs": {"b64": "aGk="}}', {"outputs": "hi"}),
+        ('{"signature_name": "echo_string", "inputs": [{"b64": "aGk="}]}', {"outputs": ["hi"]}),
+        ('{"signature_name": "echo_string", "inputs": {"x": [{"b64": "aGk="}]}}', {"outputs": ["hi"]}),
+        (
+            '{"signature_name": "echo_float32", "\\u0069nstances": [1E5, -0, 0e1]}',
+            {"predictions": [100000.0, 0.0, 0.0]},
+        ),
+        ('{"signature_name": "echo_uint64", "instances": [18446744073709551615]}', {"predictions": [2**64 - 1]}),
+    ],
+)
+def test_unusual_requests(serving: ServingClient, body: str, answer: object) -> None:
+    reply = _raw(serving, body)
+    assert (reply.status, reply.json) == (200, answer)
+
+
+NUMBERS_THAT_ARE_NONE = [
+    "01",
+    "+1",
+    ".5",
+    "1.",
+    "0x10",
+    "1e",
+    "-",
+    "1_0",
+    "1f",
+    "nan",
+    "--1",
+    "1 2",
+    "'1'",
+    "1,",
+    "\x00",
+    "\ufeff1",
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS_THAT_ARE_NONE)
+@pytest.mark.parametrize("padding", ["", " " * 4096])
+def test_what_is_no_json_is_told(serving: ServingClient, number: str, padding: str) -> None:
+    body = f'{{"signature_name": "echo_float32", "instances": [{number}]}}{padding}'
+    reply = _raw(serving, body)
+    assert reply.status == 400
+    assert reply.error.startswith("JSON Parse error: Invalid value.")
+
+
+def test_a_key_twice_in_two_spellings_is_refused(serving: ServingClient) -> None:
+    reply = _raw(serving, '{"signature_name": "echo_float32", "instances": [1], "\\u0069nstances": [2]}')
+    assert reply.status == 400

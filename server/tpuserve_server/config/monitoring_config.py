@@ -8,6 +8,8 @@ from tpuserve_server.config.text_format import ConfigError, read
 
 # util/prometheus_exporter.cc
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
+# Pages of the REST application (frontends/rest.py).
+_TAKEN = frozenset(("/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
 _PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")
 
 
@@ -24,4 +26,6 @@ def read_metrics_path(path: Path) -> str | None:
         raise ConfigError(f"MonitoringConfig '{path}': expected a path such as {DEFAULT_PATH}, got '{config.path}'")
     if config.path.lower().startswith("/v1/"):
         raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/, got '{config.path}'")
+    if config.path.lower() in _TAKEN:
+        raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' has another page already")
     return config.path or DEFAULT_PATH
