@@ -202,6 +202,7 @@ class _RestServer(uvicorn.Server):
                 self._calls,
                 http=Http1Protocol,
                 ws="none",
+                interface="asgi3",
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN
 from tpuserve_server.hosts.unread_body import BodyReceive, CountedReceive, discard, has_body, is_small
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _CLOSE = (b"connection", b"close")
@@ -26,43 +28,49 @@ class RestCalls:
         # Whether every answer asks its client to close the connection.
         self.farewell = False
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    def __call__(  # a coroutine either way, and one frame less on the hot one
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "Coroutine[Any, Any, None]":
         """ASGI, for `http` scopes."""
-        await self.answer(scope, CountedReceive(receive), send)
+        return self.answer(scope, CountedReceive(receive), send)
 
     async def answer(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
         """As ASGI's call, with a `receive` that says how far it has been read."""
         begun = False
+        has_content = scope["method"] != "HEAD"
 
-        async def send_farewell(message: "Message") -> None:
+        async def send_on(message: "Message") -> None:
             nonlocal begun
             begun = True
-            if message["type"] == "http.response.start":
-                if self.farewell or not (receive.ended or not has_body(scope) or is_small(scope)):
-                    message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
-            elif scope["method"] == "HEAD":
-                # Not every server holds it back, and the client would read it as its next answer.
-                message = {**message, "body": b""}
-            if message["type"] == "http.response.start" or receive.ended or message.get("more_body", False):
+            if receive.ended and has_content and not self.farewell:
                 await send(message)
+            elif message["type"] == "http.response.start":
+                await send(self._with_farewell(message, scope, receive))
             else:
-                await _send_last(message, scope, receive, send)
+                # Not every server holds back what answers a HEAD, and the client would read it as its next answer.
+                await _send_body(message if has_content else {**message, "body": b""}, scope, receive, send)
 
         self._in_flight.begin()
         try:
-            await self._app(scope, receive, send_farewell)
+            await self._app(scope, receive, send_on)
         except asyncio.CancelledError:
             # Half a response cannot be taken back: the server must see it break off.
             if begun or not self._in_flight.is_cut:
                 raise
-            await _refuse(send_farewell)
+            await _refuse(send_on)
         finally:
             self._in_flight.end()
 
+    def _with_farewell(self, start: "Message", scope: "Scope", receive: BodyReceive) -> "Message":
+        """`start`, asking the client to close if it is time to, or if the body may not be read to its end."""
+        if self.farewell or not (receive.ended or not has_body(scope) or is_small(scope)):
+            return {**start, "headers": [*start.get("headers", ()), _CLOSE]}
+        return start
 
-async def _send_last(message: "Message", scope: "Scope", receive: BodyReceive, send: "Send") -> None:
-    """The end of an answer to a body that nobody has read: the client gets all of it before the server may close."""
-    if has_body(scope):
+
+async def _send_body(message: "Message", scope: "Scope", receive: BodyReceive, send: "Send") -> None:
+    """An answer to a body that nobody has read ends after that: the client gets it before the server may close."""
+    if not receive.ended and not message.get("more_body", False) and has_body(scope):
         await send({**message, "more_body": True})
         await discard(receive)
         message = {**message, "body": b""}
