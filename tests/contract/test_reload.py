@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from grpc import RpcError, StatusCode
 from tensorflow_serving.apis import model_management_pb2
 
-from tests.contract.conftest import FIRST, SECOND, Models
+from tests.contract.conftest import FIRST, HOSTS, SECOND, Models
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
@@ -16,7 +16,7 @@ from tests.e2e.running_server import run_configured_server
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(scope="module", params=["envoy", "python"])
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def reloading(
     request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingClient]:
@@ -132,6 +132,10 @@ def test_version_policies(reloading: ServingClient, models: Models, policy: str,
     _reload(reloading, _model("half", models.half))
     _wait_until_gone(reloading, "chosen")
     _reload(reloading, _model("chosen", models.half, policy))
+    # It has waited for one version of the model, as upstream; the others come after it.
+    for version in versions:
+        while _code(reloading, "chosen", version) is StatusCode.NOT_FOUND:
+            pass
     answers = {version: _ask(reloading, "chosen", version) for version in versions}
     assert answers == {version: {FIRST: 3.0, SECOND: 4.0}[version] for version in versions}
     for other in {FIRST, SECOND}.difference(versions):

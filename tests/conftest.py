@@ -1,0 +1,20 @@
+"""Tests with one xdist_group share a process, and so the servers that they start."""
+
+import pytest
+from _pytest.nodeid import NodeId
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name the groups in the ids that xdist distributes by.
+
+    pytest-xdist 3.8 writes them where pytest 9.2 no longer looks (`_nodeid`): its groups would come apart without a
+    word, and each process would start every shared server. Nothing to do where an xdist does it itself.
+    """
+    if not config.getoption("loadgroup", False):
+        return
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        suffix = f"@{'_'.join(groups)}"
+        if groups and not item.nodeid.endswith(suffix):
+            item._id = NodeId.parse(item.nodeid + suffix)
