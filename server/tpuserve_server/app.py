@@ -133,7 +133,7 @@ def build(settings: Settings, host_note: str) -> Server:
         storage,
         clock,
         allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
-        checks=(logs.check,),
+        checks=(storage.check, logs.check),
     )
     models.observe(logs.configure)
     service = InferenceService(registry, clock)

@@ -82,6 +82,13 @@ def test_a_model_config_with_a_relative_path(tmp_path: Path, host: str) -> None:
     assert "Expected model b to have an absolute path or URI; got base_path()=x/y" in done.stderr
 
 
+def test_a_store_that_nobody_knows(host: str) -> None:
+    done = _serve("--model_base_path=nosuch://bucket/m", host=host)
+    assert done.returncode != 0
+    assert "There is no storage for base paths of nosuch://" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flag", "text"),
     [

@@ -1,8 +1,9 @@
 """StorageByScheme: local folders and URIs behind one Storage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.storage.remote import RemoteStorage
 
@@ -21,6 +22,17 @@ class StorageByScheme:
         """Folders go to `local`, URIs to `remote`."""
         self._local = local
         self._remote = remote
+
+    def check(self, configs: Sequence[ModelConfig]) -> None:
+        """Refuse base paths that nothing here could ever read, before anybody waits for them.
+
+        Raises:
+            FailedPrecondition: one needs an extra that is not installed.
+            InvalidArgument: one has a scheme that nobody knows.
+        """
+        for config in configs:
+            if is_uri(config.base_path):
+                self._remote.check_scheme(config.base_path)
 
     def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
         """As Storage has it."""

@@ -96,6 +96,15 @@ class RemoteStorage:
         """End what is being copied; it fails, and leaves nothing behind."""
         self._stop.set()
 
+    def check_scheme(self, base_path: str) -> None:
+        """Whether this server knows the store that a base path lies in; asks the store nothing.
+
+        Raises:
+            FailedPrecondition: an extra is not installed.
+            InvalidArgument: there is no such scheme.
+        """
+        self._store(base_path)
+
     def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
         """As Storage has it. One call to the store for a thousand objects; None where there are none at all: a store
         knows no empty folder, and a base path that is wrong, or was emptied by mistake, takes no model away.

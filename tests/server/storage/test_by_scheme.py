@@ -3,7 +3,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.storage.by_scheme import StorageByScheme, is_uri
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
@@ -45,3 +47,9 @@ def test_uris_are_copied(storage: StorageByScheme, tmp_path: Path) -> None:
     assert (path / "saved_model.pb").read_bytes() == b"x"
     storage.release(path)
     files.store.clear()
+
+
+def test_a_base_path_that_nothing_can_read_is_refused_before_anybody_waits_for_it(storage: StorageByScheme) -> None:
+    storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "memory://by-scheme")])
+    with pytest.raises(InvalidArgument, match="no storage for base paths of nosuch://"):
+        storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "nosuch://b/n")])
