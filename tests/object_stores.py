@@ -85,7 +85,8 @@ def running_store(scheme: str, folder: Path) -> Iterator[RunningStore]:
             environment.setenv(name, value)
         store.start()
         try:
-            store.files.mkdir(BUCKET)
+            # What moto serves is the process's: a second one finds the bucket that a first has made.
+            store.files.makedirs(BUCKET, exist_ok=True)
             yield store
         finally:
             with contextlib.suppress(Exception):
