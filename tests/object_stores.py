@@ -86,7 +86,8 @@ def running_store(scheme: str, folder: Path) -> Iterator[RunningStore]:
         store.start()
         try:
             # What moto serves is the process's: a second one finds the bucket that a first has made.
-            store.files.makedirs(BUCKET, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                store.files.mkdir(BUCKET)
             yield store
         finally:
             with contextlib.suppress(Exception):
