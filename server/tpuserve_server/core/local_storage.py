@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.storage import VersionLocation, index_versions
 
 
@@ -33,11 +34,34 @@ class LocalStorage:
         return self._is_whole(Path(location.uri))
 
     def fetch(self, location: VersionLocation) -> Path:
-        """The folder itself."""
-        return Path(location.uri)
+        """The folder itself.
+
+        Raises:
+            FailedPrecondition: it holds a link that leads out of the model.
+        """
+        path = Path(location.uri)
+        refuse_links_out(path)
+        return path
 
     def release(self, path: Path) -> None:
         """Nothing was taken."""
+
+
+def refuse_links_out(version: Path) -> None:
+    """Refuse a version with a link to what lies neither in it nor beside it.
+
+    What is in a version is its author's; what the server may read is not for the author to say. Links within the base
+    path are how Kubernetes mounts files, and a version folder that is a link itself is the operator's.
+
+    Raises:
+        FailedPrecondition: naming the first such link, and not where it leads.
+    """
+    allowed = (version.parent.resolve(), version.resolve())
+    for file in sorted(version.rglob("*")):
+        if file.is_symlink() and not any(file.resolve().is_relative_to(folder) for folder in allowed):
+            raise FailedPrecondition(
+                f"{file.relative_to(version)} is a link that leads out of the model's base path; put the file there"
+            )
 
 
 def fingerprint_tree(path: Path) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.storage import VersionLocation, index_versions
 
@@ -54,3 +55,30 @@ def test_the_fingerprint_sees_every_change(tmp_path: Path) -> None:
     (tmp_path / "variables" / "a").rename(tmp_path / "variables" / "b")
     seen.add(STORAGE.fingerprint(location))
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "../../secret", "/"])
+def test_a_version_with_a_link_out_of_the_model_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "secret").write_text("s")
+    version = tmp_path / "m" / "1"
+    (version / "variables").mkdir(parents=True)
+    (version / "variables" / "linked").symlink_to(target if target.startswith("/") else f"../{target}")
+    with pytest.raises(FailedPrecondition, match=r"variables/linked is a link that leads out") as caught:
+        STORAGE.fetch(VersionLocation(str(version)))
+    assert "secret" not in caught.value.message
+
+
+def test_links_within_the_base_path_and_a_linked_version_folder_are_followed(tmp_path: Path) -> None:
+    data = tmp_path / "m" / "..data"
+    data.mkdir(parents=True)
+    (data / "saved_model.pb").write_bytes(b"x")
+    (tmp_path / "m" / "1").mkdir()
+    (tmp_path / "m" / "1" / "saved_model.pb").symlink_to("../..data/saved_model.pb")
+    elsewhere = tmp_path / "releases" / "2"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "saved_model.pb").write_bytes(b"x")
+    (elsewhere / "again").symlink_to("saved_model.pb")
+    (tmp_path / "m" / "2").symlink_to(elsewhere)
+    for version in ("1", "2"):
+        path = tmp_path / "m" / version
+        assert STORAGE.fetch(VersionLocation(str(path))) == path
