@@ -224,20 +224,3 @@ def test_a_method_that_is_not_served(serving: ServingClient) -> None:
         )
         with refused(StatusCode.UNIMPLEMENTED, "SessionRun"):
             call(b"", timeout=30)
-
-
-def test_a_deadline_that_has_passed(serving: ServingClient) -> None:
-    with refused(StatusCode.DEADLINE_EXCEEDED, ""):
-        serving.prediction.Predict(predict_request(x=[[1.0]]), timeout=1e-6)
-
-
-@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_compressed_requests(serving: ServingClient, algorithm: grpc.Compression) -> None:
-    request = predict_request(x=[[1.0]] * 10_000)
-    reply = serving.prediction.Predict(request, timeout=30, compression=algorithm)
-    assert tf.make_ndarray(reply.outputs["y"]).tolist() == [[3.5]] * 10_000
-
-
-def test_metadata_of_any_kind_is_taken(serving: ServingClient) -> None:
-    metadata = (("trace-bin", bytes(range(256))), ("user-agent-extra", "x"), ("user-agent-extra", "y"))
-    assert serving.prediction.Predict(predict_request(x=[[1.0]]), timeout=30, metadata=metadata).outputs
