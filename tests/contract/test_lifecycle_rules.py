@@ -97,17 +97,19 @@ def test_versions_follow_their_directories(
     shutil.rmtree(base_path / "3")
     _wait_for(lambda: _plus(client) == 2.0)
 
-    # What is no int64 is no version.
+    # What is no int64 is no version, and one below zero is not the latest.
     _put(made(1.0), base_path / "latest")
     _put(made(1.0), base_path / "99999999999999999999")
     _put(made(1.0), base_path / "-5")
 
-    # A base path that goes away changes nothing ...
+    # A base path that goes away changes nothing, as the server has seen ...
     base_path.rename(tmp_path / "away")
+    _wait_for(lambda: f"its base path {base_path} does not exist" in (tmp_path / "log").read_text())
     assert _plus(client) == 2.0
     (tmp_path / "away").rename(base_path)
     _put(made(4.0), base_path / "4")
     _wait_for(lambda: _plus(client) == 4.0)
+    assert _states(client).keys() <= {1, 2, 3, 4}
 
     # ... and one without a version takes the model away.
     for child in base_path.iterdir():

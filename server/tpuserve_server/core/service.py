@@ -35,16 +35,15 @@ from tpuserve_server.core.validation import (
 _EARLY_TIMER_S = 0.002
 
 
-class HeldModel:
-    """One signature of one version, held for a request: what was decoded by it is run by it. A context manager."""
+class _Held:
+    """A version that stays loaded for a request. A context manager, which lets it go."""
 
-    __slots__ = ("_clock", "_handle", "signature")
+    __slots__ = ("_clock", "_handle")
 
-    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock) -> None:
+    def __init__(self, handle: ServableHandle, clock: Clock) -> None:
         """Own `handle` until the context ends."""
         self._handle = handle
         self._clock = clock
-        self.signature = signature
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +57,17 @@ class HeldModel:
     def servable_id(self) -> ServableId:
         """The version that is held."""
         return self._handle.servable_id
+
+
+class HeldModel(_Held):
+    """One signature of one version, held for a request: what was decoded by it is run by it."""
+
+    __slots__ = ("signature",)
+
+    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock) -> None:
+        """Own `handle` until the context ends."""
+        super().__init__(handle, clock)
+        self.signature = signature
 
     async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
         """As `InferenceService.predict`."""
@@ -121,28 +131,10 @@ class HeldModel:
         return outcome
 
 
-class HeldVersion:
-    """One version, held for a request that finds and runs its signatures itself. A context manager."""
+class HeldVersion(_Held):
+    """One version, held for a request that finds and runs its signatures itself."""
 
-    __slots__ = ("_clock", "_handle")
-
-    def __init__(self, handle: ServableHandle, clock: Clock) -> None:
-        """Own `handle` until the context ends."""
-        self._handle = handle
-        self._clock = clock
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handle.release()
-
-    @property
-    def servable_id(self) -> ServableId:
-        """The version that is held."""
-        return self._handle.servable_id
+    __slots__ = ()
 
     @property
     def signatures(self) -> Mapping[str, Signature]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted
+from tpuserve_server.versions.file_hash import sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -218,12 +218,6 @@ def _is_undamaged(entry: _Entry, name: str) -> bool:
         return all(sha256_of(entry.copy_path(name) / file) == digest for file, digest in entry.sha256.items())
     except OSError:
         return False
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's contents, in hexadecimal. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

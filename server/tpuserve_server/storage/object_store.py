@@ -88,7 +88,15 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
         raise FailedPrecondition(needs) from error
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
     try:
-        return _gcs(options) if extra == "gcs" else fsspec.filesystem(scheme, **options)
+        match extra:
+            case "gcs":
+                return _gcs(options)
+            case "s3":
+                from s3fs import S3FileSystem
+
+                return S3FileSystem(**options)
+            case _:
+                return fsspec.filesystem(scheme, **options)
     except ImportError as error:
         raise FailedPrecondition(needs if extra else f"Base paths of {scheme}:// need: {error}") from error
     except ValueError as error:

@@ -1,17 +1,16 @@
 """The exporter's manifest as the server reads it (docs/manifest.md). The exporter has its own; the file is shared."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.versions.file_hash import sha256_of
 
 MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
 FORMAT_VERSION = 1
-_PIECE_BYTES = 8 * 2**20
 
 
 class _Part(BaseModel):
@@ -91,20 +90,11 @@ class Manifest(_Part):
         for name, entry in sorted(self.files.items()):
             _verify_size(version_path, name, entry)
             try:
-                with (version_path / name).open("rb") as file:
-                    digest = _digest(file)
+                digest = sha256_of(version_path / name)
             except OSError as error:
                 raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
             if digest != entry.sha256:
                 raise FailedPrecondition(f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}")
-
-
-def _digest(file: BinaryIO) -> str:
-    # In large pieces: between two of them this thread, which may be a nice one, asks for the interpreter's lock.
-    piece, digest = memoryview(bytearray(_PIECE_BYTES)), hashlib.sha256()
-    while count := file.readinto(piece):  # type: ignore[attr-defined]  # BinaryIO lacks it, every file has it
-        digest.update(piece[:count])
-    return digest.hexdigest()
 
 
 def is_whole(version_path: Path) -> bool | None:

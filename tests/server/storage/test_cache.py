@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, Unavailable
-from tpuserve_server.storage.cache import Fill, VersionCache, sha256_of
+from tpuserve_server.storage.cache import Fill, VersionCache
+from tpuserve_server.versions.file_hash import sha256_of
 
 
 def writing(content: bytes = b"12345678") -> Fill:
@@ -125,7 +126,8 @@ def test_two_threads_that_want_one_copy_make_it_once(cache: VersionCache) -> Non
 HOLDER = """
 import sys
 from pathlib import Path
-from tpuserve_server.storage.cache import VersionCache, sha256_of
+from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.versions.file_hash import sha256_of
 
 def fill(target):
     (target / "f").write_bytes(b"12345678")
