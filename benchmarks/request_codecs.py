@@ -21,6 +21,7 @@ from tpuserve_server.core.types import (
     Array,
     ModelSpec,
     PredictResult,
+    Priority,
     ServableId,
     Signature,
     Tensors,
@@ -68,7 +69,13 @@ class ConstantModel(HeldModel):
         """The version that the result is of."""
         return RESULT.servable
 
-    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
+    async def predict(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> PredictResult:
         """The same result for everybody."""
         return RESULT
 

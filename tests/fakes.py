@@ -15,6 +15,7 @@ from tpuserve_server.core.types import (
     ModelSpec,
     PredictRequest,
     PredictResult,
+    Priority,
     ServableId,
     Signature,
     State,
@@ -115,8 +116,14 @@ class FakeHeldModel(HeldModel):
     def servable_id(self) -> ServableId:
         return ServableId("m", 7)
 
-    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
-        return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline))
+    async def predict(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> PredictResult:
+        return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline, priority))
 
 
 class FakeHeldVersion(HeldVersion):
@@ -139,10 +146,15 @@ class FakeHeldVersion(HeldVersion):
         return self._service.signatures
 
     async def predict(
-        self, signature: Signature, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()
+        self,
+        signature: Signature,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         spec = ModelSpec("m", signature_name=signature.name)
-        return await self._service.predict(PredictRequest(spec, inputs, output_filter, deadline))
+        return await self._service.predict(PredictRequest(spec, inputs, output_filter, deadline, priority))
 
 
 class FakeService(InferenceService):

@@ -11,7 +11,7 @@ import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
-from tpuserve_server.core.types import Tensors
+from tpuserve_server.core.types import Priority, Tensors
 
 if TYPE_CHECKING:
     from tpuserve_server.core.batching_queue import Batch
@@ -78,6 +78,7 @@ class Task:
     future: asyncio.Future[Outcome]
     shareable: bool
     enqueued_s: float = field(default=0.0)
+    priority: Priority = field(default=Priority.HIGH)
     # The rest is the queue's. The batch that the task waits in; None once it has left the queue.
     batch: "Batch | None" = field(default=None)
     # Set on a request that was split and on its parts, which share its future.
@@ -92,7 +93,8 @@ class Task:
         for index, size in enumerate(sizes):
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
-            part.enqueued_s, part.whole, part.index = self.enqueued_s, self.whole, index
+            part.enqueued_s, part.priority = self.enqueued_s, self.priority
+            part.whole, part.index = self.whole, index
             parts.append(part)
             start += size
         return parts

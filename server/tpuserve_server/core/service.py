@@ -16,6 +16,7 @@ from tpuserve_server.core.types import (
     ModelSpec,
     PredictRequest,
     PredictResult,
+    Priority,
     ServableId,
     Signature,
     Tensors,
@@ -69,10 +70,16 @@ class HeldModel(_Held):
         super().__init__(handle, clock)
         self.signature = signature
 
-    async def predict(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()) -> PredictResult:
+    async def predict(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> PredictResult:
         """As `InferenceService.predict`."""
         handle = self._handle
-        task = self._make_task(inputs, deadline, output_filter)
+        task = self._make_task(inputs, deadline, output_filter, priority)
         try:
             outputs = await self._run(task)
         except InvalidArgument as error:
@@ -83,7 +90,9 @@ class HeldModel(_Held):
             raise InvalidArgument(f"{described} ({error.message})") from None
         return PredictResult(handle.servable_id, self.signature.name, outputs)
 
-    def _make_task(self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...]) -> Task:
+    def _make_task(
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
+    ) -> Task:
         signature, handle = self.signature, self._handle
         matches = check_inputs(handle.servable_id, signature, inputs)
         outputs = choose_outputs(signature, output_filter)
@@ -104,6 +113,7 @@ class HeldModel(_Held):
             deadline=deadline,
             future=asyncio.get_running_loop().create_future(),
             shareable=rows > 0,
+            priority=priority,
         )
 
     async def _run(self, task: Task) -> Tensors:
@@ -142,10 +152,15 @@ class HeldVersion(_Held):
         return self._handle.loaded.servable.signatures
 
     async def predict(
-        self, signature: Signature, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...] = ()
+        self,
+        signature: Signature,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """As `InferenceService.predict`, with one of this version's signatures. May be awaited several at a time."""
-        return await HeldModel(self._handle, signature, self._clock).predict(inputs, deadline, output_filter)
+        return await HeldModel(self._handle, signature, self._clock).predict(inputs, deadline, output_filter, priority)
 
 
 class InferenceService:
@@ -168,7 +183,7 @@ class InferenceService:
             ServingError: with TensorFlow Serving's code and wording for what is wrong.
         """
         with self.hold(request.spec) as model:
-            return await model.predict(request.inputs, request.deadline, request.output_filter)
+            return await model.predict(request.inputs, request.deadline, request.output_filter, request.priority)
 
     def hold(self, spec: ModelSpec) -> HeldModel:
         """The model and signature a spec resolves to, for front-ends that need the signature to decode (REST's rows).

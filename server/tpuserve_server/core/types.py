@@ -96,6 +96,13 @@ class Signature:
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
 
 
+class Priority(enum.IntEnum):
+    """Which requests go first: whatever waits of HIGH goes before LOW, which fills the padding of its batches."""
+
+    HIGH = 0
+    LOW = 1
+
+
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
     """Named input arrays for one signature. An empty `output_filter` means every output."""
@@ -104,6 +111,7 @@ class PredictRequest:
     inputs: Tensors
     output_filter: tuple[str, ...] = ()
     deadline: Deadline = field(default_factory=Deadline.never)
+    priority: Priority = Priority.HIGH
 
 
 @dataclass(frozen=True, slots=True)
