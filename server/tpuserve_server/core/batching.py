@@ -9,6 +9,7 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_queue import BatchQueue
 from tpuserve_server.core.batching_run import BatchRunner
 from tpuserve_server.core.batching_task import Outcome, Task
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.errors import ResourceExhausted, Unavailable
 from tpuserve_server.core.metrics import Metrics
@@ -39,10 +40,12 @@ class Batcher:
         num_batch_threads: int = 1,
         clock: WaitingClock,
         metrics: Metrics,
+        costs: CostModel | None = None,
     ) -> None:
         """Start `num_batch_threads` device threads, each of which runs a batch at a time.
 
-        A signature not in `options` is never batched: its requests run one by one.
+        A signature not in `options` is never batched: its requests run one by one. What runs cost is learned into
+        `costs`, which may know something already.
 
         Raises:
             ResourceExhausted: the system gives no more threads; none is left behind.
@@ -51,6 +54,7 @@ class Batcher:
         self._options = options
         self._clock = clock
         self._metrics = metrics
+        self._costs = CostModel() if costs is None else costs
         self._changed = threading.Condition()
         self._queue = BatchQueue(servable.signatures, options, max_enqueued_batches)
         self._stopping = False
@@ -69,6 +73,7 @@ class Batcher:
                         BatchBuffers(MAX_BUFFER_BYTES // num_batch_threads),
                         clock,
                         metrics,
+                        self._costs,
                     )
                 ],
                 name=f"{name}-{index}" if index else name,

@@ -8,6 +8,7 @@ import numpy as np
 from tpuserve_server.core.batching_buffers import BatchBuffers
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_task import Outcome, Task, complete
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import (
     Cancelled,
@@ -41,6 +42,7 @@ class BatchRunner:
         buffers: BatchBuffers,
         clock: Clock,
         metrics: Metrics,
+        costs: CostModel,
     ) -> None:
         """Join batches in `buffers`, which no other runner uses."""
         self._id = servable_id
@@ -49,6 +51,7 @@ class BatchRunner:
         self._buffers = buffers
         self._clock = clock
         self._metrics = metrics
+        self._costs = costs
 
     def run(self, tasks: list[Task]) -> None:
         """Answer every task: from one run, or, where one request's data upset the model, from runs of halves.
@@ -107,6 +110,9 @@ class BatchRunner:
         pads = options is not None and options.pad_variable_length_inputs
         inputs, reusable = self._join(tasks, rows, bucket, pads=pads)
         outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
+        run_s = self._clock.monotonic_s() - started_s
+        if first.shareable or options is None:
+            self._costs.learn(first.signature_name, bucket, run_s)
         self._metrics.batch_finished(
             servable=self._id,
             signature=first.signature_name,
@@ -114,7 +120,7 @@ class BatchRunner:
             task_rows=[task.rows for task in tasks],
             bucket=bucket,
             queue_waits_s=[started_s - task.enqueued_s for task in tasks],
-            run_s=self._clock.monotonic_s() - started_s,
+            run_s=run_s,
         )
         if reusable:
             outputs = _detached(outputs, inputs)

@@ -10,6 +10,7 @@ from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching import Batcher
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_parameters import NOTHING_SAID, BatchingParameters
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
@@ -101,6 +102,7 @@ class VersionLoader:
         threads = options.parameters.num_batch_threads or 1
         try:
             batching = choose_batching(servable, manifest, options)
+            costs = CostModel()
             runs = self._warm_up(servable_id, servable, path, batching)
             batcher = Batcher(
                 servable_id,
@@ -110,6 +112,7 @@ class VersionLoader:
                 num_batch_threads=threads,
                 clock=self._clock,
                 metrics=self._metrics,
+                costs=costs,
             )
         except BaseException:
             servable.close()

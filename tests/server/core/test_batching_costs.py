@@ -1,0 +1,81 @@
+"""What the batcher learns of its runs, on a device whose runs take what the test says."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
+from tpuserve_server.core.batching import Batcher, Task
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument, ServingError
+from tpuserve_server.core.types import ServableId, Tensors
+
+BATCHED = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
+
+
+class TimedBench:
+    """A batcher whose every run takes 10 ms and 1 ms a row."""
+
+    def __init__(self, options: Mapping[str, BatchingOptions]) -> None:
+        self.costs = CostModel()
+        self.servable = FakeServable(on_inputs=self._take_time)
+        self.clock = FakeClock()
+        self.batcher = Batcher(
+            ServableId("m", 1),
+            self.servable,
+            options,
+            max_enqueued_batches=4,
+            clock=self.clock,
+            metrics=RecordingMetrics(),
+            costs=self.costs,
+        )
+
+    def _take_time(self, inputs: Tensors) -> None:
+        self.clock.now_s += 0.010 + 0.001 * len(inputs["x"])
+
+    async def run(self, rows: int, *, value: float = 1, shareable: bool = True) -> Tensors | ServingError:
+        inputs = {"x": np.full((rows, 2), value, np.float32)}
+        future = asyncio.get_running_loop().create_future()
+        task = Task(DOUBLE.name, ("y",), inputs, rows if shareable else 1, Deadline.never(), future, shareable)
+        self.batcher.submit(task)
+        outcome: Tensors | ServingError = await future
+        return outcome
+
+    def learned(self) -> dict[int, float]:
+        return {cost.rows: round(cost.mean_s, 6) for curve in self.costs.snapshot() for cost in curve.costs}
+
+
+@pytest.fixture
+def bench() -> Iterator[TimedBench]:
+    bench = TimedBench(BATCHED)
+    yield bench
+    bench.batcher.stop()
+
+
+async def test_each_run_is_learned_at_its_padded_size(bench: TimedBench) -> None:
+    for rows in (1, 3, 3, 8):
+        await bench.run(rows)
+    assert bench.learned() == {1: 0.011, 4: 0.014, 8: 0.018}
+
+
+async def test_runs_that_fail_teach_nothing(bench: TimedBench) -> None:
+    assert isinstance(await bench.run(2, value=-1), InvalidArgument)
+    assert bench.learned() == {}
+
+
+async def test_unusual_shapes_teach_nothing_of_a_bucket(bench: TimedBench) -> None:
+    await bench.run(3, shareable=False)
+    assert bench.learned() == {}
+
+
+async def test_a_signature_that_is_not_batched_is_learned_by_request() -> None:
+    bench = TimedBench({})
+    try:
+        await bench.run(3, shareable=False)
+        assert bench.learned() == {1: 0.013}
+    finally:
+        bench.batcher.stop()
