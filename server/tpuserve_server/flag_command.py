@@ -1,5 +1,6 @@
 """The click command made of the flags: TensorFlow Serving's forms of a flag, sections in `--help`, notices."""
 
+import enum
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
@@ -90,6 +91,9 @@ def _kind(annotation: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a type expres
     types = {part for part in get_args(annotation) if part is not type(None)} or {annotation}
     if get_origin(annotation) is Literal:
         return {"type": click.Choice(get_args(annotation))}
+    [one, *others] = types
+    if not others and isinstance(one, type) and issubclass(one, enum.StrEnum):
+        return {"type": click.Choice([member.value for member in one])}
     if types == {bool}:
         return _SWITCH
     if annotation == tuple[int, ...]:

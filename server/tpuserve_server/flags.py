@@ -71,6 +71,29 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             shown_default="the manifest's",
         ),
         Flag("max_enqueued_batches", "Batches that may wait; more are refused.", shown_default="512"),
+        Flag(
+            "low_priority_max_enqueued_batches",
+            "As max_enqueued_batches, for requests of low priority.",
+            shown_default="max_enqueued_batches",
+        ),
+        Flag("num_batch_threads", "Batches of a version that run at the same time.", shown_default="1"),
+        Flag(
+            "batching_mode",
+            "When a batch leaves: as soon as the device is free, after a timeout, or as an objective allows.",
+            shown_default="what the next two say, else greedy",
+        ),
+        Flag("batch_timeout_micros", "Mode timeout: how long a batch that is not full waits.", shown_default="0"),
+        Flag("latency_objective_ms", "Mode objective: milliseconds within which requests are answered, or refused."),
+        Flag("latency_percentile", "Mode objective: percentage of requests it must hold for.", shown_default="99"),
+        Flag(
+            "batch_padding_policy",
+            "Batches are padded up, cut down to a size they fill, or whichever costs less per row.",
+            shown_default="min_cost",
+        ),
+        Flag("sequence_buckets", "Lengths that inputs of variable length are padded to."),
+        Flag(
+            "scheduling_weight", "A model's share of a device that others use, relative to theirs.", shown_default="1"
+        ),
     ),
     "Runtime": (
         Flag("tensorflow_session_parallelism", "Threads of a session: the two below in one; 0: theirs."),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.logs import LogFormat
@@ -91,6 +92,15 @@ class Settings(BaseModel):
     max_batch_size: int | None = Field(default=None, ge=1)
     allowed_batch_sizes: tuple[int, ...] = ()
     max_enqueued_batches: int | None = Field(default=None, ge=1)
+    low_priority_max_enqueued_batches: int | None = None
+    num_batch_threads: int | None = None
+    batching_mode: BatchingMode | None = None
+    batch_timeout_micros: int | None = None
+    latency_objective_ms: float | None = None
+    latency_percentile: float | None = None
+    batch_padding_policy: PaddingPolicy | None = None
+    sequence_buckets: tuple[int, ...] = ()
+    scheduling_weight: float | None = None
 
     # Runtime
     tensorflow_session_parallelism: int = Field(default=0, ge=0)
@@ -125,6 +135,15 @@ class Settings(BaseModel):
             max_batch_size=self.max_batch_size,
             allowed_batch_sizes=self.allowed_batch_sizes,
             max_enqueued_batches=self.max_enqueued_batches,
+            low_priority_max_enqueued_batches=self.low_priority_max_enqueued_batches,
+            num_batch_threads=self.num_batch_threads,
+            batching_mode=self.batching_mode,
+            batch_timeout_micros=self.batch_timeout_micros,
+            latency_objective_ms=self.latency_objective_ms,
+            latency_percentile=self.latency_percentile,
+            batch_padding_policy=self.batch_padding_policy,
+            sequence_buckets=self.sequence_buckets,
+            scheduling_weight=self.scheduling_weight,
         )
 
     @model_validator(mode="after")

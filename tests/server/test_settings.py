@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.settings import Settings
 
 
@@ -16,7 +18,13 @@ def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:
 
 
 def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
-    settings = Settings(model_base_path="/m", allowed_batch_sizes=(1, 8), grpc_socket_path=Path("/run/s"))
+    settings = Settings(
+        model_base_path="/m",
+        allowed_batch_sizes=(1, 8),
+        grpc_socket_path=Path("/run/s"),
+        batching_mode=BatchingMode.GREEDY,
+        batch_padding_policy=PaddingPolicy.PAD_UP,
+    )
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
 
@@ -41,12 +49,40 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"allowed_batch_sizes": (4, 2)}, "ascending"),
         ({"allowed_batch_sizes": (0, 2)}, "positive"),
         ({"allowed_batch_sizes": (1, 2), "max_batch_size": 4}, "last entry was 2; expected 4"),
+        ({"latency_objective_ms": 0}, "latency_objective_ms must be positive; was 0"),
+        ({"latency_objective_ms": 20, "batch_timeout_micros": 100}, "contradict each other"),
+        ({"batching_mode": "objective"}, "objective needs latency_objective_ms, such as 20"),
+        ({"batching_mode": "fast"}, "Input should be 'greedy', 'timeout' or 'objective'"),
         ({"no_such_setting": 1}, "Extra inputs"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Settings(**{"model_base_path": "/m", **fields})
+
+
+def test_every_batching_flag_reaches_the_parameters() -> None:
+    settings = Settings(
+        model_base_path="/m",
+        latency_objective_ms=20,
+        latency_percentile=95,
+        batch_padding_policy=PaddingPolicy.BATCH_DOWN,
+        sequence_buckets=(16, 32),
+        low_priority_max_enqueued_batches=3,
+        num_batch_threads=2,
+        scheduling_weight=2,
+    )
+    assert settings.batching_flags == BatchingParameters(
+        latency_objective_ms=20,
+        latency_percentile=95,
+        batch_padding_policy=PaddingPolicy.BATCH_DOWN,
+        sequence_buckets=(16, 32),
+        low_priority_max_enqueued_batches=3,
+        num_batch_threads=2,
+        scheduling_weight=2,
+    )
+    waiting = Settings(model_base_path="/m", batching_mode=BatchingMode.TIMEOUT, batch_timeout_micros=500)
+    assert waiting.batching_flags.options().timeout_s == 0.0005
 
 
 def test_a_file_flag_set_to_nothing_is_not_set() -> None:

@@ -1,8 +1,56 @@
 """BatchingOptions: how requests for one signature share batches. Imports nothing heavy: settings are checked by it."""
 
+import enum
+import math
 from dataclasses import dataclass, field
 
 from tpuserve_server.core.errors import InvalidArgument
+
+
+class BatchingMode(enum.StrEnum):
+    """When a batch that is not full leaves."""
+
+    GREEDY = "greedy"
+    """As soon as the device is free."""
+    TIMEOUT = "timeout"
+    """When the device is free and its oldest request has waited long enough: TensorFlow Serving's rule."""
+    OBJECTIVE = "objective"
+    """When waiting longer would endanger a latency objective."""
+
+
+class PaddingPolicy(enum.StrEnum):
+    """Into which of the allowed sizes the rows that wait are put (TensorFlow's BatchFunction, batch_padding_policy)."""
+
+    PAD_UP = "pad_up"
+    """The smallest that holds them all."""
+    BATCH_DOWN = "batch_down"
+    """The largest that they fill; what does not fit waits for the next batch."""
+    MIN_COST = "min_cost"
+    """Of these two the one that costs less for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyObjective:
+    """`percentile` % of the requests are answered within `latency_s` of their arrival.
+
+    Raises:
+        InvalidArgument: nobody can keep that, or it promises nothing.
+    """
+
+    latency_s: float
+    percentile: float = 99.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.latency_s < math.inf:
+            raise InvalidArgument(
+                f"latency_objective_ms must be positive; was {self.latency_s * 1000:g}: give the milliseconds within "
+                "which requests are to be answered, such as 20"
+            )
+        if not 50 < self.percentile < 100:
+            raise InvalidArgument(
+                f"latency_percentile must be between 50 and 100; was {self.percentile:g}: give the share of requests "
+                "for which the objective is to hold, such as 99"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +61,14 @@ class BatchingOptions:
     then a request that does not fit the open batch is split over several. Without `allowed_batch_sizes` a batch has any
     size and is never padded. A batch that is not full waits `timeout_s` for more rows, counted from its oldest request;
     0 lets it leave as soon as the device is free. `pad_variable_length_inputs`: rows of different shapes share a batch,
-    the smaller ones padded to the largest (TensorFlow Serving, batching/batching_options.h).
+    the smaller ones padded to the largest (TensorFlow Serving, batching/batching_options.h). With `sequence_buckets`
+    they are padded to the next of these lengths, so that rows of few shapes ever reach the device.
+
+    With an `objective` there is no timeout: how long a batch waits follows from it.
 
     Raises:
-        InvalidArgument: the sizes are not positive and ascending, or do not fit together, or the timeout is negative.
+        InvalidArgument: sizes are not positive and ascending, or do not fit together, or the timeout is negative, or
+            there are both a timeout and an objective.
     """
 
     max_batch_size: int
@@ -24,6 +76,9 @@ class BatchingOptions:
     timeout_s: float = 0.0
     max_execution_batch_size: int | None = None
     pad_variable_length_inputs: bool = False
+    objective: LatencyObjective | None = None
+    padding_policy: PaddingPolicy = PaddingPolicy.MIN_COST
+    sequence_buckets: tuple[int, ...] = ()
     # What a batch can be padded to: the allowed sizes up to the one that holds the largest batch.
     buckets: tuple[int, ...] = field(init=False)
 
@@ -32,10 +87,22 @@ class BatchingOptions:
             raise InvalidArgument(f"max_batch_size must be positive; was {self.max_batch_size}")
         if self.timeout_s < 0:
             raise InvalidArgument(f"batch_timeout_micros must be non-negative; was {round(self.timeout_s * 1e6)}")
+        if self.objective is not None and self.timeout_s:
+            raise InvalidArgument(
+                "latency_objective_ms and batch_timeout_micros contradict each other: give one of them"
+            )
         self._check_execution_size()
         self._check_allowed_sizes()
+        check_ascending("sequence_buckets", self.sequence_buckets)
         smaller = [size for size in self.allowed_batch_sizes if size < self.max_rows]
         object.__setattr__(self, "buckets", self.allowed_batch_sizes[: len(smaller) + 1])
+
+    @property
+    def mode(self) -> BatchingMode:
+        """What decides when a batch leaves."""
+        if self.objective is not None:
+            return BatchingMode.OBJECTIVE
+        return BatchingMode.TIMEOUT if self.timeout_s else BatchingMode.GREEDY
 
     @property
     def splits(self) -> bool:
@@ -63,12 +130,15 @@ class BatchingOptions:
         sizes = self.allowed_batch_sizes
         if not sizes:
             return
-        if sizes[0] <= 0 or list(sizes) != sorted(set(sizes)):
-            raise InvalidArgument(
-                f"allowed_batch_sizes entries must be positive and in ascending order; were {list(sizes)}"
-            )
+        check_ascending("allowed_batch_sizes", sizes)
         if sizes[-1] != self.max_batch_size:
             raise InvalidArgument(
                 "Last entry in allowed_batch_sizes must match max_batch_size; "
                 f"last entry was {sizes[-1]}; expected {self.max_batch_size}"
             )
+
+
+def check_ascending(name: str, sizes: tuple[int, ...]) -> None:
+    """InvalidArgument unless every size is positive and larger than the one before it."""
+    if sizes and (sizes[0] <= 0 or list(sizes) != sorted(set(sizes))):
+        raise InvalidArgument(f"{name} entries must be positive and in ascending order; were {list(sizes)}")

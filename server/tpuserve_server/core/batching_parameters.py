@@ -1,10 +1,17 @@
 """BatchingParameters: what an operator says about batching, in flags or in a file, before any model is known."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_options import (
+    BatchingMode,
+    BatchingOptions,
+    LatencyObjective,
+    PaddingPolicy,
+    check_ascending,
+)
 from tpuserve_server.core.errors import InvalidArgument
 
 # TensorFlow Serving's default (SharedBatchScheduler::QueueOptions).
@@ -12,16 +19,30 @@ DEFAULT_MAX_BATCH_SIZE = 1000
 # TensorFlow Serving's is 10, which a burst of small requests fills: it has no batch to run them in before a thread is
 # free. A queue that waits too long is bounded by the requests' deadlines here.
 DEFAULT_MAX_ENQUEUED_BATCHES = 512
+DEFAULT_PERCENTILE = 99.0
+
+_WHAT_MODES_NEED = {
+    BatchingMode.GREEDY: "waits for nothing: leave batch_timeout_micros and latency_objective_ms out",
+    BatchingMode.TIMEOUT: "needs batch_timeout_micros above 0 and no latency_objective_ms",
+    BatchingMode.OBJECTIVE: "needs latency_objective_ms, such as 20, and no batch_timeout_micros",
+}
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingParameters:
-    """TensorFlow Serving's message of this name, with its meaning and rules; None where nothing is said.
+    """TensorFlow Serving's message of this name, with its meaning and rules, and more; None where nothing is said.
+
+    What is TensorFlow Serving's ends with `pad_variable_length_inputs`. When a batch leaves follows from what is given:
+    within `latency_objective_ms` of its requests' arrival, or `batch_timeout_micros` after it, or as soon as the device
+    is free. `batching_mode` says the same in words; alone it can only be greedy.
+
+    `low_priority_max_enqueued_batches` bounds what waits with low priority. `scheduling_weight`: the model's share of a
+    device that others use, too, relative to theirs.
 
     Raises:
-        InvalidArgument: with TensorFlow Serving's wording.
+        InvalidArgument: with TensorFlow Serving's wording where a rule is its.
     """
 
     max_batch_size: int | None = None
@@ -32,6 +53,13 @@ class BatchingParameters:
     enable_large_batch_splitting: bool | None = None
     max_execution_batch_size: int | None = None
     pad_variable_length_inputs: bool | None = None
+    batching_mode: BatchingMode | None = None
+    latency_objective_ms: float | None = None
+    latency_percentile: float | None = None
+    batch_padding_policy: PaddingPolicy | None = None
+    sequence_buckets: tuple[int, ...] = ()
+    low_priority_max_enqueued_batches: int | None = None
+    scheduling_weight: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_batch_threads is not None and self.num_batch_threads < 1:
@@ -42,6 +70,8 @@ class BatchingParameters:
         least = 1 if self.enable_large_batch_splitting else 0
         if self.max_enqueued_batches is not None and self.max_enqueued_batches < least:
             raise InvalidArgument(f"max_enqueued_batches must be positive; was {self.max_enqueued_batches}")
+        self._check_own_rules()
+        self._check_mode()
         if self.max_batch_size is not None or self.allowed_batch_sizes:
             self.options()
 
@@ -52,26 +82,49 @@ class BatchingParameters:
             return DEFAULT_MAX_ENQUEUED_BATCHES
         return max(self.max_enqueued_batches, 1)
 
+    @property
+    def low_priority_queue_length(self) -> int:
+        """How many batches of low priority of a signature may wait; as many as of high where nobody says anything."""
+        said = self.low_priority_max_enqueued_batches
+        return self.queue_length if said is None else said
+
+    @property
+    def weight(self) -> float:
+        """The model's share of a device, relative to others'."""
+        return 1.0 if self.scheduling_weight is None else self.scheduling_weight
+
     def over(self, other: "BatchingParameters") -> "BatchingParameters":
-        """This, and what `other` says where this says nothing. Sizes come together, from one of the two.
+        """This, and what `other` says where this says nothing.
+
+        Sizes come together, from one of the two, and so does what says when a batch leaves.
 
         Raises:
             InvalidArgument: what results does not fit together.
         """
         own_sizes = self.max_batch_size is not None or bool(self.allowed_batch_sizes)
         sizes = self if own_sizes else other
+        waiting = self if self._says_when else other
         execution = self.max_execution_batch_size
         if execution is None and not own_sizes:
             execution = other.max_execution_batch_size
         return BatchingParameters(
             max_batch_size=sizes.max_batch_size,
             allowed_batch_sizes=sizes.allowed_batch_sizes,
-            batch_timeout_micros=_first(self.batch_timeout_micros, other.batch_timeout_micros),
+            batch_timeout_micros=waiting.batch_timeout_micros,
             max_enqueued_batches=_first(self.max_enqueued_batches, other.max_enqueued_batches),
             num_batch_threads=_first(self.num_batch_threads, other.num_batch_threads),
             enable_large_batch_splitting=_first(self.enable_large_batch_splitting, other.enable_large_batch_splitting),
             max_execution_batch_size=execution,
             pad_variable_length_inputs=_first(self.pad_variable_length_inputs, other.pad_variable_length_inputs),
+            batching_mode=waiting.batching_mode,
+            latency_objective_ms=waiting.latency_objective_ms,
+            latency_percentile=_first(self.latency_percentile, other.latency_percentile),
+            batch_padding_policy=_first(self.batch_padding_policy, other.batch_padding_policy),
+            sequence_buckets=self.sequence_buckets or other.sequence_buckets,
+            low_priority_max_enqueued_batches=_first(
+                self.low_priority_max_enqueued_batches, other.low_priority_max_enqueued_batches
+            ),
+            scheduling_weight=_first(self.scheduling_weight, other.scheduling_weight),
         )
 
     def options(self, exported_sizes: Sequence[int] = ()) -> BatchingOptions:
@@ -90,7 +143,47 @@ class BatchingParameters:
             timeout_s=(self.batch_timeout_micros or 0) / 1e6,
             max_execution_batch_size=execution,
             pad_variable_length_inputs=bool(self.pad_variable_length_inputs),
+            objective=self._objective(),
+            padding_policy=self.batch_padding_policy or PaddingPolicy.MIN_COST,
+            sequence_buckets=self.sequence_buckets,
         )
+
+    @property
+    def _says_when(self) -> bool:
+        """Whether this says when a batch leaves."""
+        said = (self.batching_mode, self.batch_timeout_micros, self.latency_objective_ms)
+        return any(value is not None for value in said)
+
+    def _objective(self) -> LatencyObjective | None:
+        if self.latency_objective_ms is None:
+            return None
+        percentile = DEFAULT_PERCENTILE if self.latency_percentile is None else self.latency_percentile
+        return LatencyObjective(self.latency_objective_ms / 1000, percentile)
+
+    def _check_own_rules(self) -> None:
+        if self.latency_percentile is not None:
+            # Also without an objective: it is the default of those who have one.
+            LatencyObjective(1.0, self.latency_percentile)
+        self._objective()
+        check_ascending("sequence_buckets", self.sequence_buckets)
+        places = self.low_priority_max_enqueued_batches
+        if places is not None and places < 1:
+            raise InvalidArgument(f"low_priority_max_enqueued_batches must be positive; was {places}")
+        if self.scheduling_weight is not None and not 0 < self.scheduling_weight < math.inf:
+            raise InvalidArgument(
+                f"scheduling_weight must be positive; was {self.scheduling_weight:g}: 1 is what others have"
+            )
+
+    def _check_mode(self) -> None:
+        timeout, objective = bool(self.batch_timeout_micros), self.latency_objective_ms is not None
+        if timeout and objective:
+            raise InvalidArgument(
+                "latency_objective_ms and batch_timeout_micros contradict each other: give one of them"
+            )
+        implied = BatchingMode.OBJECTIVE if objective else BatchingMode.TIMEOUT if timeout else BatchingMode.GREEDY
+        if self.batching_mode in (None, implied):
+            return
+        raise InvalidArgument(f"batching_mode {self.batching_mode} {_WHAT_MODES_NEED[self.batching_mode]}")
 
     def _sizes(self, exported_sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         if self.allowed_batch_sizes:
@@ -98,10 +191,17 @@ class BatchingParameters:
             return largest, self.allowed_batch_sizes
         if self.max_batch_size is not None:
             smaller = [size for size in exported_sizes if size < self.max_batch_size]
-            return self.max_batch_size, (*smaller, self.max_batch_size) if smaller else ()
+            sizes = (*smaller, self.max_batch_size) if smaller else self._sizes_up_to(self.max_batch_size)
+            return self.max_batch_size, sizes
         if exported_sizes:
             return exported_sizes[-1], tuple(exported_sizes)
-        return DEFAULT_MAX_BATCH_SIZE, ()
+        return DEFAULT_MAX_BATCH_SIZE, self._sizes_up_to(DEFAULT_MAX_BATCH_SIZE)
+
+    def _sizes_up_to(self, largest: int) -> tuple[int, ...]:
+        """Where nobody has named sizes: any, but an objective needs few whose cost can be measured."""
+        if self.latency_objective_ms is None:
+            return ()
+        return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
 
 def _first(mine: _Value | None, others: _Value | None) -> _Value | None:

@@ -8,6 +8,7 @@
     ├── NotFound
     ├── PermissionDenied
     ├── ResourceExhausted
+    │   └── TooLate
     ├── FailedPrecondition
     ├── OutOfRange
     ├── Unimplemented
@@ -49,6 +50,8 @@ class ServingError(Exception):
     """A failure with a canonical code and a message that may be shown to a client."""
 
     code: ClassVar[Code] = Code.UNKNOWN
+    # After how many seconds the same request may be tried again; None where the server cannot say.
+    retry_after_s: float | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -99,6 +102,20 @@ class ResourceExhausted(ServingError):
     """A limit was reached: a message too large, a quota spent."""
 
     code = Code.RESOURCE_EXHAUSTED
+
+
+class TooLate(ResourceExhausted):
+    """The answer would come later than the model's latency objective or the caller's deadline allows."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        """`retry_after_s`: when the queue is expected to be short enough again, in seconds from now."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def copy(self) -> Self:
+        """As every error's."""
+        assert self.retry_after_s is not None
+        return type(self)(self.message, self.retry_after_s)
 
 
 class FailedPrecondition(ServingError):

@@ -195,6 +195,9 @@ def _describe(options: BatchingOptions, threads: int) -> str:
     parts = [f"batches of {sizes or f'up to {options.max_rows}'} rows"]
     if options.timeout_s:
         parts.append(f"full or after {options.timeout_s * 1000:g} ms")
+    if options.objective is not None:
+        within_ms = options.objective.latency_s * 1000
+        parts.append(f"{options.objective.percentile:g} % answered within {within_ms:g} ms")
     if options.splits:
         parts.append(f"requests of up to {options.max_batch_size} rows split over them")
     if options.pad_variable_length_inputs:

@@ -4,6 +4,7 @@ import pytest
 
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
@@ -18,6 +19,12 @@ allowed_batch_sizes: 128
 pad_variable_length_inputs: true
 enable_large_batch_splitting { value: true }
 max_execution_batch_size { value: 64 }
+batching_mode: GREEDY
+latency_percentile: 95
+batch_padding_policy: BATCH_DOWN
+sequence_buckets: [ 16, 64 ]
+low_priority_max_enqueued_batches: 10
+scheduling_weight: 2.5
 """
 
 
@@ -33,6 +40,20 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         enable_large_batch_splitting=True,
         max_execution_batch_size=64,
         pad_variable_length_inputs=True,
+        batching_mode=BatchingMode.GREEDY,
+        latency_percentile=95,
+        batch_padding_policy=PaddingPolicy.BATCH_DOWN,
+        sequence_buckets=(16, 64),
+        low_priority_max_enqueued_batches=10,
+        scheduling_weight=2.5,
+    )
+
+
+def test_an_objective_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "batching.config"
+    file.write_text("batching_mode: OBJECTIVE latency_objective_ms: 12.5")
+    assert read_batching_parameters(file) == BatchingParameters(
+        batching_mode=BatchingMode.OBJECTIVE, latency_objective_ms=12.5
     )
 
 
@@ -52,6 +73,10 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("\nmax_size { value: 1 }", '2:1: Message type "tensorflow.serving.BatchingParameters" has no field named'),
         ("max_batch_size { value: 'x' }", "1:25: Couldn't parse integer"),
         ("num_batch_threads { value: 0 }", "num_batch_threads must be positive; was 0"),
+        ("batching_mode: FAST", "has no value named FAST"),
+        ("batching_mode: OBJECTIVE", "batching_mode objective needs latency_objective_ms"),
+        ("latency_objective_ms: 0", "latency_objective_ms must be positive; was 0"),
+        ("low_priority_max_enqueued_batches: 0", "low_priority_max_enqueued_batches must be positive; was 0"),
         # As upstream, where nothing but the default can be the last.
         ("allowed_batch_sizes: 8", "last entry was 8; expected 1000"),
     ],

@@ -34,6 +34,14 @@ def test_committed_module_is_what_its_source_makes(source: Path) -> None:
                 "pad_variable_length_inputs": (7, FieldDescriptor.TYPE_BOOL),
                 "enable_large_batch_splitting": (8, FieldDescriptor.TYPE_MESSAGE),
                 "max_execution_batch_size": (9, FieldDescriptor.TYPE_MESSAGE),
+                # Ours.
+                "batching_mode": (1001, FieldDescriptor.TYPE_ENUM),
+                "latency_objective_ms": (1002, FieldDescriptor.TYPE_DOUBLE),
+                "latency_percentile": (1003, FieldDescriptor.TYPE_DOUBLE),
+                "batch_padding_policy": (1004, FieldDescriptor.TYPE_ENUM),
+                "sequence_buckets": (1005, FieldDescriptor.TYPE_INT64),
+                "low_priority_max_enqueued_batches": (1006, FieldDescriptor.TYPE_INT64),
+                "scheduling_weight": (1007, FieldDescriptor.TYPE_DOUBLE),
             },
         ),
         (

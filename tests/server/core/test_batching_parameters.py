@@ -1,8 +1,9 @@
+import math
 from typing import Any
 
 import pytest
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
@@ -22,6 +23,38 @@ Said = BatchingParameters
         (Said(batch_timeout_micros=1500), (), BatchingOptions(1000, timeout_s=0.0015)),
         (Said(pad_variable_length_inputs=True), (), BatchingOptions(1000, pad_variable_length_inputs=True)),
         (Said(enable_large_batch_splitting=True), (), BatchingOptions(1000, max_execution_batch_size=1000)),
+        (
+            Said(latency_objective_ms=20, batch_padding_policy=PaddingPolicy.PAD_UP, sequence_buckets=(16, 64)),
+            (1, 4),
+            BatchingOptions(
+                4,
+                (1, 4),
+                objective=LatencyObjective(0.02, 99),
+                padding_policy=PaddingPolicy.PAD_UP,
+                sequence_buckets=(16, 64),
+            ),
+        ),
+        # An objective needs sizes whose cost can be known.
+        (
+            Said(latency_objective_ms=20, latency_percentile=95, max_batch_size=16),
+            (),
+            BatchingOptions(16, (1, 2, 4, 8, 16), objective=LatencyObjective(0.02, 95)),
+        ),
+        (
+            Said(latency_objective_ms=20, max_batch_size=5),
+            (),
+            BatchingOptions(5, (1, 2, 4, 5), objective=LatencyObjective(0.02)),
+        ),
+        (
+            Said(latency_objective_ms=20, max_batch_size=1),
+            (),
+            BatchingOptions(1, (1,), objective=LatencyObjective(0.02)),
+        ),
+        (
+            Said(latency_objective_ms=20),
+            (),
+            BatchingOptions(1000, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000), objective=LatencyObjective(0.02)),
+        ),
         # Which size a batch has does not matter where nothing is split, as in TensorFlow Serving.
         (Said(max_batch_size=8, max_execution_batch_size=99), (), BatchingOptions(8)),
     ],
@@ -56,6 +89,26 @@ def test_what_is_said_and_what_was_exported_make_options(
             {"max_batch_size": 8, "enable_large_batch_splitting": True, "max_execution_batch_size": 0},
             "max_execution_batch_size must be positive",
         ),
+        (
+            {"latency_objective_ms": 0},
+            "latency_objective_ms must be positive; was 0: give the milliseconds .* such as 20",
+        ),
+        ({"latency_objective_ms": -5}, "latency_objective_ms must be positive; was -5"),
+        ({"latency_objective_ms": math.inf}, "latency_objective_ms must be positive; was inf"),
+        ({"latency_objective_ms": math.nan}, "latency_objective_ms must be positive; was nan"),
+        ({"latency_percentile": 50}, "latency_percentile must be between 50 and 100; was 50: .* such as 99"),
+        ({"latency_objective_ms": 20, "latency_percentile": 100}, "between 50 and 100; was 100"),
+        ({"latency_objective_ms": 20, "batch_timeout_micros": 1}, "contradict each other: give one of them"),
+        ({"batching_mode": BatchingMode.OBJECTIVE}, "objective needs latency_objective_ms, such as 20"),
+        ({"batching_mode": BatchingMode.OBJECTIVE, "batch_timeout_micros": 9}, "objective needs latency_objective_ms"),
+        ({"batching_mode": BatchingMode.TIMEOUT}, "timeout needs batch_timeout_micros above 0"),
+        ({"batching_mode": BatchingMode.TIMEOUT, "latency_objective_ms": 9}, "and no latency_objective_ms"),
+        ({"batching_mode": BatchingMode.GREEDY, "batch_timeout_micros": 9}, "greedy waits for nothing: leave"),
+        ({"sequence_buckets": (64, 16)}, "sequence_buckets entries must be positive and in ascending order"),
+        ({"sequence_buckets": (0, 16)}, "sequence_buckets entries must be positive"),
+        ({"low_priority_max_enqueued_batches": 0}, "low_priority_max_enqueued_batches must be positive; was 0"),
+        ({"scheduling_weight": 0}, "scheduling_weight must be positive; was 0: 1 is what others have"),
+        ({"scheduling_weight": math.nan}, "scheduling_weight must be positive; was nan"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -67,6 +120,16 @@ def test_no_place_in_the_queue_means_one_where_nothing_is_split() -> None:
     assert BatchingParameters(max_enqueued_batches=0).queue_length == 1
     assert BatchingParameters(max_enqueued_batches=7).queue_length == 7
     assert BatchingParameters().queue_length == 512
+
+
+def test_low_priority_has_as_many_places_where_nobody_says_otherwise() -> None:
+    assert BatchingParameters(max_enqueued_batches=7).low_priority_queue_length == 7
+    assert BatchingParameters(low_priority_max_enqueued_batches=3).low_priority_queue_length == 3
+
+
+def test_models_have_equal_weight_where_nobody_says_otherwise() -> None:
+    assert BatchingParameters().weight == 1
+    assert BatchingParameters(scheduling_weight=2.5).weight == 2.5
 
 
 def test_what_is_not_said_comes_from_the_other() -> None:
@@ -89,6 +152,35 @@ def test_what_is_not_said_comes_from_the_other() -> None:
         enable_large_batch_splitting=False,
         pad_variable_length_inputs=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("mine", "mode"),
+    [
+        (Said(), BatchingMode.OBJECTIVE),
+        (Said(latency_percentile=95), BatchingMode.OBJECTIVE),
+        (Said(batch_timeout_micros=0), BatchingMode.GREEDY),
+        (Said(batching_mode=BatchingMode.GREEDY), BatchingMode.GREEDY),
+        (Said(batch_timeout_micros=10), BatchingMode.TIMEOUT),
+        (Said(batching_mode=BatchingMode.TIMEOUT, batch_timeout_micros=10), BatchingMode.TIMEOUT),
+    ],
+)
+def test_what_says_when_a_batch_leaves_comes_together(mine: BatchingParameters, mode: BatchingMode) -> None:
+    other = Said(batching_mode=BatchingMode.OBJECTIVE, latency_objective_ms=20)
+    assert mine.over(other).options().mode is mode
+
+
+def test_a_percentile_goes_over_anothers_objective() -> None:
+    said = Said(latency_percentile=95, scheduling_weight=3, sequence_buckets=(8,))
+    other = Said(latency_objective_ms=20, latency_percentile=99, low_priority_max_enqueued_batches=2)
+    assert said.over(other) == Said(
+        latency_objective_ms=20,
+        latency_percentile=95,
+        low_priority_max_enqueued_batches=2,
+        scheduling_weight=3,
+        sequence_buckets=(8,),
+    )
+    assert said.over(other).options().objective == LatencyObjective(0.02, 95)
 
 
 def test_sizes_come_together() -> None:
@@ -114,3 +206,8 @@ def test_a_batch_is_padded_to_no_more_than_it_takes_to_hold_what_is_run() -> Non
 def test_a_negative_wait_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="batch_timeout_micros must be non-negative; was -3"):
         BatchingOptions(8, timeout_s=-3e-6)
+
+
+def test_an_objective_leaves_no_room_for_a_timeout() -> None:
+    with pytest.raises(InvalidArgument, match="contradict each other"):
+        BatchingOptions(8, timeout_s=1, objective=LatencyObjective(0.02))

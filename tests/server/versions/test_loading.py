@@ -222,3 +222,12 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
         "serving_default: batches of up to 16 rows, full or after 1.5 ms, requests of up to 64 rows split over them, "
         "rows padded to one shape, 2 batches at a time",
     )
+
+
+def test_the_status_says_the_objective(tmp_path: Path) -> None:
+    parameters = BatchingParameters(max_batch_size=4, latency_objective_ms=20, latency_percentile=99.5)
+    options = LoadingOptions(enable_batching=True, parameters=parameters)
+    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    loader.unload(loaded)
+    assert loaded.notes[2] == "serving_default: batches of 1, 2, 4 rows, 99.5 % answered within 20 ms"

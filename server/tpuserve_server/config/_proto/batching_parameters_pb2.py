@@ -6,7 +6,7 @@ from google.protobuf import wrappers_pb2 as _wrappers_pb2  # noqa: F401
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
     b'\n7tpuserve_server/config/_proto/batching_parameters.proto\x12\x12tenso'
-    b'rflow.serving\x1a\x1egoogle/protobuf/wrappers.proto"\xa6\x05\n\x12BatchingParame'
+    b'rflow.serving\x1a\x1egoogle/protobuf/wrappers.proto"\x93\x0b\n\x12BatchingParame'
     b'ters\x12A\n\x0emax_batch_size\x18\x01 \x01(\x0b2\x1b.google.protobuf.Int64ValueR\x0cmaxBa'
     b'tchSize\x12M\n\x14batch_timeout_micros\x18\x02 \x01(\x0b2\x1b.google.protobuf.Int64Val'
     b'ueR\x12batchTimeoutMicros\x12M\n\x14max_enqueued_batches\x18\x03 \x01(\x0b2\x1b.google.pr'
@@ -17,7 +17,19 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
     b'puts\x18\x07 \x01(\x08R\x17padVariableLengthInputs\x12[\n\x1cenable_large_batch_splitt'
     b'ing\x18\x08 \x01(\x0b2\x1a.google.protobuf.BoolValueR\x19enableLargeBatchSplitting'
     b'\x12T\n\x18max_execution_batch_size\x18\t \x01(\x0b2\x1b.google.protobuf.Int64ValueR'
-    b'\x15maxExecutionBatchSizeb\x06proto3'
+    b'\x15maxExecutionBatchSize\x12Y\n\rbatching_mode\x18\xe9\x07 \x01(\x0e23.tensorflow.serv'
+    b'ing.BatchingParameters.BatchingModeR\x0cbatchingMode\x126\n\x14latency_obj'
+    b'ective_ms\x18\xea\x07 \x01(\x01H\x00R\x12latencyObjectiveMs\x88\x01\x01\x123\n\x12latency_percentile\x18'
+    b'\xeb\x07 \x01(\x01H\x01R\x11latencyPercentile\x88\x01\x01\x12g\n\x14batch_padding_policy\x18\xec\x07 \x01(\x0e24.'
+    b'tensorflow.serving.BatchingParameters.PaddingPolicyR\x12batchPaddin'
+    b'gPolicy\x12*\n\x10sequence_buckets\x18\xed\x07 \x03(\x03R\x0fsequenceBuckets\x12N\n!low_prior'
+    b'ity_max_enqueued_batches\x18\xee\x07 \x01(\x03H\x02R\x1dlowPriorityMaxEnqueuedBatches'
+    b'\x88\x01\x01\x121\n\x11scheduling_weight\x18\xef\x07 \x01(\x01H\x03R\x10schedulingWeight\x88\x01\x01"L\n\x0cBatchi'
+    b'ngMode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\n\n\x06GREEDY\x10\x01\x12\x0b\n\x07TIMEOUT\x10\x02\x12\r\n\tOBJECTI'
+    b'VE\x10\x03"Q\n\rPaddingPolicy\x12\x16\n\x12POLICY_UNSPECIFIED\x10\x00\x12\n\n\x06PAD_UP\x10\x01\x12\x0e\n\nBAT'
+    b'CH_DOWN\x10\x02\x12\x0c\n\x08MIN_COST\x10\x03B\x17\n\x15_latency_objective_msB\x15\n\x13_latency_per'
+    b'centileB$\n"_low_priority_max_enqueued_batchesB\x14\n\x12_scheduling_wei'
+    b'ghtb\x06proto3'
 )
 
 BatchingParameters = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["BatchingParameters"])
