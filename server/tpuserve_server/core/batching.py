@@ -96,7 +96,7 @@ class Batcher:
         """Queue a task or refuse it at once. Called on the task's event loop.
 
         Raises:
-            InvalidArgument: it has more rows than a request may have.
+            InvalidArgument: it has more rows than a request may have, or longer ones.
             Unavailable: the queue is full, or the batcher is stopping.
         """
         task.enqueued_s = self._clock.monotonic_s()

@@ -3,8 +3,12 @@
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.sequences import Sequences
 
 
 class BatchingMode(enum.StrEnum):
@@ -79,6 +83,8 @@ class BatchingOptions:
     objective: LatencyObjective | None = None
     padding_policy: PaddingPolicy = PaddingPolicy.MIN_COST
     sequence_buckets: tuple[int, ...] = ()
+    # What `sequence_buckets` comes to for one signature, worked out when it is loaded.
+    sequences: "Sequences | None" = None
     # What a batch can be padded to: the allowed sizes up to the one that holds the largest batch.
     buckets: tuple[int, ...] = field(init=False)
 

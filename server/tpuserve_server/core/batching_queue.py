@@ -14,7 +14,17 @@ from tpuserve_server.core.types import Signature
 class Lane:
     """What the queue knows of one signature. `enqueued` counts its batches that wait, whatever their key."""
 
-    __slots__ = ("enqueued", "free_ranks", "free_rows", "max_rows", "max_task_rows", "pads", "splits", "timeout_s")
+    __slots__ = (
+        "enqueued",
+        "free_ranks",
+        "free_rows",
+        "max_rows",
+        "max_task_rows",
+        "pads",
+        "sequences",
+        "splits",
+        "timeout_s",
+    )
 
     def __init__(self, signature: Signature, options: BatchingOptions | None) -> None:
         """Without `options` nothing is batched: every request is a batch of its own."""
@@ -23,6 +33,7 @@ class Lane:
         self.timeout_s = options.timeout_s if options else 0.0
         self.splits = options is not None and options.splits
         self.pads = options is not None and options.pad_variable_length_inputs
+        self.sequences = options.sequences if options else None
         shapes = [spec.shape for spec in signature.inputs.values()]
         self.free_ranks = None in shapes
         self.free_rows = any(shape is None or None in shape[1:] for shape in shapes)
@@ -47,8 +58,8 @@ class Batch:
 class BatchQueue:
     """First come, first batched, as TensorFlow Serving's queues (batching_util/shared_batch_scheduler.h).
 
-    Tasks of one key share batches: same signature, same outputs, and the same row shapes unless they may be padded. A
-    task that does not fit the open batch closes it and opens the next, or is split over both. Not safe for threads.
+    Tasks of one key share batches: same signature, same outputs, and the same row shapes once they are padded. A task
+    that does not fit the open batch closes it and opens the next, or is split over both. Not safe for threads.
     """
 
     def __init__(
@@ -70,7 +81,7 @@ class BatchQueue:
         """Queue a task whose `enqueued_s` is set. False if nothing has changed for those who wait for a batch.
 
         Raises:
-            InvalidArgument: it has more rows than a request may have.
+            InvalidArgument: it has more rows than a request may have, or longer ones.
             Unavailable: there is no room.
         """
         lane = self._lanes[task.signature_name]
@@ -206,6 +217,9 @@ def _key(lane: Lane, task: Task) -> Hashable:
         return task.signature_name
     if not lane.free_rows:
         return (task.signature_name, task.output_names)
+    if lane.sequences is not None:
+        task.lengths = lane.sequences.padded_lengths(task.inputs)
+        return (task.signature_name, task.output_names, task.lengths)
     arrays = task.inputs.values()
     # No padding where a row has no value to pad with, nor for parts of a request: each would be padded differently.
     if lane.pads and task.rows <= lane.max_rows and all(array.size for array in arrays):

@@ -22,8 +22,9 @@ from tpuserve_server.core.errors import (
 )
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, largest_rows, split_rows
+from tpuserve_server.core.sequences import Sequences
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.types import Array, ServableId, Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +108,7 @@ class BatchRunner:
         rows = sum(task.rows for task in tasks)
         options = self._options.get(first.signature_name)
         bucket = choose_bucket(rows, options.buckets if options and first.shareable else ())
-        pads = options is not None and options.pad_variable_length_inputs
-        inputs, reusable = self._join(tasks, rows, bucket, pads=pads)
+        inputs, reusable = self._join(tasks, rows, bucket, options)
         outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
         run_s = self._clock.monotonic_s() - started_s
         if first.shareable or options is None:
@@ -126,26 +126,37 @@ class BatchRunner:
             outputs = _detached(outputs, inputs)
         if not first.shareable:
             return [outputs]
-        return split_rows(outputs, [task.rows for task in tasks], bucket)
+        shares = split_rows(outputs, [task.rows for task in tasks], bucket)
+        if options is None or options.sequences is None:
+            return shares
+        return _cut(options.sequences, tasks, shares)
 
-    def _join(self, tasks: list[Task], rows: int, bucket: int, *, pads: bool) -> tuple[Tensors, bool]:
+    def _join(self, tasks: list[Task], rows: int, bucket: int, options: BatchingOptions | None) -> tuple[Tensors, bool]:
         """The batch's inputs, and whether they are a buffer that will be written again."""
-        first = tasks[0].inputs
-        if len(tasks) == 1 and rows == bucket:
-            return first, False
+        first = tasks[0]
+        sequences = options.sequences if options is not None and first.shareable else None
+        fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
+        if len(tasks) == 1 and rows == bucket and fits:
+            return first.inputs, False
         parts = [task.inputs for task in tasks]
-        shapes = largest_rows(parts) if pads else {name: array.shape[1:] for name, array in first.items()}
-        # Strings: a kept buffer would keep clients' data alive.
-        reusable = not any(array.dtype.hasobject for array in first.values())
-        if reusable:
-            batch = self._buffers.get(tasks[0].signature_name, first, shapes, bucket)
-        else:
-            batch = empty_batch(first, shapes, bucket)
-        if pads:
-            fill_padded(batch, parts, rows)
+        pads = options is not None and options.pad_variable_length_inputs
+        shapes = largest_rows(parts) if pads else {name: array.shape[1:] for name, array in first.inputs.items()}
+        if sequences is not None:
+            shapes = sequences.row_shapes(shapes, first.lengths)
+        batch, reusable = self._make_batch(first, shapes, bucket)
+        if sequences is not None or pads:
+            fill_padded(batch, parts, rows, None if sequences is None else sequences.pad_values)
         else:
             fill_batch(batch, parts, rows)
         return batch, reusable
+
+    def _make_batch(
+        self, like: Task, row_shapes: Mapping[str, tuple[int, ...]], bucket: int
+    ) -> tuple[dict[str, Array], bool]:
+        # Strings: a kept buffer would keep clients' data alive.
+        if any(array.dtype.hasobject for array in like.inputs.values()):
+            return empty_batch(like.inputs, row_shapes, bucket), False
+        return self._buffers.get(like.signature_name, like.inputs, row_shapes, bucket), True
 
 
 def _detached(outputs: Tensors, buffers: Tensors) -> Tensors:
@@ -154,3 +165,11 @@ def _detached(outputs: Tensors, buffers: Tensors) -> Tensors:
         name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
         for name, array in outputs.items()
     }
+
+
+def _cut(sequences: Sequences, tasks: Sequence[Task], shares: Sequence[Tensors]) -> Sequence[Tensors]:
+    """Each request's outputs without its own padding."""
+    return [
+        sequences.cut(outputs, sequences.own_lengths(task.inputs), task.lengths)
+        for task, outputs in zip(tasks, shares, strict=True)
+    ]

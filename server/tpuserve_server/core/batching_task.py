@@ -79,7 +79,9 @@ class Task:
     shareable: bool
     enqueued_s: float = field(default=0.0)
     priority: Priority = field(default=Priority.HIGH)
-    # The rest is the queue's. The batch that the task waits in; None once it has left the queue.
+    # The rest is the queue's. What its sequences are padded to, where they are (core/sequences.py).
+    lengths: tuple[int, ...] = field(default=())
+    # The batch that the task waits in; None once it has left the queue.
     batch: "Batch | None" = field(default=None)
     # Set on a request that was split and on its parts, which share its future.
     whole: Whole | None = field(default=None)
@@ -94,7 +96,7 @@ class Task:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
             part.enqueued_s, part.priority = self.enqueued_s, self.priority
-            part.whole, part.index = self.whole, index
+            part.lengths, part.whole, part.index = self.lengths, self.whole, index
             parts.append(part)
             start += size
         return parts

@@ -39,11 +39,13 @@ def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> 
             target[rows:] = target[rows - 1]
 
 
-def fill_padded(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> None:
+def fill_padded(
+    batch: dict[str, Array], parts: Sequence[Tensors], rows: int, pad_values: Mapping[str, object] | None = None
+) -> None:
     """As `fill_batch`, for parts whose rows may be smaller than the batch's: they are padded at each dimension's end.
 
-    The value is the part's own first element, which the model is known to take, as TensorFlow Serving pads
-    (batching/batching_util.cc). No part is without elements.
+    With an input's value in `pad_values`. Without them the value is the part's own first element, which the model is
+    known to take, as TensorFlow Serving pads (batching/batching_util.cc); then no part is without elements.
     """
     for name, target in batch.items():
         start = 0
@@ -51,11 +53,20 @@ def fill_padded(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) ->
             array = part[name]
             share = target[start : start + len(array)]
             if array.shape != share.shape:
-                share[...] = array.flat[0]
+                _pad_beyond(share, array.shape, array.flat[0] if pad_values is None else pad_values[name])
             share[tuple(slice(size) for size in array.shape)] = array
             start += len(array)
         if rows < len(target):
             target[rows:] = target[rows - 1]
+
+
+def _pad_beyond(target: Array, shape: Sequence[int], value: object) -> None:
+    """Write `value` wherever an array of `shape` does not reach, and nowhere else."""
+    for dimension, size in enumerate(shape):
+        if size < target.shape[dimension]:
+            target[(*[slice(None)] * dimension, slice(size, None))] = value
+            # What is left of this dimension is the array's: the next ones need not write the corner again.
+            target = target[(*[slice(None)] * dimension, slice(size))]
 
 
 def split_rows(outputs: Tensors, sizes: Sequence[int], bucket: int) -> list[dict[str, Array]]:

@@ -1,5 +1,7 @@
 """Warm-up: every bucket of every signature runs once before a version is AVAILABLE, so that no request is the first."""
 
+import itertools
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +10,19 @@ import numpy as np
 
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.padding import choose_bucket, split_rows
+from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
+from tpuserve_server.core.sequences import Sequences
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.core.validation import count_rows, matches_shapes, with_defaults
+from tpuserve_server.versions.blank_rows import blank_rows
 from tpuserve_server.versions.warmup_records import RECORDS_PATH, RecordedRun, decode_record, read_records
 from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
+
+_log = logging.getLogger(__name__)
+
+# Of one signature. Where sequences of several lengths make more, few of them will be asked for.
+_MOST_SHAPES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +65,29 @@ def warm_up(
         records += 1
     for name, sizes in batching.items():
         signature = servable.signatures[name]
-        # Without buckets nothing is padded, and no size is more likely than another.
-        for bucket in sizes.buckets or (1,):
-            inputs = _resize(samples.get(name), signature, bucket)
-            runs += _run_bucket(servable, signature, inputs, name in samples)
+        sample, sequences = _find_sample(samples.get(name), signature), sizes.sequences
+        for bucket, lengths in _shapes(sizes):
+            if sample is None:
+                inputs = blank_rows(signature, bucket, sequences, lengths)
+            else:
+                inputs = _resize(sample, bucket, sequences, lengths)
+            as_recorded = sample is not None and _is_as_recorded(sample, sequences, lengths)
+            runs += _run_bucket(servable, signature, inputs, as_recorded)
     return WarmupCount(records, runs)
+
+
+def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Rows and lengths of every batch there can be."""
+    # Without buckets nothing is padded, and no size is more likely than another.
+    sizes = batching.buckets or (1,)
+    lengths = [()] if batching.sequences is None else list(batching.sequences.combinations())
+    if len(sizes) * len(lengths) > _MOST_SHAPES:
+        _log.warning(
+            "Of %d shapes of batches only those are warmed whose sequences are all of one length",
+            len(sizes) * len(lengths),
+        )
+        lengths = [combination for combination in lengths if len(set(combination)) == 1]
+    return itertools.product(sizes, lengths)
 
 
 def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | None) -> int:
@@ -74,7 +101,7 @@ def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | No
     parts = list(_parts(run.inputs, batching))
     for part, rows in parts:
         bucket = choose_bucket(rows, batching.buckets)
-        padded = {name: _pad(array, bucket) for name, array in part.items()}
+        padded = _pad(part, rows, bucket, batching.sequences)
         outputs = servable.dispatch(run.signature.name, padded, run.output_names).result()
         _check(run, part, split_rows(outputs, [rows], bucket)[0])
     return len(parts)
@@ -95,11 +122,16 @@ def _parts(inputs: Tensors, batching: BatchingOptions) -> Iterator[tuple[Tensors
         yield part, min(rows - start, batching.max_rows)
 
 
-def _pad(array: Array, rows: int) -> Array:
-    """As the batcher pads: the last row again."""
-    if len(array) == rows:
-        return array
-    return np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)])
+def _pad(inputs: Tensors, rows: int, bucket: int, sequences: Sequences | None) -> Tensors:
+    """As the batcher pads a request that is alone."""
+    shapes = {name: array.shape[1:] for name, array in inputs.items()}
+    if sequences is None:
+        batch = empty_batch(inputs, shapes, bucket)
+        fill_batch(batch, [inputs], rows)
+    else:
+        batch = empty_batch(inputs, sequences.row_shapes(shapes, sequences.padded_lengths(inputs)), bucket)
+        fill_padded(batch, [inputs], rows, sequences.pad_values)
+    return batch
 
 
 def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recorded: bool) -> int:
@@ -112,16 +144,24 @@ def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recor
     return 1
 
 
-def _resize(sample: Tensors | None, signature: Signature, rows: int) -> Tensors:
-    """`rows` rows like the sample's first; zeros and empty strings, 1 for free dimensions, where there is no sample."""
-    if sample is not None and matches_shapes(signature, sample) and all(len(array) for array in sample.values()):
-        return {name: np.repeat(array[:1], rows, axis=0) for name, array in sample.items()}
-    return {name: _blank(signature, name, rows) for name in signature.inputs}
+def _find_sample(sample: Tensors | None, signature: Signature) -> Tensors | None:
+    """The sample's first row, where it can be made one of a batch."""
+    if sample is None or not matches_shapes(signature, sample) or not all(len(array) for array in sample.values()):
+        return None
+    return {name: array[:1] for name, array in sample.items()}
 
 
-def _blank(signature: Signature, name: str, rows: int) -> Array:
-    spec = signature.inputs[name]
-    inner = [1 if size is None else size for size in (spec.shape or ())[1:]]
-    if spec.dtype.hasobject:
-        return np.full((rows, *inner), b"", dtype=object)
-    return np.zeros((rows, *inner), spec.dtype)
+def _is_as_recorded(sample: Tensors, sequences: Sequences | None, lengths: tuple[int, ...]) -> bool:
+    """Whether a request with this row runs at these lengths."""
+    return sequences is None or sequences.padded_lengths(sample) == lengths
+
+
+def _resize(sample: Tensors, rows: int, sequences: Sequences | None, lengths: tuple[int, ...]) -> Tensors:
+    """`rows` rows like the sample's; its sequences cut or padded to `lengths`."""
+    if sequences is None:
+        return {name: np.repeat(array, rows, axis=0) for name, array in sample.items()}
+    row = sequences.crop(sample, lengths)
+    shapes = {name: array.shape[1:] for name, array in row.items()}
+    batch = empty_batch(row, sequences.row_shapes(shapes, lengths), rows)
+    fill_padded(batch, [row], 1, sequences.pad_values)
+    return batch

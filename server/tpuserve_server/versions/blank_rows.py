@@ -1,0 +1,24 @@
+"""Made-up rows: what warm-up and trials run where nobody has recorded any."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpuserve_server.core.sequences import Sequences
+from tpuserve_server.core.types import Signature, Tensors
+
+
+def blank_rows(
+    signature: Signature, rows: int, sequences: Sequences | None = None, lengths: Sequence[int] = ()
+) -> Tensors:
+    """`rows` rows of zeros and empty strings. Sequences are `lengths` long, other free dimensions 1."""
+    specs = signature.inputs
+    inner = {
+        name: tuple(1 if size is None else size for size in (spec.shape or ())[1:]) for name, spec in specs.items()
+    }
+    if sequences is not None:
+        inner = sequences.row_shapes(inner, lengths)
+    return {
+        name: np.full((rows, *inner[name]), b"" if spec.dtype.hasobject else 0, spec.dtype)
+        for name, spec in specs.items()
+    }
