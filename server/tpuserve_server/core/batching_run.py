@@ -112,7 +112,7 @@ class BatchRunner:
         outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
         run_s = self._clock.monotonic_s() - started_s
         if first.shareable or options is None:
-            self._costs.learn(first.signature_name, bucket, run_s)
+            self._costs.learn(first.signature_name, bucket, run_s, first.lengths)
         self._metrics.batch_finished(
             servable=self._id,
             signature=first.signature_name,
