@@ -72,7 +72,7 @@ class BatchingOptions:
 
     Raises:
         InvalidArgument: sizes are not positive and ascending, or do not fit together, or the timeout is negative, or
-            there are both a timeout and an objective.
+            there are both a timeout and an objective, or two ways to pad.
     """
 
     max_batch_size: int
@@ -100,6 +100,10 @@ class BatchingOptions:
         self._check_execution_size()
         self._check_allowed_sizes()
         check_ascending("sequence_buckets", self.sequence_buckets)
+        if self.sequence_buckets and self.pad_variable_length_inputs:
+            raise InvalidArgument(
+                "sequence_buckets and pad_variable_length_inputs pad the same inputs otherwise: give one of them"
+            )
         smaller = [size for size in self.allowed_batch_sizes if size < self.max_rows]
         object.__setattr__(self, "buckets", self.allowed_batch_sizes[: len(smaller) + 1])
 

@@ -12,6 +12,7 @@ from tpuserve_server.core.batching import Batcher, Outcome, Task
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from tpuserve_server.core.sequences import find_sequences
 from tpuserve_server.core.types import Array, ServableId
 
 
@@ -63,12 +64,15 @@ steps = st.lists(
 def options(draw: st.DrawFn) -> BatchingOptions:
     largest = draw(st.integers(1, 12))
     sizes = sorted({*draw(st.sets(st.integers(1, largest), max_size=3)), largest})
+    buckets = (*sorted(draw(st.sets(st.integers(1, 3), max_size=2))), 4) if draw(st.booleans()) else ()
     return BatchingOptions(
         max_batch_size=largest,
         allowed_batch_sizes=tuple(sizes) if draw(st.booleans()) else (),
         timeout_s=draw(st.sampled_from([0.0, 1.0])),
         max_execution_batch_size=draw(st.one_of(st.none(), st.integers(1, largest))),
-        pad_variable_length_inputs=draw(st.booleans()),
+        pad_variable_length_inputs=not buckets and draw(st.booleans()),
+        sequence_buckets=buckets,
+        sequences=find_sequences(DOUBLE_WIDE, buckets) if buckets else None,
     )
 
 
@@ -150,7 +154,7 @@ class Play:
             self.requests.append(Request(step, x, task))
 
 
-def check_answer(request: Request, outcome: Outcome | BaseException) -> None:
+def check_answer(request: Request, outcome: Outcome | BaseException, batching: BatchingOptions) -> None:
     match outcome:
         case asyncio.CancelledError():
             assert request.cancelled
@@ -164,8 +168,9 @@ def check_answer(request: Request, outcome: Outcome | BaseException) -> None:
             y = outcome["y"]
             width = request.step.width
             np.testing.assert_array_equal(y[:, :width], request.x * 2)
-            # What was padded, was padded with the request's own first value.
+            # What was padded, was padded with the request's own first value; not where outputs are cut.
             assert (y[:, width:] == request.x.flat[0] * 2).all()
+            assert not batching.sequence_buckets or y.shape[1] == width
 
 
 @settings(max_examples=400, deadline=None)
@@ -176,13 +181,15 @@ def test_every_request_is_answered_with_its_own_rows_in_order(
     async def play() -> Play:
         play = Play(batching, num_batch_threads)
         for request, outcome in zip(play.requests, await play.perform(script), strict=True):
-            check_answer(request, outcome)
+            check_answer(request, outcome, batching)
         return play
 
     played = asyncio.run(play())
     for rows, bucket in played.metrics.batches:
         assert rows <= batching.max_rows
         assert bucket in batching.buckets or not batching.buckets
+    for batch in played.servable.batches:
+        assert batch["x"].shape[1] in batching.sequence_buckets or not batching.sequence_buckets
     dropped = [reason for reason in played.metrics.dropped if reason != "queue_full"]
     gone = sum(request.cancelled or request.step.timeout_s is not None for request in played.requests)
     assert len(dropped) <= gone

@@ -170,7 +170,7 @@ def test_lengths_and_rows_come_back_to_their_owners(
     batches: dict[tuple[int, ...], list[Tensors]] = {}
     for number, (first, last, rows) in enumerate(lengths):
         shape = (rows, first, 2, last)
-        part = {"x": np.arange(math.prod(shape)).reshape(shape) + 1000 * number}
+        part: Tensors = {"x": np.arange(math.prod(shape)).reshape(shape) + 1000 * number}
         batches.setdefault(sequences.padded_lengths(part), []).append(part)
     for padded, parts in batches.items():
         sizes = [len(part["x"]) for part in parts]
