@@ -37,6 +37,7 @@ class Batcher:
         options: Mapping[str, BatchingOptions],
         *,
         max_enqueued_batches: int,
+        low_priority_max_enqueued_batches: int | None = None,
         num_batch_threads: int = 1,
         clock: WaitingClock,
         metrics: Metrics,
@@ -44,7 +45,8 @@ class Batcher:
     ) -> None:
         """Start `num_batch_threads` device threads, each of which runs a batch at a time.
 
-        A signature not in `options` is never batched: its requests run one by one. What runs cost is learned into
+        A signature not in `options` is never batched: its requests run one by one. Of low priority as many batches may
+        wait as of high where nothing else is said. What runs cost is learned into
         `costs`, which may know something already.
 
         Raises:
@@ -56,7 +58,12 @@ class Batcher:
         self._metrics = metrics
         self._costs = CostModel() if costs is None else costs
         self._changed = threading.Condition()
-        self._queue = BatchQueue(servable.signatures, options, max_enqueued_batches)
+        self._queue = BatchQueue(
+            servable.signatures,
+            options,
+            max_enqueued_batches,
+            low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
+        )
         self._stopping = False
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None

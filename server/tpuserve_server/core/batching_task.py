@@ -14,7 +14,7 @@ from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, S
 from tpuserve_server.core.types import Priority, Tensors
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.batching_queue import Batch
+    from tpuserve_server.core.batching_lane import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -26,33 +26,40 @@ Outcome: TypeAlias = Tensors | ServingError
 class Whole:
     """A request that is run in parts: collects their outcomes. Any thread may hand one in; `_lock` guards the rest."""
 
-    __slots__ = ("_failed", "_lock", "_outputs", "_pending")
+    __slots__ = ("_failed", "_lock", "_outputs", "_pending_rows")
 
-    def __init__(self, parts: int) -> None:
-        """Nothing has been run yet."""
+    def __init__(self, rows: int) -> None:
+        """Nothing of its `rows` has been run yet."""
         self._lock = threading.Lock()
-        self._outputs: list[Tensors | None] = [None] * parts
-        self._pending = parts
+        # By their first row: parts are cut further while they wait, and come back in any order.
+        self._outputs: dict[int, Tensors] = {}
+        self._pending_rows = rows
         self._failed = False
 
     @property
     def failed(self) -> bool:
-        """Whether a part has failed, so that the others need not run."""
+        """Whether a part has failed or the request was given up, so that the others need not run."""
         return self._failed
 
-    def add(self, index: int, outcome: Outcome) -> Outcome | None:
-        """The request's outcome when this part decides it: the first failure, or the last part; else None."""
+    def give_up(self) -> None:
+        """Nobody waits any more; what parts come back is let go."""
+        with self._lock:
+            self._failed = True
+            self._outputs.clear()
+
+    def add(self, start: int, rows: int, outcome: Outcome) -> Outcome | None:
+        """The request's outcome when the part of `rows` from `start` decides it: first failure or last part."""
         with self._lock:
             if self._failed:
                 return None
             if isinstance(outcome, ServingError):
                 return self._fail(outcome)
-            self._outputs[index] = outcome
-            self._pending -= 1
-            if self._pending:
+            self._outputs[start] = outcome
+            self._pending_rows -= rows
+            if self._pending_rows:
                 return None
             try:
-                return join_rows([outputs for outputs in self._outputs if outputs is not None])
+                return join_rows([outputs for _, outputs in sorted(self._outputs.items())])
             except ServingError as error:
                 return self._fail(error.copy())
 
@@ -83,20 +90,21 @@ class Task:
     lengths: tuple[int, ...] = field(default=())
     # The batch that the task waits in; None once it has left the queue.
     batch: "Batch | None" = field(default=None)
-    # Set on a request that was split and on its parts, which share its future.
+    # Set on a request that was split and on its parts, which share its future, and of which `start` is the first row.
     whole: Whole | None = field(default=None)
-    index: int = field(default=0)
+    start: int = field(default=0)
 
     def split(self, sizes: Sequence[int]) -> list["Task"]:
-        """Parts of `sizes` rows, views of this task's arrays, which is itself never run."""
-        self.whole = Whole(len(sizes))
+        """Parts of `sizes` rows, views of this task's arrays, which is itself never run. A part can be split again."""
+        if self.whole is None:
+            self.whole = Whole(self.rows)
         parts = []
         start = 0
-        for index, size in enumerate(sizes):
+        for size in sizes:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
             part.enqueued_s, part.priority = self.enqueued_s, self.priority
-            part.lengths, part.whole, part.index = self.lengths, self.whole, index
+            part.lengths, part.whole, part.start = self.lengths, self.whole, self.start + start
             parts.append(part)
             start += size
         return parts
@@ -124,7 +132,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
     """Hand results to their futures, waking each event loop once. Callable from any thread."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
     for task, outcome in outcomes:
-        final = outcome if task.whole is None else task.whole.add(task.index, outcome)
+        final = outcome if task.whole is None else task.whole.add(task.start, task.rows, outcome)
         if final is not None:
             by_loop.setdefault(task.future.get_loop(), []).append((task.future, final))
     for loop, share in by_loop.items():

@@ -109,6 +109,7 @@ class VersionLoader:
                 servable,
                 batching,
                 max_enqueued_batches=options.parameters.queue_length,
+                low_priority_max_enqueued_batches=options.parameters.low_priority_queue_length,
                 num_batch_threads=threads,
                 clock=self._clock,
                 metrics=self._metrics,

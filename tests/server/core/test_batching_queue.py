@@ -13,7 +13,7 @@ from tpuserve_server.core.batching_queue import BatchQueue
 from tpuserve_server.core.batching_task import Outcome, Task
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.types import Priority, Signature
 
 
 class Waiting:
@@ -24,19 +24,23 @@ class Waiting:
         options: BatchingOptions | None,
         *,
         max_enqueued_batches: int = 4,
+        low_priority_max_enqueued_batches: int | None = None,
         signature: Signature = DOUBLE,
     ) -> None:
         self.queue = BatchQueue(
-            {DOUBLE.name: signature}, {DOUBLE.name: options} if options else {}, max_enqueued_batches
+            {DOUBLE.name: signature},
+            {DOUBLE.name: options} if options else {},
+            max_enqueued_batches,
+            low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
         )
         self.now_s = 100.0
         self.loop = asyncio.new_event_loop()
         self.changes: list[bool] = []
 
-    def add(self, rows: int, *, width: int = 2, shareable: bool = True) -> Task:
+    def add(self, rows: int, *, width: int = 2, shareable: bool = True, priority: Priority = Priority.HIGH) -> Task:
         future: asyncio.Future[Outcome] = self.loop.create_future()
         inputs = {"x": np.zeros((rows, width), np.float32)}
-        task = Task(DOUBLE.name, ("y",), inputs, rows, Deadline.never(), future, shareable, self.now_s)
+        task = Task(DOUBLE.name, ("y",), inputs, rows, Deadline.never(), future, shareable, self.now_s, priority)
         self.changes.append(self.queue.add(task))
         return task
 
@@ -266,3 +270,98 @@ def test_without_padding_each_shape_has_batches_of_its_own(waiting: Waiting) -> 
     waiting.add(2, width=5)
     waiting.add(3, width=2)
     assert [waiting.take(), waiting.take()] == [[1, 3], [2]]
+
+
+LOW = Priority.LOW
+SIZES = BatchingOptions(8, (2, 4, 8))
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_high_priority_leaves_before_low_that_has_waited_longer(waiting: Waiting) -> None:
+    waiting.add(1, priority=LOW)
+    waiting.now_s += 1
+    waiting.add(8)
+    assert [waiting.take(), waiting.take()] == [[8], [1]]
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_low_priority_fills_padding_in_its_order(waiting: Waiting) -> None:
+    for rows in (1, 2, 1):
+        waiting.add(rows, priority=LOW)
+    waiting.add(5)
+    # Three rows of padding. The third task would have fitted in place of the second, which is older.
+    assert waiting.take() == [5, 1, 2]
+    assert waiting.take() == [1]
+    assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_low_priority_that_does_not_fit_waits(waiting: Waiting) -> None:
+    waiting.add(2, priority=LOW)
+    waiting.add(1, priority=LOW)
+    waiting.add(3)
+    assert [waiting.take(), waiting.take()] == [[3], [2, 1]]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8)], indirect=True)
+def test_where_nothing_is_padded_low_priority_makes_no_batch_larger(waiting: Waiting) -> None:
+    waiting.add(1, priority=LOW)
+    waiting.add(3)
+    assert [waiting.take(), waiting.take()] == [[3], [1]]
+
+
+@pytest.mark.parametrize("waiting", [{"options": SIZES, "signature": DOUBLE_WIDE}], indirect=True)
+def test_low_priority_of_another_shape_fills_nothing(waiting: Waiting) -> None:
+    waiting.add(1, width=3, priority=LOW)
+    waiting.add(1, width=3, shareable=False, priority=LOW)
+    waiting.add(3, width=2)
+    waiting.add(1, width=2, shareable=False)
+    assert [waiting.take() for _ in range(4)] == [[3], [1], [1], [1]]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (8,), max_execution_batch_size=6)], indirect=True)
+def test_low_priority_fills_no_more_than_a_batch_may_have(waiting: Waiting) -> None:
+    waiting.add(4, priority=LOW)
+    waiting.add(5)
+    assert [waiting.take(), waiting.take()] == [[5, 1], [3]]
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (2, 4, 8), timeout_s=10)], indirect=True)
+def test_low_priority_leaves_while_high_still_waits_for_company(waiting: Waiting) -> None:
+    waiting.add(1, priority=LOW)
+    waiting.now_s += 4
+    waiting.add(1)
+    assert waiting.queue.next_s() == 110.0
+    waiting.now_s = 110.0
+    assert waiting.take() == [1]
+    assert waiting.queue.next_s() == 114.0
+    waiting.queue.hurry()
+    assert waiting.take() == [1]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [{"options": BatchingOptions(2), "max_enqueued_batches": 3, "low_priority_max_enqueued_batches": 1}],
+    indirect=True,
+)
+def test_each_priority_has_places_of_its_own(waiting: Waiting) -> None:
+    waiting.add(2, priority=LOW)
+    with pytest.raises(Unavailable, match="currently 1 batches enqueued and max_enqueued_batches is 1"):
+        waiting.add(2, priority=LOW)
+    for _ in range(3):
+        waiting.add(2)
+    with pytest.raises(Unavailable, match="currently 3 batches enqueued and max_enqueued_batches is 3"):
+        waiting.add(2)
+    for _ in range(3):
+        assert waiting.take() == [2]
+    assert waiting.queue
+    assert waiting.take() == [2]
+    waiting.add(2, priority=LOW)
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_low_priority_is_discarded_from_its_own_backlog(waiting: Waiting) -> None:
+    task = waiting.add(1, priority=LOW)
+    assert waiting.queue.discard(task)
+    assert not waiting.queue.discard(task)
+    assert not waiting.queue

@@ -1,0 +1,196 @@
+"""Backlog: requests of one priority that wait, in the batches they will run in. Threads and clock are its owner's."""
+
+import math
+from collections import deque
+from collections.abc import Hashable, Mapping
+
+from tpuserve_server.core.batching_lane import Batch, Lane
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_task import Task, Whole
+from tpuserve_server.core.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.types import Signature
+
+
+class Backlog:
+    """First come, first batched, as TensorFlow Serving's queues (batching_util/shared_batch_scheduler.h).
+
+    Tasks of one key share batches: same signature, same outputs, and the same row shapes once they are padded. A task
+    that does not fit the open batch closes it and opens the next, or is split over both. Not safe for threads.
+    """
+
+    def __init__(
+        self,
+        signatures: Mapping[str, Signature],
+        options: Mapping[str, BatchingOptions],
+        max_enqueued_batches: int,
+    ) -> None:
+        """`max_enqueued_batches` bounds the batches that wait, for each signature."""
+        self._lanes = {name: Lane(signature, options.get(name)) for name, signature in signatures.items()}
+        self._max_enqueued_batches = max_enqueued_batches
+        self._batches: dict[Hashable, deque[Batch]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._batches)
+
+    def add(self, task: Task) -> bool:
+        """As `BatchQueue.add`."""
+        lane = self._lanes[task.signature_name]
+        if task.rows > lane.max_task_rows:
+            raise InvalidArgument(f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}")
+        key = lane.key(task)
+        batches = self._batches.get(key) if task.shareable else None
+        last = batches[-1] if batches is not None else None
+        if last is not None and last.rows + task.rows <= lane.max_rows:
+            last.append(task)
+            return last.rows == lane.max_rows or not lane.timeout_s
+        if lane.splits and task.shareable and (task.rows > lane.max_rows or not lane.pads):
+            self._add_parts(lane, key, last, task)
+        else:
+            self._check_room(lane)
+            self._open(lane, key, task)
+        return True
+
+    def discard(self, task: Task) -> bool:
+        """As `BatchQueue.discard`."""
+        if task.whole is not None and task.batch is None:
+            return self._discard_parts(task.whole)
+        batch = task.batch
+        if batch is None:
+            return False
+        batch.remove(task)
+        if not batch.tasks:
+            self._forget(batch)
+        return True
+
+    def ready(self, now_s: float) -> Batch | None:
+        """The ready batch whose oldest task has waited longest; None if none is ready."""
+        ready: Batch | None = None
+        for batches in self._batches.values():
+            first = batches[0]
+            if _ready_s(batches) <= now_s and (ready is None or first.oldest_s < ready.oldest_s):
+                ready = first
+        return ready
+
+    def next_s(self) -> float:
+        """When a batch will be ready, if nothing comes; `inf` if nothing waits."""
+        return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
+
+    def take(self, batch: Batch) -> list[Task]:
+        """The tasks of a batch that `ready` has named, out of the queue."""
+        self._fill_holes(batch)
+        self._forget(batch)
+        for task in batch.tasks:
+            task.batch = None
+        return batch.tasks
+
+    def take_up_to(self, rows: int, key: Hashable) -> list[Task]:
+        """The first tasks of `key` that fit into `rows` rows, ready or not, out of the queue."""
+        taken: list[Task] = []
+        while rows and (batches := self._batches.get(key)):
+            first = batches[0]
+            popped = first.pop(rows)
+            if not first.tasks:
+                self._forget(first)
+            if not popped:
+                break
+            taken += popped
+            rows -= sum(task.rows for task in popped)
+        return taken
+
+    def hurry(self) -> None:
+        """Let no batch wait for more rows from now on."""
+        for lane in self._lanes.values():
+            lane.timeout_s = 0.0
+
+    def _fill_holes(self, batch: Batch) -> None:
+        """What has been discarded has left places, which the next in the queue take."""
+        batches = self._batches[batch.key]
+        while len(batches) > 1 and not batch.is_full:
+            following = batches[1]
+            popped = following.pop(batch.lane.max_rows - batch.rows)
+            if not following.tasks:
+                self._forget(following)
+            if not popped:
+                break
+            for task in popped:
+                batch.append(task)
+
+    def _forget(self, batch: Batch) -> None:
+        batches = self._batches[batch.key]
+        if batches[0] is batch:
+            batches.popleft()
+        else:
+            batches.remove(batch)
+        if not batches:
+            del self._batches[batch.key]
+        batch.lane.enqueued -= 1
+
+    def _open(self, lane: Lane, key: Hashable, task: Task) -> Batch:
+        batch = Batch(lane, key, [task], task.rows)
+        task.batch = batch
+        self._batches.setdefault(key, deque()).append(batch)
+        lane.enqueued += 1
+        return batch
+
+    def _check_room(self, lane: Lane) -> None:
+        if lane.enqueued >= self._max_enqueued_batches:
+            raise Unavailable(
+                "The batch scheduling queue to which this task was submitted is full; currently "
+                f"{lane.enqueued} batches enqueued and max_enqueued_batches is {self._max_enqueued_batches}"
+            )
+
+    def _add_parts(self, lane: Lane, key: Hashable, last: Batch | None, task: Task) -> None:
+        """Fill the open batch, then as many as it takes; all of them or none."""
+        room = lane.max_rows - (last.rows if last is not None else 0)
+        self._check_capacity(lane, last, room, task.rows)
+        sizes = _part_sizes(task.rows, room, lane.max_rows)
+        for part in task.split(sizes) if len(sizes) > 1 else [task]:
+            if last is not None and last.rows < lane.max_rows:
+                last.append(part)
+            else:
+                last = self._open(lane, key, part)
+
+    def _check_capacity(self, lane: Lane, last: Batch | None, room: int, rows: int) -> None:
+        # An open batch is one of those that are enqueued, even an empty one.
+        enqueued = lane.enqueued + (last is None)
+        capacity = max(self._max_enqueued_batches - enqueued, 0) * lane.max_rows
+        capacity += room if enqueued <= self._max_enqueued_batches else 0
+        if rows > capacity:
+            raise Unavailable(
+                f"The batch scheduling queue to which this task was submitted is full; task size is {rows} but "
+                f"scheduling capacity is only {capacity} (num_enqueued_batches={enqueued}, "
+                f"max_enqueued_batches={self._max_enqueued_batches}, open_batch_size={lane.max_rows - room}, "
+                f"max_execution_batch_size={lane.max_rows})"
+            )
+
+    def _discard_parts(self, whole: Whole) -> bool:
+        waiting = [
+            part
+            for batches in self._batches.values()
+            for batch in batches
+            for part in batch.tasks
+            if part.whole is whole
+        ]
+        if not waiting:
+            return False
+        # Those that have left the queue need not run either.
+        whole.give_up()
+        for part in waiting:
+            self.discard(part)
+        return True
+
+
+def _part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
+    """How a request of `rows` is cut: `room` fills the open batch, the rest are batches of `max_rows`, but the last."""
+    first = min(room, rows)
+    whole, last = divmod(rows - first, max_rows)
+    return [size for size in (first, *[max_rows] * whole, last) if size]
+
+
+def _ready_s(batches: deque[Batch]) -> float:
+    """When the first may leave: at once when it is full or closed, else when its oldest task has waited its time."""
+    first = batches[0]
+    if len(batches) > 1 or first.is_full:
+        return first.oldest_s
+    return first.oldest_s + first.lane.timeout_s

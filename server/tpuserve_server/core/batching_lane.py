@@ -1,0 +1,122 @@
+"""Lane: what the queue knows of one signature; Batch: its tasks that will run together."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.types import Signature
+
+
+class Lane:
+    """One signature's rules, for tasks of one priority. `enqueued` counts its batches that wait, whatever their key."""
+
+    __slots__ = (
+        "enqueued",
+        "free_ranks",
+        "free_rows",
+        "max_rows",
+        "max_task_rows",
+        "pads",
+        "sequences",
+        "splits",
+        "timeout_s",
+    )
+
+    def __init__(self, signature: Signature, options: BatchingOptions | None) -> None:
+        """Without `options` nothing is batched: every request is a batch of its own."""
+        self.max_task_rows = options.max_batch_size if options else 1
+        self.max_rows = options.max_rows if options else 1
+        self.timeout_s = options.timeout_s if options else 0.0
+        self.splits = options is not None and options.splits
+        self.pads = options is not None and options.pad_variable_length_inputs
+        self.sequences = options.sequences if options else None
+        shapes = [spec.shape for spec in signature.inputs.values()]
+        self.free_ranks = None in shapes
+        self.free_rows = any(shape is None or None in shape[1:] for shape in shapes)
+        self.enqueued = 0
+
+    def key(self, task: Task) -> Hashable:
+        """Tasks with the same key may share batches; what runs alone has its signature's name.
+
+        Raises:
+            InvalidArgument: its sequences are longer than they may be.
+        """
+        if not task.shareable:
+            return task.signature_name
+        if not self.free_rows:
+            return (task.signature_name, task.output_names)
+        if self.sequences is not None:
+            task.lengths = self.sequences.padded_lengths(task.inputs)
+            return (task.signature_name, task.output_names, task.lengths)
+        arrays = task.inputs.values()
+        # No padding where a row has no value to pad with, nor for parts of a request: each would be padded differently.
+        if self.pads and task.rows <= self.max_rows and all(array.size for array in arrays):
+            ranks = tuple(array.ndim for array in arrays) if self.free_ranks else ()
+            return (task.signature_name, task.output_names, "padded", ranks)
+        return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
+
+    def may_cut(self, task: Task) -> bool:
+        """Whether a task that waits may be run in parts. Where rows are padded to each other's shape, only one that is
+        in parts already: the others' would be padded differently.
+        """
+        return self.splits and task.shareable and (not self.pads or task.whole is not None)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Tasks that will run together. The last of its key is open to more; the others are closed."""
+
+    lane: Lane
+    key: Hashable
+    tasks: list[Task]
+    rows: int
+
+    @property
+    def oldest_s(self) -> float:
+        """When the first of the tasks came."""
+        return self.tasks[0].enqueued_s
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no task can join."""
+        return self.rows >= self.lane.max_rows or not self.tasks[0].shareable
+
+    def append(self, task: Task) -> None:
+        """Let a task wait here; there is room for it."""
+        task.batch = self
+        self.tasks.append(task)
+        self.rows += task.rows
+
+    def remove(self, task: Task) -> None:
+        """Let a task go that nobody waits for."""
+        task.batch = None
+        self.tasks.remove(task)
+        self.rows -= task.rows
+
+    def pop(self, rows: int) -> list[Task]:
+        """The first tasks, of `rows` rows together at most: whole ones, and the beginning of the next if it may be cut.
+
+        What is left of that stays first.
+        """
+        left, count = rows, 0
+        for task in self.tasks:
+            if task.rows > left:
+                break
+            left -= task.rows
+            count += 1
+        popped = self.tasks[:count]
+        del self.tasks[:count]
+        if left and self.tasks and self.lane.may_cut(self.tasks[0]):
+            popped.append(self._cut(left))
+        for task in popped:
+            task.batch = None
+        self.rows -= sum(task.rows for task in popped)
+        return popped
+
+    def _cut(self, rows: int) -> Task:
+        task = self.tasks[0]
+        head, tail = task.split([rows, task.rows - rows])
+        task.batch, tail.batch = None, self
+        self.tasks[0] = tail
+        return head
