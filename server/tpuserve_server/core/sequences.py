@@ -7,9 +7,15 @@ import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
+
+# A number of the input's dtype, or text for one that holds strings.
+PadValue: TypeAlias = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,11 @@ class Sequences:
     pad_values: Mapping[str, object]
     follows: Mapping[Axis, tuple[int, ...]]
     ties: tuple[tuple[int, ...], ...] | None = field(default=None)
+
+    @property
+    def uncut(self) -> tuple[Axis, ...]:
+        """Free axes of outputs that keep the length which the model gives them."""
+        return tuple(axis for axis, followed in self.follows.items() if not followed)
 
     def own_lengths(self, inputs: Tensors) -> tuple[int, ...]:
         """As they came. `inputs` have the signature's ranks."""
@@ -117,18 +128,23 @@ class Sequences:
 
 
 def find_sequences(
-    signature: Signature, buckets: tuple[int, ...], pad_values: Mapping[str, object] | None = None
+    signature: Signature, buckets: tuple[int, ...], pad_values: Mapping[str, PadValue] | None = None
 ) -> Sequences | None:
     """How to pad a batched signature; None where no input has a free inner dimension.
 
     Until more is known any free inner dimension of an output may follow any input.
+
+    Raises:
+        InvalidArgument: a value in `pad_values` is not of its input's dtype.
     """
     axes = tuple(_free_axes(signature.inputs))
     if not axes:
         return None
-    values = {axis.tensor: _nothing(signature.inputs[axis.tensor]) for axis in axes}
+    values = {
+        axis.tensor: _pad_value(signature.inputs[axis.tensor], (pad_values or {}).get(axis.tensor)) for axis in axes
+    }
     follows = dict.fromkeys(_free_axes(signature.outputs), tuple(range(len(axes))))
-    return Sequences(buckets, axes, {**values, **(pad_values or {})}, follows)
+    return Sequences(buckets, axes, values, follows)
 
 
 def _free_axes(specs: Mapping[str, TensorSpec]) -> list[Axis]:
@@ -140,11 +156,23 @@ def _free_axes(specs: Mapping[str, TensorSpec]) -> list[Axis]:
     ]
 
 
-def _nothing(spec: TensorSpec) -> object:
-    """Zero is what masks, token ids and one-hot features mean by padding. Not the request's own first value, as
-    TensorFlow Serving pads: that is a token like any other, and would be read as one.
+def _pad_value(spec: TensorSpec, value: PadValue | None) -> object:
+    """Where nobody says one, zero: what masks, token ids and one-hot features mean by padding. Not the request's own
+    first value, as TensorFlow Serving pads: that is a token like any other, and would be read as one.
     """
-    return b"" if spec.dtype.hasobject else 0
+    if spec.dtype.hasobject:
+        if isinstance(value, str | None):
+            return (value or "").encode()
+    elif not isinstance(value, str) and _fits(value or 0, spec.dtype):
+        return value or 0
+    raise InvalidArgument(f"Input '{spec.name}' cannot be padded with {value!r}: its dtype is {spec.dtype}")
+
+
+def _fits(value: float, dtype: np.dtype[Any]) -> bool:
+    """Whether integers hold it exactly; floating point rounds."""
+    if dtype.kind not in "biu":
+        return True
+    return float(value).is_integer() and bool(np.asarray(int(value)).astype(dtype) == value)
 
 
 def _cut(array: Array, ends: Mapping[int, int]) -> Array:

@@ -12,16 +12,20 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_parameters import NOTHING_SAID, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
+from tpuserve_server.versions.sequence_trial import try_all_sequences
 from tpuserve_server.versions.warmup import WarmupOptions, warm_up
 
 _log = logging.getLogger(__name__)
 
+_NO_SEQUENCES = "no signature that is batched has an input with a free dimension besides that of the rows"
 # Names of signatures on a line of the notes.
 _MOST_NAMED = 4
 
@@ -35,13 +39,15 @@ class LoadingOptions:
     inputs and outputs all have one, as TensorFlow Serving does; False none. Sizes in `parameters` replace a manifest's.
 
     `read_parameters`, where given, reads what a version's own folder says, which goes over `parameters`. It makes
-    `enable_batching` mean: the versions that say something.
+    `enable_batching` mean: the versions that say something. `needs_sequences`: it says sequence_buckets, so that there
+    must be something to pad to them; what is said of all models holds for those that have.
     """
 
     enable_batching: bool | None = None
     parameters: BatchingParameters = NOTHING_SAID
     read_parameters: Callable[[Path], BatchingParameters | None] | None = None
     warmup: WarmupOptions = field(default_factory=WarmupOptions)
+    needs_sequences: bool = False
 
     def of_version(self, path: Path) -> "LoadingOptions":
         """What holds for the version in `path`. Blocking.
@@ -54,7 +60,7 @@ class LoadingOptions:
         own = self.read_parameters(path)
         if own is None:
             return replace(self, enable_batching=None if self.enable_batching else self.enable_batching)
-        return replace(self, parameters=own.over(self.parameters))
+        return replace(self, parameters=own.over(self.parameters), needs_sequences=bool(own.sequence_buckets))
 
 
 class VersionLoader:
@@ -101,7 +107,7 @@ class VersionLoader:
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
         threads = options.parameters.num_batch_threads or 1
         try:
-            batching = choose_batching(servable, manifest, options)
+            batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             costs = CostModel()
             runs = self._warm_up(servable_id, servable, path, batching)
             batcher = Batcher(
@@ -118,7 +124,15 @@ class VersionLoader:
         except BaseException:
             servable.close()
             raise
-        return LoadedVersion(servable, batcher, _notes(servable, manifest, batching, runs, threads), path)
+        return LoadedVersion(servable, batcher, _notes(servable, manifest, batching, runs, options.parameters), path)
+
+    def _try_sequences(
+        self, servable: Servable, batching: Mapping[str, BatchingOptions]
+    ) -> Mapping[str, BatchingOptions]:
+        """Also without warm-up: what clients get back depends on it."""
+        if not any(options.sequences for options in batching.values()):
+            return batching
+        return run_in_background(lambda: try_all_sequences(servable, batching), "sequence-trial")
 
     def _warm_up(
         self, servable_id: ServableId, servable: Servable, path: Path, batching: Mapping[str, BatchingOptions]
@@ -143,7 +157,7 @@ def choose_batching(
     """Batching of each signature that is to be batched.
 
     Raises:
-        InvalidArgument: the sizes do not fit together.
+        InvalidArgument: the sizes do not fit together, or the version's own sequence buckets have nothing to pad.
     """
     if options.enable_batching is False:
         return {}
@@ -152,8 +166,21 @@ def choose_batching(
     for name, signature in servable.signatures.items():
         entry = entries.get(name, SignatureEntry())
         if _may_batch(signature, entry, options):
-            chosen[name] = options.parameters.options(entry.batch_sizes)
+            chosen[name] = _choose(signature, entry, options.parameters)
+    if options.needs_sequences and not any(one.sequences for one in chosen.values()):
+        raise InvalidArgument(f"sequence_buckets cannot be used: {_NO_SEQUENCES}; leave them out")
     return chosen
+
+
+def _choose(signature: Signature, entry: SignatureEntry, parameters: BatchingParameters) -> BatchingOptions:
+    options = parameters.options(entry.batch_sizes)
+    buckets = options.sequence_buckets
+    if not buckets and not options.pad_variable_length_inputs:
+        buckets = entry.sequence_buckets
+    if not buckets:
+        return options
+    sequences = find_sequences(signature, buckets, entry.pad_values)
+    return replace(options, sequences=sequences, sequence_buckets=buckets if sequences is not None else ())
 
 
 def _may_batch(signature: Signature, entry: SignatureEntry, options: LoadingOptions) -> bool:
@@ -167,10 +194,11 @@ def _may_batch(signature: Signature, entry: SignatureEntry, options: LoadingOpti
 def _notes(
     servable: Servable,
     manifest: Manifest | None,
-    batching: dict[str, BatchingOptions],
+    batching: Mapping[str, BatchingOptions],
     warmup_runs: int,
-    threads: int,
+    parameters: BatchingParameters,
 ) -> tuple[str, ...]:
+    threads = parameters.num_batch_threads or 1
     unchecked = ", no manifest says that rows are independent; see --enable_batching" if manifest is None else ""
     alike: dict[str, list[str]] = {}
     for name, signature in servable.signatures.items():
@@ -179,7 +207,13 @@ def _notes(
         else:
             treated = f"one request at a time{unchecked if signature.is_batchable else ''}"
         alike.setdefault(treated, []).append(name)
-    return (f"device: {servable.device}", f"warm-up: {warmup_runs} runs", *_by_signatures(alike))
+    unused = parameters.sequence_buckets and not any(options.sequences for options in batching.values())
+    return (
+        f"device: {servable.device}",
+        f"warm-up: {warmup_runs} runs",
+        *([f"sequence_buckets are not used: {_NO_SEQUENCES}"] if unused else []),
+        *_by_signatures(alike),
+    )
 
 
 def _by_signatures(alike: Mapping[str, list[str]]) -> list[str]:
@@ -203,6 +237,15 @@ def _describe(options: BatchingOptions, threads: int) -> str:
         parts.append(f"requests of up to {options.max_batch_size} rows split over them")
     if options.pad_variable_length_inputs:
         parts.append("rows padded to one shape")
+    if options.sequences is not None:
+        parts.append(_describe_sequences(options.sequences))
     if threads > 1:
         parts.append(f"{threads} batches at a time")
     return ", ".join(parts)
+
+
+def _describe_sequences(sequences: Sequences) -> str:
+    padded = f"lengths padded to {', '.join(str(length) for length in sequences.buckets)}"
+    if not sequences.uncut:
+        return padded
+    return f"{padded} ({' and '.join(str(axis) for axis in sequences.uncut)} left as the model makes it)"

@@ -31,11 +31,27 @@ class CpuEntry(_Part):
     allow_bfloat16_kernels: bool = False
 
 
+class InputEntry(_Part):
+    """What pads one input's sequences; None where nobody has said."""
+
+    pad_value: bool | int | float | str | None = None
+
+
 class SignatureEntry(_Part):
-    """One signature's buckets, and whether its rows may share them with other requests' rows."""
+    """One signature's buckets, and whether its rows may share them with other requests' rows.
+
+    `sequence_buckets`, ascending: lengths to which inputs may be padded without changing what is not padding.
+    """
 
     batch_sizes: tuple[int, ...] = ()
     rows_independent: bool = False
+    sequence_buckets: tuple[int, ...] = ()
+    inputs: Mapping[str, InputEntry] = Field(default_factory=dict)
+
+    @property
+    def pad_values(self) -> dict[str, bool | int | float | str]:
+        """By input, where there is one."""
+        return {name: entry.pad_value for name, entry in self.inputs.items() if entry.pad_value is not None}
 
 
 class Manifest(_Part):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.sequences import Axis, Sequences
 from tpuserve_server.core.servable import Servable
@@ -19,6 +20,19 @@ _MOST_AXES = 4
 
 # Axes by index.
 _Group: TypeAlias = frozenset[int]
+
+
+def try_all_sequences(servable: Servable, batching: Mapping[str, BatchingOptions]) -> dict[str, BatchingOptions]:
+    """The same batching, and what trials tell of the sequences in it; blocks."""
+    return {
+        name: options
+        if options.sequences is None
+        else replace(
+            options,
+            sequences=try_sequences(servable, servable.signatures[name], options.sequences, (*options.buckets, 1)[0]),
+        )
+        for name, options in batching.items()
+    }
 
 
 def try_sequences(servable: Servable, signature: Signature, sequences: Sequences, rows: int) -> Sequences:
@@ -69,13 +83,14 @@ class _Trial:
         return True
 
     def follows(self, groups: list[_Group]) -> dict[Axis, tuple[int, ...]]:
-        """By output axis, the group that has had its length in every run."""
+        """By output axis, the group that has had its length in every run; nothing where none has."""
         return {
-            axis: tuple(sorted(group))
+            axis: next((tuple(sorted(group)) for group in groups if self._has_length_of(axis, group)), ())
             for axis in self._sequences.follows
-            for group in groups
-            if all(sizes[axis] == self._length(group, long) for long, sizes in self._sizes.items())
         }
+
+    def _has_length_of(self, axis: Axis, group: _Group) -> bool:
+        return all(sizes[axis] == self._length(group, long) for long, sizes in self._sizes.items())
 
     def _length(self, group: _Group, long: _Group) -> int:
         return self._long if group <= long else self._short
