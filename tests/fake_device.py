@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
@@ -133,6 +134,9 @@ class RecordingMetrics:
         self.dropped: list[str] = []
         self.states: list[tuple[int, State]] = []
         self.warmups: list[tuple[int, int]] = []
+        self.finish_errors_s: list[float] = []
+        self.unwarmed: list[str] = []
+        self.costs: dict[int, CostModel] = {}
 
     def request_finished(self, **measured: object) -> None:
         raise AssertionError("devices answer no requests")
@@ -150,8 +154,19 @@ class RecordingMetrics:
         bucket: int,
         queue_waits_s: Sequence[float],
         run_s: float,
+        expected_s: float = 0.0,
+        has_buckets: bool = True,
     ) -> None:
         self.batches.append((sum(task_rows), bucket))
+
+    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
+        self.finish_errors_s.extend(errors_s)
+
+    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
+        self.unwarmed.append(signature)
+
+    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
+        self.costs[servable.version] = costs
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:
         self.dropped.append(reason)

@@ -87,6 +87,15 @@ class FakeMetrics:
     def batch_finished(self, **measured: object) -> None:
         raise AssertionError("front-ends run no batches")
 
+    def finish_predicted(self, **measured: object) -> None:
+        raise AssertionError("front-ends predict nothing")
+
+    def shape_first_run(self, **measured: object) -> None:
+        raise AssertionError("front-ends run no shapes")
+
+    def version_loaded(self, **measured: object) -> None:
+        raise AssertionError("front-ends load no versions")
+
     def task_dropped(self, **measured: object) -> None:
         raise AssertionError("front-ends drop no tasks")
 

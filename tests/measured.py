@@ -40,6 +40,8 @@ def run_batch(
     bucket: int = 1,
     queue_waits_s: Sequence[float] = (0.1,),
     run_s: float = 0.1,
+    expected_s: float = 0.0,
+    has_buckets: bool = True,
 ) -> None:
     metrics.batch_finished(
         servable=servable,
@@ -49,4 +51,6 @@ def run_batch(
         bucket=bucket,
         queue_waits_s=queue_waits_s,
         run_s=run_s,
+        expected_s=expected_s,
+        has_buckets=has_buckets,
     )

@@ -3,12 +3,14 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 # Counting this many at once takes some 50 us.
 _LONG_QUEUE = 1000
+# An array of fewer waits in the queue, too: to count it takes some 10 us, however few there are.
+_LONG_ARRAY = 200
 
 
 class Histogram:
@@ -33,6 +35,14 @@ class Histogram:
         self._queue.extend(values)
         if len(self._queue) >= _LONG_QUEUE:
             self._count()
+
+    def add_array(self, values: "np.ndarray[tuple[int], np.dtype[Any]]") -> None:
+        """Take several values."""
+        if len(values) < _LONG_ARRAY:
+            self.add_all(values.tolist())
+        else:
+            with self._counting:
+                self._add(values)
 
     def cumulative(self, bounds: Sequence[float] | None = None) -> tuple[list[int], float]:
         """How many values are at most each bound, then how many there are, and their sum.
@@ -63,6 +73,9 @@ class Histogram:
         with self._counting:
             values = np.array([self._queue.popleft() for _ in range(len(self._queue))])
             if values.size:
-                places = np.searchsorted(self.bounds, values, side="left")
-                self._counts += np.bincount(places, minlength=len(self._counts))
-                self._sum += float(values.sum())
+                self._add(values)
+
+    def _add(self, values: "np.ndarray[tuple[int], np.dtype[Any]]") -> None:
+        places = np.searchsorted(self.bounds, values, side="left")
+        self._counts += np.bincount(places, minlength=len(self._counts))
+        self._sum += float(values.sum())

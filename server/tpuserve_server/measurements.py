@@ -10,36 +10,16 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from tpuserve_server.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
+from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.histogram import Histogram
+from tpuserve_server.metric_bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.series import Series
 
-LATENCY_BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-PADDING_BOUNDS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
-
-
-def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
-    """TensorFlow's exponential buckets (tensorflow/core/lib/monitoring/sampler.cc), in its own order of rounding."""
-    bounds = [scale]
-    for _ in range(count - 1):
-        bounds.append(bounds[-1] * growth)
-    return tuple(bounds)
-
-
-# TensorFlow Serving's, in microseconds, with its sources' numbers (servables/tensorflow/util.cc, batching/).
-UPSTREAM_LATENCY_BOUNDS_US = exponential(10, 1.8, 33)
-UPSTREAM_QUEUE_BOUNDS_US = exponential(100, 1.2, 52)
-UPSTREAM_EXAMPLE_BOUNDS = exponential(1, 2, 15)
-UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
-
-MICROSECONDS = 1e6
 # Models that went show the state of their last version; those of names that never come again would pile up.
 _MAX_ENDED = 1000
-UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
-# One histogram serves both families: it counts by both sets of bounds, and a value is added once.
-BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUNDS_S}))
 
 
 class RequestKey(NamedTuple):
@@ -51,13 +31,6 @@ class RequestKey(NamedTuple):
     method: str
     protocol: str
     code: Code
-
-
-class BatchKey(NamedTuple):
-    """What batches are told apart by."""
-
-    servable: ServableId
-    signature: str
 
 
 class Warmup(NamedTuple):
@@ -83,22 +56,15 @@ class Measurements:
         """Nothing measured yet."""
         self._lock = threading.Lock()
         self._dropped: Counter[tuple[ServableId, str]] = Counter()
+        self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
+        self._costs: dict[ServableId, CostModel] = {}
         self._logged: Counter[tuple[str, str]] = Counter()
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
         self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
         self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
-        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
-        self.run = Series[BatchKey](LATENCY_BOUNDS_S)
-        self.rows = Series[BatchKey](ROW_BOUNDS)
-        self.padding = Series[BatchKey](PADDING_BOUNDS)
         self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS)
-        # What upstream measures of batches, in its units: by model and API, by padded size, or by nothing.
-        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US)
-        self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
-        self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
-        self.request_rows = Series[None](UPSTREAM_ROW_BOUNDS)
-        self.batch_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+        self._batches = BatchMeasurements()
 
     # Told by the parts that measure.
 
@@ -130,18 +96,27 @@ class Measurements:
         bucket: int,
         queue_waits_s: Sequence[float],
         run_s: float,
+        expected_s: float = 0.0,
+        has_buckets: bool = True,
     ) -> None:
         """A batch ran."""
-        key, rows = BatchKey(servable, signature), sum(task_rows)
-        self.rows[key].add(rows)
-        self.padding[key].add((bucket - rows) / bucket if bucket else 0.0)
-        self.run[key].add(run_s)
-        self.queue_wait[key].add_all(queue_waits_s)
-        self.runtime[servable.name, api].add_all((wait_s + run_s) * MICROSECONDS for wait_s in queue_waits_s)
-        self.queuing[None].add_all(wait_s * MICROSECONDS for wait_s in queue_waits_s)
-        self.padding_rows[bucket].add(bucket - rows)
-        self.request_rows[None].add_all(task_rows)
-        self.batch_rows[None].add(bucket)
+        self._batches.note(
+            FinishedBatch(servable, signature, api, task_rows, bucket, queue_waits_s, run_s, expected_s, has_buckets)
+        )
+
+    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
+        """Requests whose finish had been predicted were answered."""
+        self._batches.finish_error[BatchKey(servable, signature)].add_all(errors_s)
+
+    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
+        """A shape ran that warm-up had not run."""
+        with self._lock:
+            self._unwarmed[servable, signature] += 1
+
+    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
+        """A version is about to serve."""
+        with self._lock:
+            self._costs[servable] = costs
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:
         """A queued request left before it ran."""
@@ -168,8 +143,11 @@ class Measurements:
                 del self._states[id_]
             for key in [key for key in self._dropped if key[0] in gone]:
                 del self._dropped[key]
+            for unwarmed in [key for key in self._unwarmed if key[0] in gone]:
+                del self._unwarmed[unwarmed]
             for id_ in gone:
                 self._warmups.pop(id_, None)
+                self._costs.pop(id_, None)
         self._forget(gone)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
@@ -178,6 +156,12 @@ class Measurements:
             self._warmups[servable] = Warmup(path, records, duration_s)
 
     # Asked by pages.
+
+    @property
+    def batches(self) -> BatchMeasurements:
+        """What was measured of batches, up to now."""
+        self._batches.count()
+        return self._batches
 
     def requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
         """Latencies in seconds of what the versions that are there have answered, and what none was asked for."""
@@ -192,6 +176,17 @@ class Measurements:
         """Requests that left the queue before they ran, by version and reason."""
         with self._lock:
             return dict(self._dropped)
+
+    def unwarmed(self) -> dict[tuple[ServableId, str], int]:
+        """First runs of shapes that warm-up had not run, by version and signature."""
+        with self._lock:
+            return dict(self._unwarmed)
+
+    def costs(self) -> dict[ServableId, tuple[CurveSnapshot, ...]]:
+        """What each version that is there has learned of its runs."""
+        with self._lock:
+            models = dict(self._costs)
+        return {servable: costs.snapshot() for servable, costs in models.items()}
 
     def warmups(self) -> dict[ServableId, Warmup]:
         """The warm-up of every version that is there and had one."""
@@ -212,8 +207,7 @@ class Measurements:
         return [servable for servable, state in self._states.items() if state is State.END]
 
     def _forget(self, gone: Collection[ServableId]) -> None:
-        for series in (self.queue_wait, self.run, self.rows, self.padding):
-            series.take(lambda key: key.servable in gone)
+        self._batches.forget(gone)
         names = {(servable.name, servable.version) for servable in gone}
         for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
             self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)

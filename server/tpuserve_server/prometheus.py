@@ -11,14 +11,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from tpuserve_server.batch_measurements import BatchKey, RunKey
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.histogram import Histogram
-from tpuserve_server.measurements import LATENCY_BOUNDS_S, BatchKey, Measurements, RequestKey
+from tpuserve_server.measurements import Measurements, RequestKey
+from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
 from tpuserve_server.series import Key
 from tpuserve_server.upstream_metrics import upstream_page
 
 _REQUEST_LABELS = ("model_name", "version", "signature", "method", "protocol", "code")
 _BATCH_LABELS = ("model_name", "version", "signature")
+# Of one signature, where batches have any size.
+_MOST_SIZES = 32
 
 
 class PrometheusMetrics(Measurements, Collector):
@@ -37,13 +41,9 @@ class PrometheusMetrics(Measurements, Collector):
     def collect(self) -> Iterator[Metric]:
         """Every family of ours as it is now. Called by the registry."""
         yield from self._request_families()
-        for series, name, text in (
-            (self.queue_wait, "queue_wait_seconds", "Arrival to batch."),
-            (self.run, "batch_run_seconds", "A batch on the device."),
-            (self.rows, "batch_rows", "Real rows of a batch."),
-            (self.padding, "batch_padding_ratio", "Padded share of a batch."),
-        ):
-            yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
+        yield from self._batch_families()
+        yield from self._cost_families()
+        yield self._unwarmed_family()
         yield self._dropped_family()
         yield self._states_family()
         yield self._warmups_family()
@@ -59,6 +59,49 @@ class PrometheusMetrics(Measurements, Collector):
         yield counter
         text = "Request to response."
         yield _histograms("request_latency_seconds", text, _REQUEST_LABELS, requests, _request_labels, LATENCY_BOUNDS_S)
+
+    def _batch_families(self) -> Iterator[Metric]:
+        batches = self.batches
+        for series, name, text in (
+            (batches.queue_wait, "queue_wait_seconds", "Arrival to batch."),
+            (batches.rows, "batch_rows", "Real rows of a batch."),
+            (batches.padding, "batch_padding_ratio", "Padded share of a batch."),
+            (batches.run_ratio, "batch_run_ratio", "A batch's time on the device by what the cost model expected."),
+            (batches.finish_error, "finish_error_seconds", "When a request finished less when it was to finish."),
+        ):
+            yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
+        text = "A batch on the device, by its padded rows, or the next power of two where those are not fixed."
+        labels = (*_BATCH_LABELS, "bucket")
+        yield _histograms("batch_run_seconds", text, labels, batches.run.items(), _run_labels)
+
+    def _cost_families(self) -> Iterator[Metric]:
+        """What the cost model knows: for each size, and as a line."""
+        mean, spread, base, per_row = (
+            GaugeMetricFamily(f"tpuserve_batch_cost_{name}", text, labels=[*_BATCH_LABELS, "lengths", *more])
+            for name, text, more in (
+                ("seconds", "What a batch costs on average, as learned.", ["bucket"]),
+                ("spread_seconds", "Standard deviation of what a batch costs.", ["bucket"]),
+                ("base_seconds", "What a batch costs whatever its rows, by the fitted line.", []),
+                ("row_seconds", "What each row of a batch adds, by the fitted line.", []),
+            )
+        )
+        for servable, curves in self.costs().items():
+            for curve in curves:
+                labels = [*_of(servable), curve.signature_name, ",".join(map(str, curve.lengths))]
+                for cost in curve.shown(_MOST_SIZES):
+                    mean.add_metric([*labels, str(cost.rows)], cost.mean_s)
+                    spread.add_metric([*labels, str(cost.rows)], cost.spread_s)
+                if curve.line is not None:
+                    base.add_metric(labels, curve.line.t0_s)
+                    per_row.add_metric(labels, curve.line.per_row_s)
+        yield from (mean, spread, base, per_row)
+
+    def _unwarmed_family(self) -> Metric:
+        text = "Runs of shapes that warm-up had not run: a compiled device compiles on them."
+        family = CounterMetricFamily("tpuserve_unwarmed_runs", text, labels=_BATCH_LABELS)
+        for (servable, signature), count in self.unwarmed().items():
+            family.add_metric([*_of(servable), signature], count)
+        return family
 
     def _dropped_family(self) -> Metric:
         text = "Requests that left the queue before they ran: expired, cancelled, queue_full."
@@ -119,6 +162,10 @@ def _request_labels(key: RequestKey) -> tuple[str, ...]:
 
 def _batch_labels(key: BatchKey) -> tuple[str, ...]:
     return (*_of(key.servable), key.signature)
+
+
+def _run_labels(key: RunKey) -> tuple[str, ...]:
+    return (*_of(key.servable), key.signature, str(key.bucket))
 
 
 def _of(servable: ServableId) -> tuple[str, str]:

@@ -9,14 +9,12 @@ from typing import TypeAlias
 
 from tpuserve_server.core.errors import Code
 from tpuserve_server.histogram import Histogram
-from tpuserve_server.measurements import (
+from tpuserve_server.measurements import Measurements, RequestKey, Warmup
+from tpuserve_server.metric_bounds import (
     BOTH_LATENCY_BOUNDS_S,
     MICROSECONDS,
     UPSTREAM_LATENCY_BOUNDS_S,
     UPSTREAM_LATENCY_BOUNDS_US,
-    Measurements,
-    RequestKey,
-    Warmup,
 )
 from tpuserve_server.series import Key, Series, summed
 
@@ -48,10 +46,10 @@ def _families(measured: Measurements) -> Iterator[_Family]:
     def size(key: int) -> _Labels:
         return (("execution_batch_size", str(key)),)
 
-    yield f"{_BATCHING}:input_batch_size", "histogram", _series(measured.request_rows, lambda _: ())
-    yield f"{_BATCHING}:padding_size", "histogram", _series(measured.padding_rows, size)
-    yield f"{_BATCHING}:processed_batch_size", "histogram", _series(measured.batch_rows, lambda _: ())
-    yield f"{_BATCHING}:queuing_latency", "histogram", _series(measured.queuing, lambda _: _THREAD_POOL)
+    yield f"{_BATCHING}:input_batch_size", "histogram", _series(measured.batches.request_rows, lambda _: ())
+    yield f"{_BATCHING}:padding_size", "histogram", _series(measured.batches.padding_rows, size)
+    yield f"{_BATCHING}:processed_batch_size", "histogram", _series(measured.batches.batch_rows, lambda _: ())
+    yield f"{_BATCHING}:queuing_latency", "histogram", _series(measured.batches.queuing, lambda _: _THREAD_POOL)
     yield f"{_BATCHING}:wrapped_run_count", "counter", _run_count(measured)
     yield "tensorflow:serving:model_warmup_latency", "histogram", _warmup_latencies(measured)
     yield "tensorflow:serving:model_warmup_records_read", "counter", _warmup_records(measured)
@@ -60,7 +58,7 @@ def _families(measured: Measurements) -> Iterator[_Family]:
     yield "tensorflow:serving:request_example_counts", "histogram", _series(measured.examples, _example_labels)
     yield "tensorflow:serving:request_latency", "histogram", _request_latencies(measured)
     yield "tensorflow:serving:request_log_count", "counter", _log_counts(measured)
-    yield "tensorflow:serving:runtime_latency", "histogram", _series(measured.runtime, _runtime_labels)
+    yield "tensorflow:serving:runtime_latency", "histogram", _series(measured.batches.runtime, _runtime_labels)
 
 
 def _request_counts(measured: Measurements) -> Iterator[str]:
@@ -127,7 +125,7 @@ def _log_counts(measured: Measurements) -> Iterator[str]:
 
 
 def _run_count(measured: Measurements) -> Iterator[str]:
-    for histogram in measured.batch_rows.values():
+    for histogram in measured.batches.batch_rows.values():
         yield _counter((), histogram.total())
 
 

@@ -4,9 +4,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.measured import ID, finish, run_batch
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.measurements import LATENCY_BOUNDS_S
+from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
 from tpuserve_server.prometheus import PrometheusMetrics
 
 
@@ -47,8 +48,80 @@ def test_batches_show_rows_padding_waits_and_run_time() -> None:
     found = samples(metrics)
     assert found["tpuserve_batch_rows_sum", "m", "s", "3"] == 3
     assert found["tpuserve_batch_padding_ratio_sum", "m", "s", "3"] == 0.25
-    assert found["tpuserve_batch_run_seconds_sum", "m", "s", "3"] == 0.5
+    # By bucket, model_name, signature, version.
+    assert found["tpuserve_batch_run_seconds_sum", "4", "m", "s", "3"] == 0.5
     assert found["tpuserve_queue_wait_seconds_count", "m", "s", "3"] == 2
+
+
+def test_runs_of_any_size_share_few_series() -> None:
+    metrics = PrometheusMetrics()
+    for rows in range(1, 101):
+        run_batch(metrics, task_rows=[rows], bucket=rows, has_buckets=False)
+    counts = {key[1]: value for key, value in samples(metrics).items() if key[0] == "tpuserve_batch_run_seconds_count"}
+    assert counts == {"1": 1, "2": 1, "4": 2, "8": 4, "16": 8, "32": 16, "64": 32, "128": 36}
+
+
+def test_runs_are_compared_with_what_was_expected_of_them() -> None:
+    metrics = PrometheusMetrics()
+    run_batch(metrics, run_s=0.03, expected_s=0.02)
+    run_batch(metrics, run_s=0.03)
+    found = samples(metrics)
+    assert found["tpuserve_batch_run_ratio_sum", "m", "s", "3"] == 1.5
+    assert found["tpuserve_batch_run_ratio_count", "m", "s", "3"] == 1
+
+
+def test_finishes_are_compared_with_their_prediction() -> None:
+    metrics = PrometheusMetrics()
+    metrics.finish_predicted(servable=ID, signature="s", errors_s=[-0.004, 0.0, 0.001, 0.4])
+    found = samples(metrics)
+    name = "tpuserve_finish_error_seconds_bucket"
+    assert [found[name, le, "m", "s", "3"] for le in ("-0.005", "-0.002", "0.0", "0.1", "+Inf")] == [0, 1, 2, 3, 4]
+
+
+def test_many_batches_of_many_requests_are_all_counted() -> None:
+    metrics = PrometheusMetrics()
+    for number in range(150):
+        run_batch(metrics, task_rows=[1] * 30, bucket=32, queue_waits_s=[number / 1000] * 30, run_s=0.002)
+    found = samples(metrics)
+    assert found["tpuserve_batch_rows_sum", "m", "s", "3"] == 4500
+    assert found["tpuserve_queue_wait_seconds_count", "m", "s", "3"] == 4500
+    assert found["tpuserve_queue_wait_seconds_bucket", "0.01", "m", "s", "3"] == 330
+    assert found["tpuserve_batch_run_seconds_count", "32", "m", "s", "3"] == 150
+    assert found["tpuserve_batch_padding_ratio_sum", "m", "s", "3"] == pytest.approx(150 / 16)
+
+
+def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
+    metrics = PrometheusMetrics()
+    costs = CostModel()
+    metrics.version_loaded(servable=ID, costs=costs)
+    for rows in (1, 3):
+        costs.learn("s", rows, 0.001 * (1 + rows))
+    costs.learn("s", 1, 0.5, (64, 128))
+    found = samples(metrics)
+    # By bucket, lengths, model_name, signature, version.
+    assert found["tpuserve_batch_cost_seconds", "3", "", "m", "s", "3"] == 0.004
+    assert found["tpuserve_batch_cost_seconds", "1", "64,128", "m", "s", "3"] == 0.5
+    assert found["tpuserve_batch_cost_spread_seconds", "1", "64,128", "m", "s", "3"] == pytest.approx(0.05)
+    assert found["tpuserve_batch_cost_base_seconds", "", "m", "s", "3"] == pytest.approx(0.001)
+    assert found["tpuserve_batch_cost_row_seconds", "", "m", "s", "3"] == pytest.approx(0.001)
+    assert ("tpuserve_batch_cost_row_seconds", "64,128", "m", "s", "3") not in found
+
+
+def test_costs_of_any_size_are_shown_for_few() -> None:
+    metrics = PrometheusMetrics()
+    costs = CostModel()
+    metrics.version_loaded(servable=ID, costs=costs)
+    for rows in range(1, 200):
+        costs.learn("s", rows, 0.001)
+    shown = [key[1] for key in samples(metrics) if key[0] == "tpuserve_batch_cost_seconds"]
+    assert shown == ["1", "2", "4", "8", "16", "32", "64", "128"]
+
+
+def test_unwarmed_shapes_are_counted() -> None:
+    metrics = PrometheusMetrics()
+    metrics.shape_first_run(servable=ID, signature="s")
+    metrics.shape_first_run(servable=ID, signature="s")
+    assert samples(metrics)["tpuserve_unwarmed_runs_total", "m", "s", "3"] == 2
 
 
 def test_drops_and_states() -> None:
@@ -62,16 +135,21 @@ def test_drops_and_states() -> None:
 
 
 def test_what_belongs_to_a_version_goes_with_it() -> None:
-    metrics = PrometheusMetrics()
+    metrics, costs = PrometheusMetrics(), CostModel()
+    costs.learn("s", 1, 0.1)
     for version in range(1, 20):
         servable = ServableId("m", version)
         run_batch(metrics, servable=servable)
         finish(metrics, version=version)
         metrics.task_dropped(servable=servable, reason="expired")
+        metrics.shape_first_run(servable=servable, signature="s")
+        metrics.version_loaded(servable=servable, costs=costs)
         metrics.version_changed(servable=servable, state=State.AVAILABLE)
         metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
     found = samples(metrics)
-    assert {key[-1] for key in found if key[0] == "tpuserve_batch_rows_sum"} == {"19"}
+    for name in ("batch_rows_sum", "batch_run_seconds_sum", "batch_run_ratio_sum", "batch_cost_seconds"):
+        assert {key[-1] for key in found if key[0] == f"tpuserve_{name}"} == {"19"}
+    assert {key[-1] for key in found if key[0] == "tpuserve_unwarmed_runs_total"} == {"19"}
     assert {key[-1] for key in found if key[0] == "tpuserve_dropped_requests_total"} == {"19"}
     assert {key[-1] for key in found if key[0] == "tpuserve_requests_total"} == {"19"}
     assert {key[-1]: value for key, value in found.items() if key[0] == "tpuserve_version_state"} == {

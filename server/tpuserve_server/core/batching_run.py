@@ -111,8 +111,9 @@ class BatchRunner:
         inputs, reusable = self._join(tasks, rows, bucket, options)
         outputs = self._servable.dispatch(first.signature_name, inputs, first.output_names).result()
         run_s = self._clock.monotonic_s() - started_s
+        expected_s = 0.0
         if first.shareable or options is None:
-            self._costs.learn(first.signature_name, bucket, run_s, first.lengths)
+            expected_s = self._costs.learn(first.signature_name, bucket, run_s, first.lengths)
         self._metrics.batch_finished(
             servable=self._id,
             signature=first.signature_name,
@@ -121,6 +122,8 @@ class BatchRunner:
             bucket=bucket,
             queue_waits_s=[started_s - task.enqueued_s for task in tasks],
             run_s=run_s,
+            expected_s=expected_s,
+            has_buckets=options is None or bool(options.buckets),
         )
         if reusable:
             outputs = _detached(outputs, inputs)

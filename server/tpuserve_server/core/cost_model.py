@@ -23,6 +23,12 @@ class CurveSnapshot:
     line: Line | None
     costs: tuple[MeasuredCost, ...]
 
+    def shown(self, most: int) -> tuple[MeasuredCost, ...]:
+        """The sizes to show to people: all, or the powers of two among them where there are more than `most`."""
+        if len(self.costs) <= most:
+            return self.costs
+        return tuple(cost for cost in self.costs if cost.rows & (cost.rows - 1) == 0)
+
 
 class CostModel:
     """Costs of one version's batches. Safe from any thread: `_lock` guards everything, and is held for microseconds."""

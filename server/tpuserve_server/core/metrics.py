@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
 
@@ -43,11 +44,26 @@ class Metrics(Protocol):
         bucket: int,
         queue_waits_s: Sequence[float],
         run_s: float,
+        expected_s: float = 0.0,
+        has_buckets: bool = True,
     ) -> None:
         """A batch ran for `run_s`, padded to `bucket` rows; real rows and queue wait are each request's in it.
 
-        `api` is what the signature is for in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`.
+        `api` is what the signature is for in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`. The cost
+        model had expected `expected_s`, or nothing: 0. Without `has_buckets` a batch can have any number of rows.
         """
+        ...
+
+    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
+        """Requests were answered whose finish had been predicted: each one's actual time less the predicted."""
+        ...
+
+    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
+        """A version ran inputs of shapes, or outputs, that its warm-up had not: a compiled device had to compile."""
+        ...
+
+    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
+        """A version is about to serve; `costs` goes on learning what its batches cost."""
         ...
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:

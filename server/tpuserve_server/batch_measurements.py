@@ -1,0 +1,130 @@
+"""What the server has measured of batches, for both families of metrics. A batch is noted as it ends, counted later."""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.metric_bounds import (
+    ERROR_BOUNDS_S,
+    LATENCY_BOUNDS_S,
+    MICROSECONDS,
+    PADDING_BOUNDS,
+    RATIO_BOUNDS,
+    ROW_BOUNDS,
+    UPSTREAM_LATENCY_BOUNDS_US,
+    UPSTREAM_QUEUE_BOUNDS_US,
+    UPSTREAM_ROW_BOUNDS,
+)
+from tpuserve_server.series import Series
+
+# Counted at once, on the device thread that noted the last of them: in 0.1 ms, or 0.3 ms if each had 32 requests.
+_MOST_NOTED = 64
+
+
+class BatchKey(NamedTuple):
+    """What batches are told apart by."""
+
+    servable: ServableId
+    signature: str
+
+
+class RunKey(NamedTuple):
+    """What runs are told apart by. Where batches have any size, `bucket` is the next power of two: few series."""
+
+    servable: ServableId
+    signature: str
+    bucket: int
+
+
+class FinishedBatch(NamedTuple):
+    """A batch as it was measured; see Metrics.batch_finished."""
+
+    servable: ServableId
+    signature: str
+    api: str
+    task_rows: Sequence[int]
+    bucket: int
+    queue_waits_s: Sequence[float]
+    run_s: float
+    expected_s: float
+    has_buckets: bool
+
+
+class BatchMeasurements:
+    """Histograms of batches. Safe from any thread: a deque's append is atomic, `_counting` guards what is derived."""
+
+    def __init__(self) -> None:
+        """Nothing measured yet."""
+        self._noted: deque[FinishedBatch] = deque()
+        self._counting = threading.Lock()
+        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
+        self.run = Series[RunKey](LATENCY_BOUNDS_S)
+        self.run_ratio = Series[BatchKey](RATIO_BOUNDS)
+        self.finish_error = Series[BatchKey](ERROR_BOUNDS_S)
+        self.rows = Series[BatchKey](ROW_BOUNDS)
+        self.padding = Series[BatchKey](PADDING_BOUNDS)
+        # What upstream measures of batches, in its units: by model and API, by padded size, or by nothing.
+        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US)
+        self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
+        self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
+        self.request_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+        self.batch_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+
+    def note(self, batch: FinishedBatch) -> None:
+        """Take one batch. Cheap: what it means for a dozen histograms is worked out for many at a time."""
+        self._noted.append(batch)
+        if len(self._noted) >= _MOST_NOTED:
+            self.count()
+
+    def count(self) -> None:
+        """Count what has been noted so far."""
+        with self._counting:
+            groups: dict[tuple[ServableId, str, str], list[FinishedBatch]] = {}
+            for _ in range(len(self._noted)):
+                batch = self._noted.popleft()
+                groups.setdefault(batch[:3], []).append(batch)
+            for (servable, signature, api), batches in groups.items():
+                self._count_group(servable, signature, api, batches)
+
+    def forget(self, gone: Collection[ServableId]) -> None:
+        """Let go what belongs to these versions. TensorFlow Serving's metrics are by model and may not fall."""
+        self.count()
+        for series in (self.queue_wait, self.run_ratio, self.finish_error, self.rows, self.padding):
+            series.take(lambda key: key.servable in gone)
+        self.run.take(lambda key: key.servable in gone)
+
+    def _count_group(self, servable: ServableId, signature: str, api: str, batches: Sequence[FinishedBatch]) -> None:
+        key = BatchKey(servable, signature)
+        buckets = np.array([batch.bucket for batch in batches])
+        rows = np.array([sum(batch.task_rows) for batch in batches])
+        runs_s = np.array([batch.run_s for batch in batches])
+        expected_s = np.array([batch.expected_s for batch in batches])
+        waits_s = _flat([batch.queue_waits_s for batch in batches])
+        latencies_s = waits_s + np.repeat(runs_s, [len(batch.queue_waits_s) for batch in batches])
+        self.rows[key].add_array(rows)
+        self.padding[key].add_array((buckets - rows) / np.maximum(buckets, 1))
+        self.queue_wait[key].add_array(waits_s)
+        self.run_ratio[key].add_array(runs_s[expected_s > 0] / expected_s[expected_s > 0])
+        self.runtime[servable.name, api].add_array(latencies_s * MICROSECONDS)
+        self.queuing[None].add_array(waits_s * MICROSECONDS)
+        self.request_rows[None].add_array(_flat([batch.task_rows for batch in batches]))
+        self.batch_rows[None].add_array(buckets)
+        for bucket in {batch.bucket for batch in batches}:
+            chosen = buckets == bucket
+            label = bucket if batches[0].has_buckets else _power_of_two(bucket)
+            self.run[RunKey(servable, signature, label)].add_array(runs_s[chosen])
+            self.padding_rows[bucket].add_array(bucket - rows[chosen])
+
+
+def _flat(lists: Sequence[Sequence[float]]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.fromiter(itertools.chain.from_iterable(lists), np.float64)
+
+
+def _power_of_two(rows: int) -> int:
+    """The next one up."""
+    return 1 << (rows - 1).bit_length() if rows > 0 else 0
