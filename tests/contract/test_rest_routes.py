@@ -159,7 +159,8 @@ def test_cors_headers(serving: ServingClient) -> None:
     reply = serving.post("/v1/models/half:predict", ROWS, origin="http://example.com")
     assert reply.headers["access-control-allow-origin"] == "*"
     assert reply.headers["access-control-allow-methods"] == "POST, GET"
-    assert reply.headers["access-control-allow-headers"] == "Content-Type"
+    # TensorFlow Serving's, and ours.
+    assert reply.headers["access-control-allow-headers"] == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority"
 
 
 def test_cors_preflight(serving: ServingClient) -> None:

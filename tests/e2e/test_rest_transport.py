@@ -119,7 +119,9 @@ def test_preflight_and_cross_origin_requests(server: RunningServer) -> None:
     for answer in (asked, answered, refused):
         assert answer.headers["access-control-allow-origin"] == "*"
         assert answer.headers["access-control-allow-methods"] == "POST, GET"
-        assert answer.headers["access-control-allow-headers"] == "Content-Type"
+        assert (
+            answer.headers["access-control-allow-headers"] == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority"
+        )
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "GET"])

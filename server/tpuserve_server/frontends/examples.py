@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.service import HeldVersion, InferenceService
-from tpuserve_server.core.types import Array, PredictResult
+from tpuserve_server.core.types import Array, PredictResult, Priority
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.entry import LogKind
@@ -56,12 +56,13 @@ class ExampleMethods:
         with self._edge.request("MultiInference", context.deadline) as measured:
             request = parse_multi_inference_request(body)
             measured.model = request.tasks[0].spec.name
+            priority = context.priority
             with self._service.hold_version(request.tasks[0].spec) as version:
                 measured.runs(version.servable_id)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
-                results = await _run_all(version, runs, examples, context.deadline)
+                results = await _run_all(version, runs, examples, context.deadline, priority)
             response = b"".join(
                 [_encode_task(run, result, len(examples)) for run, result in zip(runs, results, strict=True)]
             )
@@ -73,6 +74,7 @@ class ExampleMethods:
         with self._edge.request(method.name, context.deadline) as measured:
             request = parse_example_request(body, method.request_name)
             measured.model = request.spec.name
+            priority = context.priority
             with self._service.hold_version(request.spec) as version:
                 run = find_run(
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names
@@ -80,7 +82,7 @@ class ExampleMethods:
                 measured.runs(version.servable_id, run.signature.name)
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
-                result = await run_examples(version, run, examples, context.deadline)
+                result = await run_examples(version, run, examples, context.deadline, priority)
             encoded = method.encode(result.outputs, len(examples))
             response = encode_response(encoded, result.servable, result.signature_name)
             if self._logs is not None and (log := self._logs.choose(measured.model)):
@@ -88,17 +90,19 @@ class ExampleMethods:
             return response
 
 
-async def run_examples(version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline) -> PredictResult:
+async def run_examples(
+    version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline, priority: Priority
+) -> PredictResult:
     """`run` over a [n] array of serialized Examples; raises ServingError as predictions do."""
-    return await version.predict(run.signature, {EXAMPLES_INPUT: examples}, deadline, run.output_names)
+    return await version.predict(run.signature, {EXAMPLES_INPUT: examples}, deadline, run.output_names, priority)
 
 
 async def _run_all(
-    version: HeldVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline
+    version: HeldVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline, priority: Priority
 ) -> list[PredictResult]:
     # All end, or are cancelled with this, before the version is let go.
     outcomes = await asyncio.gather(
-        *[run_examples(version, run, examples, deadline) for run in runs], return_exceptions=True
+        *[run_examples(version, run, examples, deadline, priority) for run in runs], return_exceptions=True
     )
     results = []
     for outcome in outcomes:

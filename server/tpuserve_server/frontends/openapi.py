@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.frontends.rest_headers import TIMEOUT_HEADER
+
 _JSON = "application/json"
 
 
@@ -14,7 +17,7 @@ _ERRORS = {
     "404": "No such model or version",
     "413": "The body is over the limit",
     "415": "The body's encoding is not gzip",
-    "429": "A quota is spent",
+    "429": "The answer would come too late, or a quota is spent",
     "500": "The model failed, or the server did",
     "501": "The model has a type that JSON has no form for",
     "503": "Not now: loading, draining or overloaded",
@@ -36,6 +39,21 @@ _VERSION = {
     "schema": {"type": "integer", "format": "int64", "minimum": 0},
     "description": "The model's version",
 }
+_ASKED: list[dict[str, Any]] = [
+    {
+        "name": TIMEOUT_HEADER,
+        "in": "header",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+        "description": "Milliseconds after which nobody waits for the answer",
+    },
+    {
+        "name": PRIORITY_HEADER,
+        "in": "header",
+        "schema": {"type": "string", "enum": ["high", "low"], "default": "high"},
+        "description": "Low goes where high leaves room",
+    },
+]
+_RETRY_AFTER = {"retry-after": {"description": "Seconds after which to try again", "schema": {"type": "integer"}}}
 _LABEL = {
     "name": "label",
     "in": "path",
@@ -61,12 +79,14 @@ def _infer(name: str, summary: str, request: str, response: str, parameters: lis
     responses["200"]["headers"] = {
         "x-tpuserve-model-version": {"description": "The version that answered", "schema": {"type": "integer"}}
     }
+    for status in ("429", "503"):
+        responses[status]["headers"] = _RETRY_AFTER
     return {
         "post": {
             "tags": ["Prediction"],
             "summary": summary,
             "operationId": name,
-            "parameters": parameters,
+            "parameters": [*parameters, *_ASKED],
             "requestBody": {"required": True, "content": _schema(request)},
             "responses": responses,
         }

@@ -43,12 +43,13 @@ class PredictionMethods:
             proto = parse_predict_request(body)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
+            priority = context.priority
             with self._service.hold(spec) as model:
                 measured.runs(model.servable_id, model.signature.name)
                 # Before decoding, which may take memory that nobody sent.
                 check_names(model.signature, proto.inputs)
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
-                result = await model.predict(inputs, context.deadline, tuple(proto.output_filter))
+                result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
             response = encode_predict_response(result, as_content=self._as_content)
             if self._logs is not None and (log := self._logs.choose(spec.name)):
                 self._logs.add(log, LogKind.PREDICT, result.servable, result.signature_name, body, response)

@@ -1,12 +1,15 @@
 """Requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
 
 Preflights are answered whether CORS is on or not (http_server.cc, ProcessRequest); what lets a browser go on is the
-headers, which every response under /v1/ has when it is on (http_rest_api_util.cc, AddCORSHeaders).
+headers, which every response under /v1/ has when it is on (http_rest_api_util.cc, AddCORSHeaders; our own headers may
+be sent, too).
 """
 
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.frontends.rest_headers import TIMEOUT_HEADER
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 CORS_HEADERS = (
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
-    (b"access-control-allow-headers", b"Content-Type"),
+    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}".encode()),
 )
 
 

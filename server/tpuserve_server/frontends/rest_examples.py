@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec, PredictResult
+from tpuserve_server.core.types import ModelSpec, PredictResult, Priority
 from tpuserve_server.frontends.edge import MeasuredRequest
 from tpuserve_server.frontends.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch
@@ -51,6 +51,7 @@ class RestExamples:
         body: bytes,
         receive: "Receive",
         deadline: Deadline,
+        priority: Priority,
         measured: MeasuredRequest,
     ) -> JsonResponse:
         """Answer a complete body for the model that the path names."""
@@ -66,7 +67,7 @@ class RestExamples:
             )
             measured.runs(version.servable_id, run.signature.name)
             with ClientWatch(receive, self._watch_delay_s):
-                result = await run_examples(version, run, request.examples, deadline)
+                result = await run_examples(version, run, request.examples, deadline, priority)
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # As over gRPC, and written so by the log's own thread.

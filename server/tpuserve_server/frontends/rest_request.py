@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.frontends.rest_errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.rest_gzip import gunzip, is_gzip
+from tpuserve_server.frontends.rest_gzip import gunzip
+from tpuserve_server.frontends.rest_headers import RequestHeaders
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope
+    from starlette.types import Message, Receive
 
 # Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
 # still do while it is parsed: orjson and simdjson keep the interpreter to themselves.
@@ -20,19 +21,12 @@ LARGE_BODY_BYTES = 1 << 20
 _MAX_CHUNKS = 65_536
 
 
-async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> bytes:
+async def read_body(headers: RequestHeaders, receive: "Receive", limit_bytes: int) -> bytes:
     """The whole body, decompressed; by a chunk at most is more than `limit_bytes` ever read.
 
-    Raises ClientGone on a disconnect, BodyTooLarge once it is over the limit, compressed or not, UnsupportedEncoding,
-    and InvalidArgument for a broken gzip.
+    Raises ClientGone on a disconnect, BodyTooLarge once it is over the limit, compressed or not, and InvalidArgument
+    for a broken gzip.
     """
-    compressed = False
-    for name, value in scope["headers"]:
-        if name == b"content-length" and _declared(value) > limit_bytes:
-            raise BodyTooLarge(limit_bytes)
-        if name == b"content-encoding":
-            # Two headers are one list (RFC 9110, 5.3), and no list is spoken here.
-            compressed = is_gzip(b"gzip, " + value if compressed else value)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message.get("body", b"")
@@ -40,7 +34,7 @@ async def read_body(scope: "Scope", receive: "Receive", limit_bytes: int) -> byt
             raise BodyTooLarge(limit_bytes)
     else:
         body = await _rest_of_body(message, receive, limit_bytes)
-    return await gunzip(body, limit_bytes) if compressed else body
+    return await gunzip(body, limit_bytes) if headers.is_compressed else body
 
 
 async def _rest_of_body(message: "Message", receive: "Receive", limit_bytes: int) -> bytes:
@@ -56,11 +50,6 @@ async def _rest_of_body(message: "Message", receive: "Receive", limit_bytes: int
             return bytes(buffer)
         message = await receive()
     raise InvalidArgument(f"Request body comes in more than {_MAX_CHUNKS} chunks")
-
-
-def _declared(content_length: bytes) -> int:
-    # Servers refuse malformed lengths before we see them; the body is measured anyhow.
-    return int(content_length) if content_length.isdigit() and len(content_length) < 20 else 0
 
 
 class ClientWatch:

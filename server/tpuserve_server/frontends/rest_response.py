@@ -1,5 +1,6 @@
 """REST responses: status, headers and body as ASGI messages."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import orjson
@@ -15,23 +16,31 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _JSON = (b"content-type", b"application/json")
 _MODEL_VERSION = b"x-tpuserve-model-version"
-_RETRY_AFTER = (b"retry-after", b"1")
+_RETRY_AFTER = b"retry-after"
 _VARY: Headers = ((b"vary", b"accept-encoding"),)
 _ENCODING: Headers = ((b"content-encoding", b"gzip"),)
 
 
 class JsonResponse(NamedTuple):
-    """A JSON body with its status; `version` goes into a header when the answer came from one."""
+    """A JSON body with its status; `version` goes into a header when the answer came from one.
+
+    `retry_after_s` goes into one with 429 and 503.
+    """
 
     status: int
     body: bytes
     version: int | None = None
     headers: Headers = ()
+    retry_after_s: int = 1
 
 
 def error_response(error: ServingError) -> JsonResponse:
     """`{"error": message}` under the status of the error's code, or of the error itself."""
-    return error_body(status_of(error), error.message)
+    response = error_body(status_of(error), error.message)
+    if error.retry_after_s is None:
+        return response
+    # Whole seconds (RFC 9110, 10.2.3), and none would mean at once.
+    return response._replace(retry_after_s=max(math.ceil(error.retry_after_s), 1))
 
 
 def error_body(status: int, message: str) -> JsonResponse:
@@ -52,6 +61,6 @@ async def send_response(send: "Send", response: JsonResponse, more_headers: Head
     if response.version is not None:
         headers.append((_MODEL_VERSION, b"%d" % response.version))
     if response.status in (429, 503):
-        headers.append(_RETRY_AFTER)
+        headers.append((_RETRY_AFTER, b"%d" % response.retry_after_s))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})

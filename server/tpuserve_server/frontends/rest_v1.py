@@ -14,12 +14,13 @@ import orjson
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.service import HeldModel, InferenceService
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, Priority, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
 from tpuserve_server.frontends.rest_cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.rest_errors import ClientGone
 from tpuserve_server.frontends.rest_examples import METHODS, RestExamples
 from tpuserve_server.frontends.rest_gzip import MIN_GZIP_BYTES
+from tpuserve_server.frontends.rest_headers import RequestHeaders, read_headers
 from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch, read_body
 from tpuserve_server.frontends.rest_response import JsonResponse, compressed, error_body, error_response, send_response
 from tpuserve_server.frontends.rest_route import Action, Route, parse_route
@@ -97,23 +98,42 @@ class V1:
         measured.method = route.action.value
         measured.model = route.spec.name
         if route.action is Action.PREDICT:
+            headers = read_headers(scope, self._options.max_body_bytes)
             # Nobody holds the body while the model runs: not here either.
             return await self._predict(
-                route.spec, await read_body(scope, receive, self._options.max_body_bytes), receive, measured
+                route.spec,
+                await read_body(headers, receive, self._options.max_body_bytes),
+                receive,
+                self._deadline(headers, measured),
+                headers.priority,
+                measured,
             )
         if route.action in METHODS:
-            body = await read_body(scope, receive, self._options.max_body_bytes)
-            deadline = Deadline.after(self._options.timeout_s, self._clock)
-            return await self._examples.infer(route.action, route.spec, body, receive, deadline, measured)
+            headers = read_headers(scope, self._options.max_body_bytes)
+            body = await read_body(headers, receive, self._options.max_body_bytes)
+            deadline = self._deadline(headers, measured)
+            return await self._examples.infer(
+                route.action, route.spec, body, receive, deadline, headers.priority, measured
+            )
         if route.action is Action.PREFLIGHT:
             check_preflight(scope)
             return JsonResponse(200, b"")
         return JsonResponse(200, orjson.dumps(self._describe(route)))
 
+    def _deadline(self, headers: RequestHeaders, measured: MeasuredRequest) -> Deadline:
+        """The sooner of the server's, which counts from now, and the client's, who has waited since it was read."""
+        at_s = self._clock.monotonic_s() + self._options.timeout_s
+        return Deadline(min(at_s, measured.started_s + headers.timeout_s))
+
     async def _predict(
-        self, target: ModelSpec, body: bytes, receive: "Receive", measured: MeasuredRequest
+        self,
+        target: ModelSpec,
+        body: bytes,
+        receive: "Receive",
+        deadline: Deadline,
+        priority: Priority,
+        measured: MeasuredRequest,
     ) -> JsonResponse:
-        deadline = Deadline.after(self._options.timeout_s, self._clock)
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
@@ -126,7 +146,7 @@ class V1:
                 decoded = decode_predict_inputs(parsed, model.signature)
             del body, parsed
             with ClientWatch(receive, self._options.disconnect_watch_delay_s):
-                result = await model.predict(decoded.inputs, deadline)
+                result = await model.predict(decoded.inputs, deadline, priority=priority)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))

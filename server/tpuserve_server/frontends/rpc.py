@@ -5,14 +5,25 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.types import Priority
+from tpuserve_server.frontends.priority import parse_priority
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a call brings beside its message. Metadata keys are lower case."""
+    """What a call brings beside its message. Metadata keys are lower case.
+
+    `asked_priority` is the value of PRIORITY_HEADER, which nearly no call has: hosts find it without reading the rest.
+    """
 
     deadline: Deadline
     metadata: Mapping[str, str]
+    asked_priority: bytes | None = None
+
+    @property
+    def priority(self) -> Priority:
+        """Raises InvalidArgument when the caller asks for one that there is not."""
+        return parse_priority(self.asked_priority)
 
 
 @dataclass(frozen=True, slots=True)

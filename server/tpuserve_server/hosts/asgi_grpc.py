@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.deadline import Clock, SystemClock
 from tpuserve_server.core.errors import Cancelled
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, FrameReader, frame
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, is_grpc
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.interruption import Interruption
-from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
+from tpuserve_server.hosts.rpc_failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+_PRIORITY = PRIORITY_HEADER.encode()
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 # Servers only read what they are sent, so every call shares these.
 _START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
@@ -65,7 +67,11 @@ class GrpcOverAsgi:
         if method is None:
             return unknown_method(path)
         try:
-            context = CallContext(deadline_of(headers.get(b"grpc-timeout"), self._clock), Metadata(scope["headers"]))
+            context = CallContext(
+                deadline_of(headers.get(b"grpc-timeout"), self._clock),
+                Metadata(scope["headers"]),
+                headers.get(_PRIORITY),
+            )
             encoding = headers.get(b"grpc-encoding", b"identity")
             if isinstance(method, UnaryMethod):
                 return await self._unary(
@@ -169,7 +175,10 @@ async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
 
 
 def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
-    return [(b"grpc-status", b"%d" % failure.code), (b"grpc-message", encode_message(failure.message))]
+    headers = [(b"grpc-status", b"%d" % failure.code), (b"grpc-message", encode_message(failure.message))]
+    if (pushback_ms := failure.pushback_ms) is not None:
+        headers.append((PUSHBACK.encode(), b"%d" % pushback_ms))
+    return headers
 
 
 async def _answer(send: "Send", reply: bytes | RpcFailure | None) -> None:

@@ -10,11 +10,12 @@ import grpc.aio
 
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.grpc_headers import Metadata
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.interruption import Interruption
-from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
+from tpuserve_server.hosts.rpc_failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
@@ -103,7 +104,14 @@ class TableHandler(grpc.GenericRpcHandler):
         # The stubs leave out that it is None for a call without a deadline.
         remaining_s = cast("float | None", context.time_remaining())
         deadline = Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
-        return CallContext(deadline, Metadata(_raw_metadata(context)))
+        return CallContext(deadline, Metadata(_raw_metadata(context)), _asked_priority(context))
+
+
+def _asked_priority(context: Context) -> bytes | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == PRIORITY_HEADER:
+            return value.encode("latin-1") if isinstance(value, str) else value
+    return None
 
 
 def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
@@ -134,5 +142,7 @@ async def _write(context: Context, message: bytes) -> None:
 
 
 async def _abort(context: Context, failure: RpcFailure) -> NoReturn:
-    await context.abort(_STATUS[failure.code], failure.message)
+    pushback_ms = failure.pushback_ms
+    trailing = () if pushback_ms is None else ((PUSHBACK, str(pushback_ms)),)
+    await context.abort(_STATUS[failure.code], failure.message, trailing)
     raise AssertionError("grpcio's abort raises, which its stubs do not say")

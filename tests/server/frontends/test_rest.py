@@ -21,6 +21,7 @@ from tpuserve_server.core.errors import (
     NotFound,
     ResourceExhausted,
     ServingError,
+    TooLate,
     Unavailable,
     Unimplemented,
 )
@@ -174,6 +175,8 @@ async def test_bad_requests_have_upstreams_status_and_text(
     [
         (Unavailable("queue full"), 503, "1"),
         (ResourceExhausted("quota"), 429, "1"),
+        (TooLate("in 2.1 s", 2.1), 429, "3"),
+        (TooLate("in 1 ms", 0.001), 429, "1"),
         (DeadlineExceeded("late"), 504, None),
         (Internal("model"), 500, None),
         (Unimplemented("complex"), 501, None),
@@ -191,6 +194,23 @@ async def test_what_the_service_refuses_is_told(
     assert rest.metrics.finished[0].code == error.code
     responses = rest.app.openapi()["paths"]["/v1/models/{model}:predict"]["post"]["responses"]
     assert responses[str(status)]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+
+
+@pytest.mark.parametrize(
+    ("headers", "at_s"),
+    # The server's limit is 2.5 s, and the clock stands at 10.
+    [({}, 12.5), ({"X-Tpuserve-Timeout-Ms": "250"}, 10.25), ({"X-Tpuserve-Timeout-Ms": "60000"}, 12.5)],
+)
+async def test_the_shorter_timeout_counts(rest: Rest, headers: dict[str, str], at_s: float) -> None:
+    assert (await rest.client.post(PREDICT, content=ROWS, headers=headers)).status_code == 200
+    assert [request.deadline.at_s for request in rest.service.requests] == [at_s]
+
+
+@pytest.mark.parametrize("header", ["x-tpuserve-timeout-ms", "x-tpuserve-priority"])
+async def test_a_wrong_header_is_told_before_the_body_is_read(rest: Rest, header: str) -> None:
+    start, body = await rest.messages(headers=((header.encode(), b"-1"),))
+    assert start["status"] == 400
+    assert json.loads(body["body"])["error"].startswith(f"{header} must be")
 
 
 async def test_unexpected_error_is_logged_and_hidden(rest: Rest, caplog: pytest.LogCaptureFixture) -> None:

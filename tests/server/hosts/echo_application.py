@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.core.errors import Code, ServingError, TooLate
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
@@ -112,13 +112,17 @@ class EchoApplication:
     async def context(self, _request: bytes, context: CallContext) -> bytes:
         remaining_s = context.deadline.remaining_s(asyncio.get_running_loop().time())
         deadline = remaining_s if context.deadline.is_finite else None
-        return json.dumps({"metadata": dict(context.metadata), "deadline": deadline}).encode()
+        return json.dumps(
+            {"metadata": dict(context.metadata), "deadline": deadline, "priority": context.priority}
+        ).encode()
 
     async def environment(self, _request: bytes, _context: CallContext) -> bytes:
         return json.dumps({**os.environ, "cwd": os.getcwd(), "path": sys.path}).encode()
 
     async def fail(self, request: bytes, _context: CallContext) -> bytes:
         code, _, message = request.decode().partition(" ")
+        if code == "late":
+            raise TooLate("come again later", float(message))
         if code == "bug":
             raise ZeroDivisionError("a secret of the server")
         raise ERRORS[Code[code]](message)

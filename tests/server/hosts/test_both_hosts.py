@@ -67,6 +67,36 @@ def test_every_code_and_its_message_arrive(channel: grpc.Channel, code: Code) ->
     assert got == (grpc.StatusCode[code.name], message)
 
 
+@pytest.mark.parametrize(
+    ("retry_after_s", "pushback"), [("0.25", "250"), ("0.0101", "11"), ("0", "1"), ("1e9", "2147483647")]
+)
+def test_what_is_too_late_says_when_to_try_again(channel: grpc.Channel, retry_after_s: str, pushback: str) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Fail")(f"late {retry_after_s}".encode())
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert raised.value.details() == "come again later"
+    assert dict(raised.value.trailing_metadata())["grpc-retry-pushback-ms"] == pushback
+
+
+def test_other_failures_do_not(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Fail")(b"RESOURCE_EXHAUSTED no")
+    assert "grpc-retry-pushback-ms" not in dict(raised.value.trailing_metadata())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "priority"),
+    [([], 0), ([("x-tpuserve-priority", "high")], 0), ([("x-one", "1"), ("x-tpuserve-priority", "low")], 1)],
+)
+def test_a_priority_reaches_the_method(channel: grpc.Channel, metadata: list[tuple[str, str]], priority: int) -> None:
+    assert json.loads(unary(channel, "Context")(b"", metadata=metadata))["priority"] == priority
+
+
+def test_a_priority_that_is_none_is_refused(channel: grpc.Channel) -> None:
+    got = failure(unary(channel, "Context"), b"", metadata=[("x-tpuserve-priority", "urgent")])
+    assert got == (grpc.StatusCode.INVALID_ARGUMENT, "x-tpuserve-priority must be high or low; was 'urgent'")
+
+
 def test_unexpected_exception_is_internal_and_tells_nothing(channel: grpc.Channel) -> None:
     assert failure(unary(channel, "Fail"), b"bug") == (grpc.StatusCode.INTERNAL, "Internal error")
 

@@ -1,0 +1,25 @@
+"""A request's priority as clients say it: REST's header and gRPC's metadata have one name and one form."""
+
+from typing import Final
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Priority
+
+PRIORITY_HEADER: Final = "x-tpuserve-priority"
+
+_PRIORITIES: Final = {b"high": Priority.HIGH, b"low": Priority.LOW}
+_MOST_SHOWN = 32
+
+
+def parse_priority(value: bytes | None) -> Priority:
+    """What a header's value asks for; HIGH where there is none.
+
+    Raises:
+        InvalidArgument: it is neither `high` nor `low`.
+    """
+    if value is None:
+        return Priority.HIGH
+    priority = _PRIORITIES.get(value.strip().lower())
+    if priority is None:
+        raise InvalidArgument(f"{PRIORITY_HEADER} must be high or low; was {value[:_MOST_SHOWN].decode('latin-1')!r}")
+    return priority
