@@ -75,13 +75,13 @@ def test_what_is_too_late_says_when_to_try_again(channel: grpc.Channel, retry_af
         unary(channel, "Fail")(f"late {retry_after_s}".encode())
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert raised.value.details() == "come again later"
-    assert dict(raised.value.trailing_metadata())["grpc-retry-pushback-ms"] == pushback
+    assert ("grpc-retry-pushback-ms", pushback) in raised.value.trailing_metadata()
 
 
 def test_other_failures_do_not(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         unary(channel, "Fail")(b"RESOURCE_EXHAUSTED no")
-    assert "grpc-retry-pushback-ms" not in dict(raised.value.trailing_metadata())
+    assert "grpc-retry-pushback-ms" not in [key for key, _ in raised.value.trailing_metadata()]
 
 
 @pytest.mark.parametrize(
