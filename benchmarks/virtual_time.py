@@ -186,6 +186,7 @@ class SimulatedDevice:
     cost_s: Callable[[int], float]
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {ROW_TO_ROW.name: ROW_TO_ROW})
     device: str = "simulated"
+    max_in_flight: int = 1
     # When it has finished all it has begun.
     free_s: float = 0.0
 

@@ -36,6 +36,7 @@ class FakeServable:
 
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {"serving_default": DOUBLE})
     device: str = "fake"
+    max_in_flight: int = 1
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[dict[str, Array]] = field(default_factory=list)

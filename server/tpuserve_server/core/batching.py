@@ -11,6 +11,7 @@ from tpuserve_server.core.batching_run import BatchRunner
 from tpuserve_server.core.batching_task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import ResourceExhausted, Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Servable
@@ -23,8 +24,8 @@ __all__ = ["Batcher", "Outcome", "Task"]
 
 
 class Batcher:
-    """Collects requests into batches and runs them. A batch leaves when a device thread is free and the batch is full,
-    or has waited its timeout, which by default is 0.
+    """Collects requests into batches and runs them. A batch leaves when a device thread is free and has its turn on the
+    device, and the batch is full or has waited its timeout, which by default is 0. Rows gather until then.
 
     Any number of event loops may submit, none of them ever waits for the device. Everything about the queue is guarded
     by `_changed`; `_idle` counts the device threads that wait there, `_waking` is the loop that is about to wake one.
@@ -42,8 +43,12 @@ class Batcher:
         clock: WaitingClock,
         metrics: Metrics,
         costs: CostModel | None = None,
+        device: DeviceShare | None = None,
+        weight: float = 1.0,
     ) -> None:
         """Start `num_batch_threads` device threads, each of which runs a batch at a time.
+
+        They take turns with those of others on `device`, by the model's `weight`; without one it is this batcher's own.
 
         A signature not in `options` is never batched: its requests run one by one. Of low priority as many batches may
         wait as of high where nothing else is said. What runs cost is learned into
@@ -67,32 +72,27 @@ class Batcher:
         self._stopping = False
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None
-        name = f"device-{servable_id.name}-{servable_id.version}"
+        self._device = DeviceShare(num_batch_threads) if device is None else device
+        self._device.join(servable_id, weight)
+        self._turns = [self._device.turn(servable_id) for _ in range(num_batch_threads)]
         self._threads: list[threading.Thread] = []
-        threads = [
-            threading.Thread(
-                target=self._run,
-                args=[
-                    BatchRunner(
-                        servable_id,
-                        servable,
-                        options,
-                        BatchBuffers(MAX_BUFFER_BYTES // num_batch_threads),
-                        clock,
-                        metrics,
-                        self._costs,
-                    )
-                ],
-                name=f"{name}-{index}" if index else name,
-            )
-            for index in range(num_batch_threads)
-        ]
-        for thread in threads:
+        self._start(servable)
+
+    def _start(self, servable: Servable) -> None:
+        count = len(self._turns)
+        # Of what may be in flight each thread has its part, and buffers for it.
+        in_flight = max(1, servable.max_in_flight // count)
+        size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
+        for index, turn in enumerate(self._turns):
+            buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
+            runner = BatchRunner(self._id, servable, self._options, buffers, self._clock, self._metrics, self._costs)
+            name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
+            thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
             try:
                 thread.start()
             except RuntimeError as error:
                 self.stop()
-                raise ResourceExhausted(f"Not {num_batch_threads} batch threads can be started: {error}") from error
+                raise ResourceExhausted(f"Not {count} batch threads can be started: {error}") from error
             self._threads.append(thread)
 
     def batches(self, signature_name: str) -> bool:
@@ -125,6 +125,8 @@ class Batcher:
         with self._changed:
             if not self._queue.discard(task):
                 return False
+            if self._stopping:
+                self._close_turns()
         self._metrics.task_dropped(servable=self._id, reason=reason)
         return True
 
@@ -133,9 +135,13 @@ class Batcher:
         with self._changed:
             self._stopping = True
             self._queue.hurry()
+            self._close_turns()
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if self._turns:
+            self._turns.clear()
+            self._device.leave(self._id)
 
     # The queue.
 
@@ -154,30 +160,59 @@ class Batcher:
             self._waking = None
             self._changed.notify()
 
-    def _next_batch(self) -> list[Task]:
-        """Wait for a batch that is ready; nothing when stopped and drained."""
+    def _close_turns(self) -> None:
+        """When there is nothing left to run, no thread waits for its turn until another model's batch has ended."""
+        if not self._queue:
+            for turn in self._turns:
+                turn.close()
+
+    def _next_batch(self, turn: Turn) -> list[Task]:
+        """Wait for a batch that is ready, and a turn on the device; nothing when stopped and drained."""
+        while True:
+            with self._changed:
+                tasks = self._wait_for_batch(turn)
+            if tasks is not None:
+                return tasks
+            turn.wait()
+
+    def _wait_for_batch(self, turn: Turn) -> list[Task] | None:
+        """As `_next_batch`; None when a batch is ready, but it is another's turn."""
+        while True:
+            now_s = self._clock.monotonic_s()
+            if turn.take():
+                if tasks := self._queue.take(now_s):
+                    if self._idle and self._queue:
+                        # One wake-up serves all that came with it: another thread looks for what is left.
+                        self._changed.notify()
+                    return tasks
+            elif self._queue.next_s() <= now_s:
+                return None
+            turn.give_back()
+            if self._stopping:
+                return []
+            self._idle += 1
+            self._clock.wait_until(self._changed, self._queue.next_s())
+            self._idle -= 1
+
+    def _following_batch(self, turn: Turn) -> list[Task]:
+        """A batch to run after those in flight, if there is one that gains no rows by waiting for them."""
         with self._changed:
-            while not (tasks := self._queue.take(self._clock.monotonic_s())):
-                if self._stopping:
-                    return []
-                self._idle += 1
-                self._clock.wait_until(self._changed, self._queue.next_s())
-                self._idle -= 1
-            if self._idle and self._queue:
-                # One wake-up serves all that came with it: another thread looks for what is left.
-                self._changed.notify()
-            return tasks
+            return self._queue.take(self._clock.monotonic_s(), closed=True) if turn.take() else []
 
     # The device threads.
 
-    def _run(self, runner: BatchRunner) -> None:
-        while self._run_next(runner):
+    def _run(self, runner: BatchRunner, turn: Turn) -> None:
+        while self._run_next(runner, turn):
             pass
 
-    def _run_next(self, runner: BatchRunner) -> bool:
+    def _run_next(self, runner: BatchRunner, turn: Turn) -> bool:
         """One batch, in a frame of its own: while the thread waits for the next, nothing of the last stays alive."""
-        tasks = self._next_batch()
-        if not tasks:
+        tasks = self._following_batch(turn) if runner.in_flight else self._next_batch(turn)
+        if tasks:
+            runner.start(tasks)
+        elif not runner.in_flight:
             return False
-        runner.run(tasks)
+        # With room left another batch may follow at once. When none does, there is time to wait for the first.
+        if not (tasks and runner.has_room):
+            turn.charge(runner.finish())
         return True

@@ -63,11 +63,13 @@ class Backlog:
             self._forget(batch)
         return True
 
-    def ready(self, now_s: float) -> Batch | None:
-        """The ready batch whose oldest task has waited longest; None if none is ready."""
+    def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
+        """The ready batch whose oldest task has waited longest; None if none is. `closed`: one that takes no more."""
         ready: Batch | None = None
         for batches in self._batches.values():
             first = batches[0]
+            if closed and len(batches) == 1 and not first.is_full:
+                continue
             if _ready_s(batches) <= now_s and (ready is None or first.oldest_s < ready.oldest_s):
                 ready = first
         return ready

@@ -46,13 +46,18 @@ class BatchQueue:
         """Take a task, or what waits of its parts, out of its batch. False if it has left the queue already."""
         return (self._low if task.priority else self._high).discard(task)
 
-    def take(self, now_s: float) -> list[Task]:
-        """The tasks of the next batch, out of the queue; none if none is ready."""
-        batch = self._high.ready(now_s)
+    def take(self, now_s: float, *, closed: bool = False) -> list[Task]:
+        """The tasks of the next batch, out of the queue; none if none is ready.
+
+        `closed`: only a batch that gains no rows by waiting longer, and that no other of higher priority waits beside.
+        """
+        batch = self._high.ready(now_s, closed=closed)
         if batch is not None:
             tasks = self._high.take(batch)
             return [*tasks, *self._take_for_padding(batch, tasks)] if self._low else tasks
-        batch = self._low.ready(now_s)
+        if closed and self._high:
+            return []
+        batch = self._low.ready(now_s, closed=closed)
         return [] if batch is None else self._low.take(batch)
 
     def next_s(self) -> float:

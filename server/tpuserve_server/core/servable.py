@@ -11,7 +11,7 @@ class InFlight(Protocol):
     """Work handed to the device."""
 
     def result(self) -> Tensors:
-        """Block until the device has finished; the outputs by name.
+        """Block until the device has finished; the outputs by name. Called once, by the thread that dispatched.
 
         Raises:
             ServingError: the run failed. InvalidArgument, OutOfRange-like codes blame the inputs, others the server.
@@ -32,8 +32,17 @@ class Servable(Protocol):
         """What it runs on, for people: `CPU (TensorFlow 2.21)`."""
         ...
 
+    @property
+    def max_in_flight(self) -> int:
+        """How many runs may have been dispatched whose result nobody has taken yet, by all threads together; constant.
+
+        1: `dispatch` returns when the run has ended, or nothing is won by dispatching the next before. More: `dispatch`
+        returns at once, runs follow each other in the order of their dispatch, and one may fail without the others.
+        """
+        ...
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Start running. Arrays may be reused by the caller only after `InFlight.result` has returned.
+        """Start running. Arrays may be reused by the caller only after `InFlight.result` has returned or raised.
 
         Raises:
             ServingError: the run could not be started.

@@ -120,6 +120,11 @@ class TensorFlowServable:
         kernels = ", bfloat16 kernels" if self._bfloat16 else ""
         return f"CPU (TensorFlow {tf.__version__}{kernels})"
 
+    @property
+    def max_in_flight(self) -> int:
+        """One: a run ends in `dispatch`."""
+        return 1
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature; blocks until done.
 

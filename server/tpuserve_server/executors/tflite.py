@@ -72,6 +72,11 @@ class TfliteServable:
         """What it runs on, for people."""
         return f"CPU (LiteRT {importlib.metadata.version('ai-edge-litert')})"
 
+    @property
+    def max_in_flight(self) -> int:
+        """One: a run ends in `dispatch`."""
+        return 1
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature; blocks until done, and before that until an interpreter is free.
 

@@ -55,6 +55,10 @@ class Watched:
     def device(self) -> str:
         return self._servable.device
 
+    @property
+    def max_in_flight(self) -> int:
+        return self._servable.max_in_flight
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         self.runs.append((signature_name, len(next(iter(inputs.values()))), tuple(output_names)))
         return self._servable.dispatch(signature_name, inputs, output_names)

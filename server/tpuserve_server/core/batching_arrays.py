@@ -1,0 +1,75 @@
+"""The arrays of a batch: its requests' rows joined and padded, its outputs given back to their owners."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tpuserve_server.core.batching_buffers import BatchBuffers
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.padding import empty_batch, fill_batch, fill_padded, largest_rows, split_rows
+from tpuserve_server.core.sequences import Sequences
+from tpuserve_server.core.types import Array, Tensors
+
+
+def join_batch(
+    tasks: Sequence[Task], bucket: int, options: BatchingOptions | None, buffers: BatchBuffers
+) -> tuple[Tensors, bool]:
+    """The inputs of a batch of `bucket` rows, and whether they are of `buffers`, which will be written again."""
+    first = tasks[0]
+    rows = sum(task.rows for task in tasks)
+    sequences = options.sequences if options is not None and first.shareable else None
+    fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
+    if len(tasks) == 1 and rows == bucket and fits:
+        return first.inputs, False
+    parts = [task.inputs for task in tasks]
+    pads = options is not None and options.pad_variable_length_inputs
+    shapes = largest_rows(parts) if pads else {name: array.shape[1:] for name, array in first.inputs.items()}
+    if sequences is not None:
+        shapes = sequences.row_shapes(shapes, first.lengths)
+    batch, reusable = _make_batch(first, shapes, bucket, buffers)
+    if sequences is not None or pads:
+        fill_padded(batch, parts, rows, None if sequences is None else sequences.pad_values)
+    else:
+        fill_batch(batch, parts, rows)
+    return batch, reusable
+
+
+def split_outputs(
+    outputs: Tensors, tasks: Sequence[Task], bucket: int, options: BatchingOptions | None
+) -> Sequence[Tensors]:
+    """Each request's rows of the outputs, without its own padding.
+
+    Raises:
+        FailedPrecondition: an output has not `bucket` rows, so that nobody can tell whose rows are whose.
+    """
+    if not tasks[0].shareable:
+        return [outputs]
+    shares = split_rows(outputs, [task.rows for task in tasks], bucket)
+    if options is None or options.sequences is None:
+        return shares
+    return _cut(options.sequences, tasks, shares)
+
+
+def detached(outputs: Tensors, buffers: Tensors) -> Tensors:
+    """Copy outputs that are views of a buffer: a model that hands an input through returns our own memory."""
+    return {
+        name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
+        for name, array in outputs.items()
+    }
+
+
+def _make_batch(
+    like: Task, row_shapes: Mapping[str, tuple[int, ...]], bucket: int, buffers: BatchBuffers
+) -> tuple[dict[str, Array], bool]:
+    # Strings: a kept buffer would keep clients' data alive.
+    if any(array.dtype.hasobject for array in like.inputs.values()):
+        return empty_batch(like.inputs, row_shapes, bucket), False
+    return buffers.get(like.signature_name, like.inputs, row_shapes, bucket), True
+
+
+def _cut(sequences: Sequences, tasks: Sequence[Task], shares: Sequence[Tensors]) -> Sequence[Tensors]:
+    return [
+        sequences.cut(outputs, sequences.own_lengths(task.inputs), task.lengths)
+        for task, outputs in zip(tasks, shares, strict=True)
+    ]
