@@ -1,0 +1,77 @@
+"""Draw the chart of a run of peers.py: requests a second and CPU per request. FIGURES.json PICTURE.svg"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+# Legible on white and on black, as the background is neither: the picture has none.
+INK = "#7d8590"
+COLOURS = {"rest": "#3b82d6", "grpc": "#e0823d"}
+NAMES = {"rest": "HTTP, JSON", "grpc": "gRPC"}
+HEIGHT = 0.38
+STYLE = {
+    "svg.fonttype": "none",
+    # The same figures give the same file.
+    "svg.hashsalt": "peers",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def main(figures: Path, picture: Path) -> None:
+    results = [result for result in json.loads(figures.read_text())["results"] if result["measured"]]
+    results.reverse()
+    mpl.rcParams.update(STYLE)
+    figure, (rates, costs) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 * len(results) + 1.2))
+    _bars(rates, results, "requests a second, 32 in flight (more is better)", _rate, "{:,.0f}")
+    _bars(
+        costs,
+        results,
+        "CPU-seconds per 1000 requests (less is better)",
+        lambda point: point["cpu_s_per_1000"],
+        "{:.2f}",
+    )
+    handles, labels = rates.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=len(handles), frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(picture, transparent=True, metadata={"Date": None})
+
+
+def _rate(point: dict[str, Any]) -> float:
+    load = point["load"]
+    return float((load["requests"] - load["failures"]) / load["elapsed_s"])
+
+
+def _bars(
+    axes: Axes, results: list[dict[str, Any]], title: str, value: Callable[[dict[str, Any]], float], shown: str
+) -> None:
+    for offset, (protocol, colour) in zip((HEIGHT / 2, -HEIGHT / 2), COLOURS.items(), strict=True):
+        points = [
+            (place, value(point))
+            for place, result in enumerate(results)
+            for point in result["measured"]["points"]
+            if point["protocol"] == protocol
+        ]
+        places, values = zip(*points, strict=True) if points else ((), ())
+        bars = axes.barh([place + offset for place in places], values, HEIGHT, color=colour, label=NAMES[protocol])
+        axes.bar_label(bars, [shown.format(value) for value in values], padding=3, fontsize=8.5)
+    axes.set_yticks(range(len(results)), [result["title"] for result in results])
+    axes.set_title(title, fontsize=10)
+    axes.tick_params(length=0)
+    axes.margins(x=0.15)
+    axes.set_xticks([])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,32 @@
+"""The benchmark's SavedModel as a plain function, for the servers that have no way of their own to load one."""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+FEATURES, CLASSES = 64, 10
+INPUT, OUTPUT, NAME = "x", "y", "mlp"
+MAX_BATCH = 32
+
+
+def load(directory: str) -> Callable[[Floats], Floats]:
+    """The default signature, from (n, 64) to (n, 10), called once so that its first request pays for nothing more."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    model = tf.saved_model.load(directory)
+    signature = model.signatures["serving_default"]
+
+    def predict(x: Floats) -> Floats:
+        y: Floats = signature(x=tf.constant(x))[OUTPUT].numpy()
+        return y
+
+    # The loaded object owns the variables: it has to live as long as the function.
+    predict.model = model  # type: ignore[attr-defined]
+    for rows in (1, MAX_BATCH):
+        predict(np.zeros((rows, FEATURES), np.float32))
+    return predict
