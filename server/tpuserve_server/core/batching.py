@@ -67,6 +67,7 @@ class Batcher:
             servable.signatures,
             options,
             max_enqueued_batches,
+            self._costs,
             low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
         )
         self._stopping = False

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from tpuserve_server.core.batching_lane import Batch, Lane
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_task import Task, Whole
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.types import Signature
 
@@ -23,9 +24,10 @@ class Backlog:
         signatures: Mapping[str, Signature],
         options: Mapping[str, BatchingOptions],
         max_enqueued_batches: int,
+        costs: CostModel,
     ) -> None:
         """`max_enqueued_batches` bounds the batches that wait, for each signature."""
-        self._lanes = {name: Lane(signature, options.get(name)) for name, signature in signatures.items()}
+        self._lanes = {name: Lane(signature, options.get(name), costs) for name, signature in signatures.items()}
         self._max_enqueued_batches = max_enqueued_batches
         self._batches: dict[Hashable, deque[Batch]] = {}
 
@@ -66,12 +68,14 @@ class Backlog:
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
         """The ready batch whose oldest task has waited longest; None if none is. `closed`: one that takes no more."""
         ready: Batch | None = None
+        since_s = math.inf
         for batches in self._batches.values():
             first = batches[0]
             if closed and len(batches) == 1 and not first.is_full:
                 continue
-            if _ready_s(batches) <= now_s and (ready is None or first.oldest_s < ready.oldest_s):
-                ready = first
+            oldest_s = first.tasks[0].enqueued_s
+            if oldest_s < since_s and (not first.lane.timeout_s or _ready_s(batches) <= now_s):
+                ready, since_s = first, oldest_s
         return ready
 
     def next_s(self) -> float:
@@ -79,12 +83,21 @@ class Backlog:
         return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
 
     def take(self, batch: Batch) -> list[Task]:
-        """The tasks of a batch that `ready` has named, out of the queue."""
-        self._fill_holes(batch)
+        """The tasks of a batch that `ready` has named, out of the queue: as many as the padding policy runs at once.
+
+        What is left stays first, as old as it is, and open to more.
+        """
+        batches = self._batches[batch.key]
+        if len(batches) > 1:
+            self._fill_holes(batch)
+        rows = batch.rows
+        if rows > batch.lane.least_bucket and (rows := self._rows_to_run(batch, len(batches))) < batch.rows:
+            return batch.pop(rows)
         self._forget(batch)
-        for task in batch.tasks:
+        tasks = batch.tasks
+        for task in tasks:
             task.batch = None
-        return batch.tasks
+        return tasks
 
     def take_up_to(self, rows: int, key: Hashable) -> list[Task]:
         """The first tasks of `key` that fit into `rows` rows, ready or not, out of the queue."""
@@ -104,6 +117,13 @@ class Backlog:
         """Let no batch wait for more rows from now on."""
         for lane in self._lanes.values():
             lane.timeout_s = 0.0
+
+    def _rows_to_run(self, batch: Batch, count: int) -> int:
+        """Of the first of `count` batches of its key."""
+        if batch.lane.timeout_s and (count > 1 or batch.is_full):
+            # TensorFlow Serving leaves a batch as it is that is full, or closed by the next.
+            return batch.rows
+        return batch.rows_to_run()
 
     def _fill_holes(self, batch: Batch) -> None:
         """What has been discarded has left places, which the next in the queue take."""

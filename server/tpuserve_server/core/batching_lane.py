@@ -1,10 +1,13 @@
 """Lane: what the queue knows of one signature; Batch: its tasks that will run together."""
 
+import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batch_plan import BatchPlan
+from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.types import Signature
 
 
@@ -15,15 +18,17 @@ class Lane:
         "enqueued",
         "free_ranks",
         "free_rows",
+        "least_bucket",
         "max_rows",
         "max_task_rows",
         "pads",
+        "plan",
         "sequences",
         "splits",
         "timeout_s",
     )
 
-    def __init__(self, signature: Signature, options: BatchingOptions | None) -> None:
+    def __init__(self, signature: Signature, options: BatchingOptions | None, costs: CostModel) -> None:
         """Without `options` nothing is batched: every request is a batch of its own."""
         self.max_task_rows = options.max_batch_size if options else 1
         self.max_rows = options.max_rows if options else 1
@@ -35,6 +40,9 @@ class Lane:
         self.free_ranks = None in shapes
         self.free_rows = any(shape is None or None in shape[1:] for shape in shapes)
         self.enqueued = 0
+        # Above this there is a choice of how many rows to run.
+        self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
+        self.plan = None if options is None else _make_plan(signature.name, options, costs)
 
     def key(self, task: Task) -> Hashable:
         """Tasks with the same key may share batches; what runs alone has its signature's name.
@@ -82,6 +90,15 @@ class Batch:
         """Whether no task can join."""
         return self.rows >= self.lane.max_rows or not self.tasks[0].shareable
 
+    def rows_to_run(self) -> int:
+        """How many of the rows to run now by the padding policy: where one task ends, but for one that may be cut."""
+        lane, tasks = self.lane, self.tasks
+        if lane.plan is None:
+            return self.rows
+        if len(tasks) == self.rows or lane.may_cut(tasks[0]):
+            return lane.plan.choose(self.rows, None, tasks[0].lengths)
+        return lane.plan.choose(self.rows, list(itertools.accumulate(task.rows for task in tasks)), tasks[0].lengths)
+
     def append(self, task: Task) -> None:
         """Let a task wait here; there is room for it."""
         task.batch = self
@@ -120,3 +137,15 @@ class Batch:
         task.batch, tail.batch = None, self
         self.tasks[0] = tail
         return head
+
+
+def _make_plan(signature_name: str, options: BatchingOptions, costs: CostModel) -> BatchPlan | None:
+    """None where there is nothing to choose."""
+    if len(options.buckets) < 2 or options.padding_policy is PaddingPolicy.PAD_UP:
+        return None
+
+    def mean_s(rows: int, lengths: tuple[int, ...]) -> float | None:
+        cost = costs.cost(signature_name, rows, lengths)
+        return None if cost is None else cost.mean_s
+
+    return BatchPlan(options.buckets, options.padding_policy, mean_s)

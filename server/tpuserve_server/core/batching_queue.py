@@ -6,6 +6,7 @@ from tpuserve_server.core.batching_backlog import Backlog
 from tpuserve_server.core.batching_lane import Batch
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.types import Signature
 
@@ -20,14 +21,18 @@ class BatchQueue:
         signatures: Mapping[str, Signature],
         options: Mapping[str, BatchingOptions],
         max_enqueued_batches: int,
+        costs: CostModel,
         *,
         low_priority_max_enqueued_batches: int | None = None,
     ) -> None:
-        """The limits bound the batches that wait, for each signature; of low priority as many as of high by default."""
+        """The limits bound the batches that wait, for each signature; of low priority as many as of high by default.
+
+        What runs cost is looked up in `costs`, which others may change meanwhile.
+        """
         low_limit = low_priority_max_enqueued_batches
         self._options = options
-        self._high = Backlog(signatures, options, max_enqueued_batches)
-        self._low = Backlog(signatures, options, max_enqueued_batches if low_limit is None else low_limit)
+        self._high = Backlog(signatures, options, max_enqueued_batches, costs)
+        self._low = Backlog(signatures, options, max_enqueued_batches if low_limit is None else low_limit, costs)
 
     def __bool__(self) -> bool:
         """Whether anything waits."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, DOUBLE_WIDE
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching_queue import BatchQueue
 from tpuserve_server.core.batching_task import Outcome, Task
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.types import Priority, Signature
@@ -27,10 +28,12 @@ class Waiting:
         low_priority_max_enqueued_batches: int | None = None,
         signature: Signature = DOUBLE,
     ) -> None:
+        self.costs = CostModel()
         self.queue = BatchQueue(
             {DOUBLE.name: signature},
             {DOUBLE.name: options} if options else {},
             max_enqueued_batches,
+            self.costs,
             low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
         )
         self.now_s = 100.0
@@ -364,4 +367,109 @@ def test_low_priority_is_discarded_from_its_own_backlog(waiting: Waiting) -> Non
     task = waiting.add(1, priority=LOW)
     assert waiting.queue.discard(task)
     assert not waiting.queue.discard(task)
+    assert not waiting.queue
+
+
+def learn(waiting: Waiting, costs: dict[int, float]) -> None:
+    for rows, run_s in costs.items():
+        waiting.costs.learn(DOUBLE.name, rows, run_s)
+
+
+DEAR = {2: 1.0, 4: 1.1, 8: 8.0}
+DOWN = PaddingPolicy.BATCH_DOWN
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_rows_that_would_be_dear_to_pad_wait_with_their_age_for_the_next_batch(waiting: Waiting) -> None:
+    learn(waiting, DEAR)
+    for _ in range(5):
+        waiting.add(1)
+        waiting.now_s += 1
+    assert waiting.take() == [1] * 4
+    assert waiting.queue.next_s() == 104.0
+    waiting.add(2)
+    assert waiting.take() == [1, 2]
+    assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_without_costs_rows_are_padded_up(waiting: Waiting) -> None:
+    for _ in range(5):
+        waiting.add(1)
+    assert waiting.take() == [1] * 5
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (2, 4, 8), padding_policy=PaddingPolicy.PAD_UP)], indirect=True)
+def test_a_policy_that_pads_up_asks_for_no_costs(waiting: Waiting) -> None:
+    learn(waiting, DEAR)
+    for _ in range(5):
+        waiting.add(1)
+    assert waiting.take() == [1] * 5
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (2, 4, 8), padding_policy=DOWN)], indirect=True)
+def test_whole_requests_are_left_for_the_next_batch_where_they_end_at_a_size(waiting: Waiting) -> None:
+    waiting.add(3)
+    waiting.add(1)
+    waiting.add(3)
+    assert waiting.take() == [3, 1]
+    waiting.add(4)
+    # 3 and 4 do not end at 4: nothing would be gained.
+    assert waiting.take() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "waiting", [BatchingOptions(16, (4, 8, 16), max_execution_batch_size=8, padding_policy=DOWN)], indirect=True
+)
+def test_where_requests_are_split_one_is_cut_to_fill_a_size(waiting: Waiting) -> None:
+    waiting.add(3)
+    task = waiting.add(3)
+    assert waiting.take() == [3, 1]
+    assert task.whole is not None
+    waiting.add(16)
+    # The rest of the cut request is still first, and what comes after it fills its batch.
+    assert [waiting.take() for _ in range(4)] == [[2, 6], [8], [2], []]
+
+
+@pytest.mark.parametrize(
+    "waiting", [BatchingOptions(16, (4, 8, 16), max_execution_batch_size=8, padding_policy=DOWN)], indirect=True
+)
+def test_what_is_left_of_a_cut_request_is_discarded_with_it(waiting: Waiting) -> None:
+    waiting.add(3)
+    task = waiting.add(3)
+    waiting.take()
+    assert waiting.queue.discard(task)
+    assert task.whole is not None
+    assert task.whole.failed
+    assert not waiting.queue
+    assert not waiting.queue.discard(task)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (2, 4, 8), timeout_s=10, padding_policy=DOWN)], indirect=True)
+def test_with_a_timeout_only_the_open_batch_is_cut_down_and_the_rest_waits_its_own_time(waiting: Waiting) -> None:
+    waiting.add(4)
+    waiting.now_s += 4
+    waiting.add(3)
+    waiting.now_s += 1
+    waiting.add(2)
+    # Closed by the next.
+    assert waiting.take() == [4, 3]
+    waiting.add(1)
+    waiting.now_s = 115.0
+    assert waiting.take() == [2]
+    assert waiting.queue.next_s() == 115.0
+    assert waiting.take() == [1]
+
+
+@pytest.mark.parametrize("waiting", [SIZES], indirect=True)
+def test_low_priority_fills_the_size_that_was_chosen(waiting: Waiting) -> None:
+    learn(waiting, DEAR)
+    for _ in range(3):
+        waiting.add(1, priority=LOW)
+    for _ in range(7):
+        waiting.add(1)
+    assert waiting.take() == [1] * 4
+    assert len(waiting.take()) == 4
+    # Three of high priority and one of low; the others have a batch of their own.
+    assert waiting.take() == [1, 1]
     assert not waiting.queue
