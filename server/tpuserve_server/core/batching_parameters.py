@@ -144,9 +144,16 @@ class BatchingParameters:
             max_execution_batch_size=execution,
             pad_variable_length_inputs=bool(self.pad_variable_length_inputs),
             objective=self._objective(),
-            padding_policy=self.batch_padding_policy or PaddingPolicy.MIN_COST,
+            padding_policy=self._padding_policy,
             sequence_buckets=self.sequence_buckets,
         )
+
+    @property
+    def _padding_policy(self) -> PaddingPolicy:
+        """Where batches wait as TensorFlow Serving's do, they are padded as its are (docs/decisions/0013)."""
+        if self.batch_padding_policy is not None:
+            return self.batch_padding_policy
+        return PaddingPolicy.PAD_UP if self.batch_timeout_micros else PaddingPolicy.MIN_COST
 
     @property
     def _says_when(self) -> bool:

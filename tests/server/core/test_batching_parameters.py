@@ -20,7 +20,17 @@ Said = BatchingParameters
         (Said(max_batch_size=16), (1, 4), BatchingOptions(16, (1, 4, 16))),
         (Said(allowed_batch_sizes=(2, 8)), (1, 4), BatchingOptions(8, (2, 8))),
         (Said(max_batch_size=8, allowed_batch_sizes=(8,)), (1, 4), BatchingOptions(8, (8,))),
-        (Said(batch_timeout_micros=1500), (), BatchingOptions(1000, timeout_s=0.0015)),
+        # Where batches wait as TensorFlow Serving's, they are padded as its are, unless something else is said.
+        (
+            Said(batch_timeout_micros=1500),
+            (),
+            BatchingOptions(1000, timeout_s=0.0015, padding_policy=PaddingPolicy.PAD_UP),
+        ),
+        (
+            Said(batch_timeout_micros=1500, batch_padding_policy=PaddingPolicy.MIN_COST),
+            (),
+            BatchingOptions(1000, timeout_s=0.0015),
+        ),
         (Said(pad_variable_length_inputs=True), (), BatchingOptions(1000, pad_variable_length_inputs=True)),
         (Said(enable_large_batch_splitting=True), (), BatchingOptions(1000, max_execution_batch_size=1000)),
         (
