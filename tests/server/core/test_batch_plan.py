@@ -79,7 +79,12 @@ def test_the_first_request_is_never_cut_by_its_size() -> None:
 
 
 def test_lengths_have_costs_of_their_own() -> None:
-    costs = {((64,), 16): 1.0, ((64,), 32): 3.0, ((128,), 16): 3.0, ((128,), 32): 3.0}
+    costs: dict[tuple[tuple[int, ...], int], float] = {
+        ((64,), 16): 1.0,
+        ((64,), 32): 3.0,
+        ((128,), 16): 3.0,
+        ((128,), 32): 3.0,
+    }
     chooses = BatchPlan(SIZES, MIN_COST, lambda rows, lengths: costs.get((lengths, rows)))
     assert [chooses.choose(18, None, lengths) for lengths in ((64,), (128,), ())] == [16, 18, 18]
 
