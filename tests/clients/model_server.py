@@ -73,6 +73,7 @@ class Served:
     signature: str = ""
     output_filter: tuple[str, ...] = ()
     time_left_s: float | None = None
+    priority: str | None = None
 
 
 class ModelServer:
@@ -139,6 +140,7 @@ class GrpcFace(grpc.GenericRpcHandler):
         def handle(request: AnyRequest, context: grpc.ServicerContext) -> Message:
             failure = self._server.begin(self._seen(method, request, context))
             if failure is not None:
+                context.set_trailing_metadata(tuple(failure.headers.items()))
                 context.abort(next(c for c in grpc.StatusCode if c.value[0] == failure.code), failure.message)
             if method in ("Predict", "Check"):
                 self._server.gate.wait(10)
@@ -151,7 +153,8 @@ class GrpcFace(grpc.GenericRpcHandler):
         )
 
     def _seen(self, method: str, request: AnyRequest, context: grpc.ServicerContext) -> Served:
-        served = Served(method, time_left_s=context.time_remaining())
+        asked = [str(value) for key, value in context.invocation_metadata() if key == "x-tpuserve-priority"]
+        served = Served(method, time_left_s=context.time_remaining(), priority=",".join(asked) or None)
         if hasattr(request, "model_spec"):
             spec = request.model_spec
             served.model, served.signature = spec.name, spec.signature_name
@@ -218,7 +221,9 @@ class RestFace:
 
     def _seen(self, method: str, request: Request) -> Served:
         parts = request.path_params["model"].split("/")
-        served = Served(method, model=parts[0])
+        served = Served(method, model=parts[0], priority=request.headers.get("x-tpuserve-priority"))
+        if timeout_ms := request.headers.get("x-tpuserve-timeout-ms"):
+            served.time_left_s = float(timeout_ms) / 1000
         if parts[1:2] == ["versions"]:
             served.version = int(parts[2])
         if parts[1:2] == ["labels"]:

@@ -24,6 +24,7 @@ from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import to_wire
 from tpuserve_client.errors import Code
 
+RETRY_AFTER_2_S = {"grpc": {"grpc-retry-pushback-ms": "2000"}, "rest": {"retry-after": "2"}}
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -212,11 +213,43 @@ def test_no_pause_outlasts_the_deadline(timed_client: Client, server: ModelServe
     assert clock.pauses_s == pytest.approx([0.05])
 
 
-@pytest.mark.parametrize("protocol", ["rest"], indirect=True)
-def test_retry_after_is_honoured(timed_client: Client, server: ModelServer, clock: Clock) -> None:
-    server.failures.append(Failure(Code.UNAVAILABLE, headers={"retry-after": "2"}))
+@pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED])
+def test_retry_after_is_honoured(
+    timed_client: Client, server: ModelServer, clock: Clock, protocol: str, code: Code
+) -> None:
+    server.failures.append(Failure(code, headers=RETRY_AFTER_2_S[protocol]))
     timed_client.metadata("affine")
     assert clock.pauses_s == [2.0]
+
+
+def test_a_pause_that_outlasts_the_deadline_is_told(timed_client: Client, server: ModelServer, protocol: str) -> None:
+    server.failures.append(Failure(Code.RESOURCE_EXHAUSTED, "too late", headers=RETRY_AFTER_2_S[protocol]))
+    with pytest.raises(ResourceExhausted, match="too late") as raised:
+        timed_client.predict("affine", {"x": X}, timeout_s=1.5)
+    assert raised.value.retry_after_s == 2.0
+    assert len(server.served) == 1
+
+
+@pytest.mark.parametrize("headers", [{}, {"grpc-retry-pushback-ms": "-1"}, {"grpc-retry-pushback-ms": "soon"}])
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_a_pushback_that_names_no_time_is_none(client: Client, server: ModelServer, headers: dict[str, str]) -> None:
+    server.failures.append(Failure(Code.RESOURCE_EXHAUSTED, headers=headers))
+    with pytest.raises(ResourceExhausted) as raised:
+        client.predict("affine", {"x": X})
+    assert raised.value.retry_after_s is None
+
+
+@pytest.mark.parametrize("priority", ["high", "low", None])
+def test_priority_reaches_the_server(client: Client, server: ModelServer, priority: Any) -> None:  # noqa: ANN401 - a Literal
+    client.predict("affine", {"x": X}, priority=priority)
+    assert [served.priority for served in server.served if served.method == "Predict"] == [priority]
+
+
+@pytest.mark.parametrize("priority", ["urgent", "", 1, "low\r\nx: y"])
+def test_priority_that_is_none_is_refused(client: Client, server: ModelServer, priority: Any) -> None:  # noqa: ANN401 - as above
+    with pytest.raises(InvalidArgument, match="A priority is 'high' or 'low', not"):
+        client.predict("affine", {"x": X}, priority=priority)
+    assert server.served == []
 
 
 def test_no_connection_is_unavailable_and_retried(kind: str, protocol: str, clock: Clock) -> None:
@@ -237,12 +270,11 @@ def test_slow_answer_is_deadline_exceeded(client: Client, server: ModelServer) -
         server.gate.set()
 
 
-@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_deadline_reaches_the_server(address: str, kind: str, server: ModelServer) -> None:
     with make_client(kind, address, timeout_s=8.0) as client:
-        client.status("affine")
-        client.status("affine", timeout_s=4.0)
-    first, second = (served.time_left_s for served in server.served)
+        client.predict("affine", {"x": X})
+        client.predict("affine", {"x": X}, timeout_s=4.0)
+    first, second = (served.time_left_s for served in server.served if served.method == "Predict")
     assert first is not None
     assert second is not None
     assert 0.0 < second < 4.5 < first < 8.5  # the two clocks agree to within milliseconds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuserve_client.errors import Code, TpuserveError, Unavailable, from_code
+from tpuserve_client.errors import Code, DeadlineExceeded, ResourceExhausted, TpuserveError, Unavailable, from_code
 from tpuserve_client.retry import Retry
 
 RETRY = Retry(max_attempts=5, initial_backoff_s=0.1, max_backoff_s=0.5, multiplier=2.0)
@@ -21,7 +21,7 @@ def test_backoff_stays_bounded_however_long_the_wait(multiplier: float) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(set(Code) - {Code.OK, Code.UNAVAILABLE}))
-def test_nothing_but_unavailable_is_tried_again(code: Code) -> None:
+def test_nothing_but_unavailable_is_tried_again_unasked(code: Code) -> None:
     assert RETRY.wait_s(from_code(code, ""), attempt=1, jitter=0.5, remaining_s=None) is None
 
 
@@ -36,6 +36,10 @@ def test_nothing_but_unavailable_is_tried_again(code: Code) -> None:
         (Unavailable("", retry_after_s=3.0), 1, None, 3.0),
         (Unavailable("", retry_after_s=0.01), 1, None, 0.05),  # a lower bound, not a wish to be hurried
         (Unavailable("", retry_after_s=3.0), 1, 2.0, None),
+        (ResourceExhausted("", retry_after_s=3.0), 1, None, 3.0),
+        (ResourceExhausted("", retry_after_s=0.0), 1, None, 0.05),
+        (ResourceExhausted("", retry_after_s=3.0), 5, None, None),
+        (DeadlineExceeded("", retry_after_s=3.0), 1, None, None),
     ],
 )
 def test_wait(error: TpuserveError, attempt: int, remaining_s: float | None, wait_s: float | None) -> None:

@@ -1,9 +1,11 @@
 """What callers ask for beside TensorFlow Serving's contract: REST's timeout, and priorities on both protocols."""
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.contract.serving_client import TIMEOUT_S, ServingClient, predict_request, refused
+from tpuserve_client import Client
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -43,6 +45,14 @@ def test_both_priorities_are_answered(serving: ServingClient, priority: str) -> 
     metadata = [("x-tpuserve-priority", priority)]
     response = serving.prediction.Predict(predict_request(x=[[2.0]]), timeout=TIMEOUT_S, metadata=metadata)
     assert list(response.outputs["y"].float_val) == [4.0]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_the_python_client_sends_both(serving: ServingClient, protocol: str) -> None:
+    address = serving.grpc_address if protocol == "grpc" else serving.rest_url
+    with Client(address, timeout_s=TIMEOUT_S) as client:
+        inputs = {"x": np.array([[2.0]], np.float32)}
+        assert client.predict("half", inputs, priority="low")["y"].tolist() == [[4.0]]
 
 
 def test_any_other_is_refused(serving: ServingClient) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tpuserve_client.address import Address, parse_address
 from tpuserve_client.errors import TpuserveError
-from tpuserve_client.exchange import AsyncTransport, Reply, Transport, Wire
+from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
 from tpuserve_client.operations import Operations, Pause, Send, Steps
 from tpuserve_client.retry import Retry
@@ -66,17 +66,21 @@ class Client:
         label: str | None = None,
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
+        priority: Priority | None = None,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Prediction:
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
 
         Arrays go with the dtype they have; lists and numbers take the input's dtype from the model's metadata, which
         is fetched once and remembered, as is the name of a single input. `output_filter` names the outputs wanted;
-        none means all. Raises TpuserveError: what the server refused, or InvalidArgument for what is no tensor.
+        none means all. With `priority` "low" the server runs it where requests of high priority, which all others are,
+        leave room. Raises TpuserveError: what the server refused, or InvalidArgument for what is no tensor.
         """
         spec = ModelSpec(model, version, label)
         return self._run(
-            self._operations.predict(spec, inputs, signature_name, tuple(output_filter), self._limit(timeout_s))
+            self._operations.predict(
+                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
+            )
         )
 
     def metadata(
@@ -174,12 +178,15 @@ class AsyncClient:
         label: str | None = None,
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
+        priority: Priority | None = None,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Prediction:
         """As `Client.predict`."""
         spec = ModelSpec(model, version, label)
         return await self._run(
-            self._operations.predict(spec, inputs, signature_name, tuple(output_filter), self._limit(timeout_s))
+            self._operations.predict(
+                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
+            )
         )
 
     async def metadata(

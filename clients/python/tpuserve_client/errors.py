@@ -106,7 +106,10 @@ class PermissionDenied(TpuserveError):
 
 
 class ResourceExhausted(TpuserveError):
-    """A limit was reached: a message too large, a quota spent."""
+    """A limit was reached: a message too large, a quota spent, an answer that would come too late.
+
+    Tried again only where the server says when.
+    """
 
     code = Code.RESOURCE_EXHAUSTED
 
@@ -142,7 +145,7 @@ class Internal(TpuserveError):
 
 
 class Unavailable(TpuserveError):
-    """Not now: no connection, loading, draining or overloaded. The only error that is tried again."""
+    """Not now: no connection, loading, draining or overloaded. Tried again."""
 
     code = Code.UNAVAILABLE
 
@@ -180,9 +183,9 @@ _BY_HTTP_STATUS: dict[int, type[TpuserveError]] = {
 }
 
 
-def from_code(code: int, message: str) -> TpuserveError:
+def from_code(code: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:
     """The error for a gRPC status code; Unknown for a number that gRPC has no name for (or for OK)."""
-    return _BY_CODE.get(code, Unknown)(message)
+    return _BY_CODE.get(code, Unknown)(message, retry_after_s=retry_after_s)
 
 
 def from_http(status: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:

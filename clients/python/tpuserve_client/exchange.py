@@ -6,19 +6,29 @@ and knows nothing of what is in them; it comes in a blocking and in an asyncio f
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 from tpuserve_client.dtypes import Array
+from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, VersionStatus
+
+Priority: TypeAlias = Literal["high", "low"]
+
+# tpuserve's; TensorFlow Serving takes no notice of it.
+PRIORITY_HEADER: Final = "x-tpuserve-priority"
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request. `path` is a gRPC method or a URL path; `method` is HTTP's and means nothing to gRPC."""
+    """One request. `path` is a gRPC method or a URL path; `method` is HTTP's and means nothing to gRPC.
+
+    `headers` are gRPC's metadata over there; their keys are lower case.
+    """
 
     path: str
     body: bytes = b""
     method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +41,25 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class PredictCall:
-    """A prediction asked for: arrays as `tensor.as_array` makes them. No `output_filter` means every output."""
+    """A prediction asked for: arrays as `tensor.as_array` makes them. No `output_filter` means every output.
+
+    InvalidArgument for a priority that is none.
+    """
 
     spec: ModelSpec
     inputs: Mapping[str, Array]
     signature_name: str | None = None
     output_filter: tuple[str, ...] = ()
+    priority: Priority | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority not in (None, *get_args(Priority)):
+            raise InvalidArgument(f"A priority is 'high' or 'low', not {self.priority!r:.40}.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes beside the message, by either protocol."""
+        return {} if self.priority is None else {PRIORITY_HEADER: self.priority}
 
 
 class Wire(Protocol):

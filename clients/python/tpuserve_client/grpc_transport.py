@@ -1,6 +1,6 @@
 """Exchanges over a gRPC channel, blocking and asyncio. Official method paths, bytes both ways, no generated stubs."""
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -22,6 +22,9 @@ _OPTIONS: Final[list[tuple[str, int]]] = [
 ]
 
 
+_PUSHBACK: Final = "grpc-retry-pushback-ms"
+
+
 class GrpcTransport:
     """A channel without TLS; it connects at the first call. Safe to share between threads."""
 
@@ -34,7 +37,7 @@ class GrpcTransport:
             call = self._calls.get(exchange.path)
             if call is None:
                 call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
-            return Reply(call(exchange.body, timeout=timeout_s))
+            return Reply(call(exchange.body, timeout=timeout_s, metadata=_metadata(exchange)))
         except grpc.RpcError as error:
             raise _translated(error) from None
         except ValueError as error:  # gRPC's word for a closed channel
@@ -56,7 +59,7 @@ class AsyncGrpcTransport:
             call = self._calls.get(exchange.path)
             if call is None:
                 call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
-            return Reply(await call(exchange.body, timeout=timeout_s))
+            return Reply(await call(exchange.body, timeout=timeout_s, metadata=_metadata(exchange)))
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from None
         except (grpc.aio.UsageError, ValueError) as error:  # gRPC's words for a closed channel
@@ -68,4 +71,16 @@ class AsyncGrpcTransport:
 
 def _translated(error: grpc.RpcError) -> TpuserveError:
     code: grpc.StatusCode = error.code()
-    return from_code(code.value[0], error.details() or code.name)
+    return from_code(code.value[0], error.details() or code.name, retry_after_s=_retry_after_s(error))
+
+
+def _metadata(exchange: Exchange) -> tuple[tuple[str, str], ...] | None:
+    return tuple(exchange.headers.items()) if exchange.headers else None
+
+
+def _retry_after_s(error: Any) -> float | None:  # noqa: ANN401  the stubs' RpcError has no trailing metadata
+    """Seconds from the server's pushback (gRPC proposal A6, client retries); None where there is none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _PUSHBACK and value.isascii() and value.isdigit():
+            return int(value) / 1000
+    return None

@@ -40,7 +40,7 @@ class GrpcWire:
         request.model_spec.signature_name = call.signature_name or ""
         for name, array in call.inputs.items():
             request.inputs[name].CopyFrom(tensor.to_proto(array))
-        return Exchange(_PREDICT, request.SerializeToString())
+        return Exchange(_PREDICT, request.SerializeToString(), headers=call.headers)
 
     def version(self, reply: Reply) -> int | None:
         return None

@@ -19,7 +19,7 @@ from tpuserve_client.errors import (
     TpuserveError,
     Unavailable,
 )
-from tpuserve_client.exchange import Exchange, PredictCall, Reply, Wire
+from tpuserve_client.exchange import Exchange, PredictCall, Priority, Reply, Wire
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
 from tpuserve_client.retry import Retry
 
@@ -68,6 +68,7 @@ class Operations:
         inputs: object,
         signature_name: str | None,
         output_filter: tuple[str, ...],
+        priority: Priority | None,
         timeout_s: float | None,
     ) -> Steps[Prediction]:
         expires = self._expires(timeout_s)
@@ -75,7 +76,8 @@ class Operations:
             signature = None
             if needs_signature(inputs):
                 signature = yield from self._signature(spec, signature_name, expires)
-            call = PredictCall(spec, named_arrays(inputs, spec, signature), signature_name, output_filter)
+            arrays = named_arrays(inputs, spec, signature)
+            call = PredictCall(spec, arrays, signature_name, output_filter, priority)
             reply = yield from self._send(self._wire.predict(call), expires)
         except (NotFound, InvalidArgument, FailedPrecondition):
             self._metadata.pop(spec, None)  # what was remembered may be of a version that is gone

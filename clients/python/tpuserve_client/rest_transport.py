@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -24,6 +25,10 @@ from tpuserve_client.errors import (
 from tpuserve_client.exchange import Exchange, Reply
 
 _HEADERS = {"content-type": "application/json"}
+# tpuserve's, with milliseconds; TensorFlow Serving takes no notice of it. The digits that tpuserve reads are bounded.
+TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
+_SHORTEST_MS, _LONGEST_MS = 0.001, 1e12
+
 _LONGEST_MESSAGE = 1024  # characters of a body that is not the server's JSON, such as a proxy's page
 
 
@@ -40,7 +45,13 @@ class RestTransport:
         with (
             _as_our_errors(timeout_s),
             self._backend.deadline(timeout_s),
-            self._client.stream(exchange.method, exchange.path, content=exchange.body, timeout=timeout_s) as response,
+            self._client.stream(
+                exchange.method,
+                exchange.path,
+                content=exchange.body,
+                headers=_headers(exchange, timeout_s),
+                timeout=timeout_s,
+            ) as response,
         ):
             pieces = []
             for piece in response.iter_bytes():
@@ -112,11 +123,21 @@ class AsyncRestTransport:
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         with _as_our_errors(timeout_s):
             async with asyncio.timeout(timeout_s):
-                response = await self._client.request(exchange.method, exchange.path, content=exchange.body)
+                response = await self._client.request(
+                    exchange.method, exchange.path, content=exchange.body, headers=_headers(exchange, timeout_s)
+                )
         return _reply(response, response.content)
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _headers(exchange: Exchange, timeout_s: float | None) -> dict[str, str]:
+    """The exchange's, and how long its answer is waited for: what nobody waits for must not cost the server time."""
+    if timeout_s is None or exchange.method != "POST":
+        return dict(exchange.headers)
+    milliseconds = min(max(timeout_s * 1000, _SHORTEST_MS), _LONGEST_MS)
+    return {**exchange.headers, TIMEOUT_HEADER: f"{milliseconds:.3f}"}
 
 
 def _deadline_message(timeout_s: float | None) -> str:

@@ -39,7 +39,8 @@ class RestWire:
         body: dict[str, _Json] = {"inputs": {name: to_json(array) for name, array in call.inputs.items()}}
         if call.signature_name:
             body["signature_name"] = call.signature_name
-        return Exchange(f"{_model_path(call.spec)}:predict", json.dumps(body, separators=(",", ":")).encode())
+        content = json.dumps(body, separators=(",", ":")).encode()
+        return Exchange(f"{_model_path(call.spec)}:predict", content, headers=call.headers)
 
     def version(self, reply: Reply) -> int | None:
         text = reply.headers.get(VERSION_HEADER, "")

@@ -1,4 +1,6 @@
-"""When to try again: exponential backoff with full jitter, on Unavailable alone. Pure: no clock, no sleep.
+"""When to try again: exponential backoff with full jitter. Pure: no clock, no sleep.
+
+On Unavailable, and on ResourceExhausted where the server says when: then it has run nothing, and expects to have room.
 
 Full jitter (a wait drawn evenly from zero to the backoff) spreads a crowd of clients best:
 https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
@@ -6,7 +8,7 @@ https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 
 from dataclasses import dataclass
 
-from tpuserve_client.errors import TpuserveError, Unavailable
+from tpuserve_client.errors import ResourceExhausted, TpuserveError, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,14 @@ class Retry:
         `remaining_s` is the time left to the caller's deadline, None without one. A wait that would outlast it is not
         begun: the caller learns at once what is wrong. A server's own wish is a lower bound.
         """
-        if not isinstance(error, Unavailable) or attempt >= self.max_attempts:
+        if not _may_pass(error) or attempt >= self.max_attempts:
             return None
         wait = max(self.backoff_s(attempt, jitter), error.retry_after_s or 0.0)
         return wait if remaining_s is None or wait < remaining_s else None
+
+
+def _may_pass(error: TpuserveError) -> bool:
+    """Whether the same request may be answered later."""
+    if isinstance(error, ResourceExhausted):
+        return error.retry_after_s is not None
+    return isinstance(error, Unavailable)

@@ -89,6 +89,18 @@ def test_version_label_signature_and_output_are_passed_on(server: ModelServer) -
     assert seen == [(5, None, "serving_default"), (None, "stable", "")]
 
 
+@pytest.mark.parametrize("priority", ["high", "low"])
+def test_priority_is_passed_on(server: ModelServer, priority: str) -> None:
+    assert answer([ROW], "affine", "--priority", priority)
+    assert [one.priority for one in server.served if one.method == "Predict"] == [priority]
+
+
+def test_priority_that_is_none_is_wrong_usage() -> None:
+    result = predict([ROW], "affine", "--priority", "urgent")
+    assert result.exit_code == 2
+    assert "'high', 'low'" in result.stderr
+
+
 def test_plain_output_is_a_line_for_each_output() -> None:
     lines = predict([ROW], "affine").stdout.splitlines()
     assert sorted(lines) == ["best\tint64[1]\t[3]", "y\tfloat32[1, 4]\t[[3., 5., 7., 9.]]"]

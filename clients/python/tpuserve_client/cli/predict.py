@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import click
 
@@ -11,6 +11,7 @@ from tpuserve_client.cli.image import image_input
 from tpuserve_client.cli.input_file import FileInputs, ImageFile, read_input
 from tpuserve_client.cli.render import prediction_document, save_arrays, show_prediction
 from tpuserve_client.client import Client, Inputs
+from tpuserve_client.exchange import Priority
 
 
 @click.command()
@@ -29,6 +30,7 @@ from tpuserve_client.client import Client, Inputs
 @click.option("--label", help="Label of the version to ask.")
 @click.option("--signature", "signature_name", help="Signature to run; serving_default without it.")
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output; can be repeated.")
+@click.option("--priority", type=click.Choice(get_args(Priority)), help="low: where other requests leave room.")
 @click.option("--no-scale", is_flag=True, help="Leave an image's values at 0 to 255 for a floating-point input.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npz", help="Write the outputs.")
@@ -41,6 +43,7 @@ def predict(
     label: str | None,
     signature_name: str | None,
     outputs: tuple[str, ...],
+    priority: Priority | None,
     no_scale: bool,
     as_json: bool,
     save: Path | None,
@@ -71,6 +74,7 @@ def predict(
             label=label,
             signature_name=name,
             output_filter=outputs,
+            priority=priority,
             timeout_s=remaining_s(),
         )
         if save is not None:
