@@ -57,14 +57,14 @@ def _bars(
     axes: Axes, results: list[dict[str, Any]], title: str, value: Callable[[dict[str, Any]], float], shown: str
 ) -> None:
     for offset, (protocol, colour) in zip((HEIGHT / 2, -HEIGHT / 2), COLOURS.items(), strict=True):
-        points = [
-            (place, value(point))
-            for place, result in enumerate(results)
-            for point in result["measured"]["points"]
-            if point["protocol"] == protocol
-        ]
-        places, values = zip(*points, strict=True) if points else ((), ())
-        bars = axes.barh([place + offset for place in places], values, HEIGHT, color=colour, label=NAMES[protocol])
+        places, values = [], []
+        for place, points in enumerate(result["measured"]["points"] for result in results):
+            for point in points:
+                if point["protocol"] == protocol:
+                    # A bar that is alone stands in the middle of its line.
+                    places.append(place + offset if len(points) > 1 else place)
+                    values.append(value(point))
+        bars = axes.barh(places, values, HEIGHT, color=colour, label=NAMES[protocol])
         axes.bar_label(bars, [shown.format(value) for value in values], padding=3, fontsize=8.5)
     axes.set_yticks(range(len(results)), [result["title"] for result in results])
     axes.set_title(title, fontsize=10)
