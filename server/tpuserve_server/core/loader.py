@@ -1,22 +1,26 @@
 """Loader: turns a version directory into something that answers, and back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tpuserve_server.core.batching import Batcher
+from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import AspiredVersion
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
-    """A servable, warmed, behind its batcher. `path` is what its storage's `fetch` returned."""
+    """A servable, warmed, behind its batcher, which goes on learning `costs`. `path` is what its storage's `fetch`
+    returned.
+    """
 
     servable: Servable
     batcher: Batcher
     notes: tuple[str, ...] = ()
     path: Path | None = None
+    costs: CostModel = field(default_factory=CostModel)
 
 
 class Loader(Protocol):

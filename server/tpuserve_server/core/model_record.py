@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.types import AspiredVersion, ServableId, State, VersionStatus
@@ -26,7 +27,9 @@ class VersionRecord:
 
     def status(self) -> VersionStatus:
         """As clients see it."""
-        notes = self.loaded.notes if self.loaded else (self.waits,) if self.waits else ()
+        notes: tuple[str, ...] = (self.waits,) if self.waits else ()
+        if self.loaded:
+            notes = (*self.loaded.notes, *describe_costs(self.loaded.costs))
         return VersionStatus(
             servable=self.aspired.servable,
             state=self.state,

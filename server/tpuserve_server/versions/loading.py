@@ -20,7 +20,10 @@ from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
+from tpuserve_server.versions.objective_check import check_objectives
+from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
+from tpuserve_server.versions.shape_watch import ShapeWatch
 from tpuserve_server.versions.warmup import WarmupOptions, warm_up
 
 _log = logging.getLogger(__name__)
@@ -108,11 +111,13 @@ class VersionLoader:
         threads = options.parameters.num_batch_threads or 1
         try:
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
-            costs = CostModel()
-            runs = self._warm_up(servable_id, servable, path, batching)
+            watched, costs = ShapeWatch(servable), CostModel()
+            runs = self._warm_up(servable_id, watched, path, batching, costs)
+            check_objectives(batching, costs)
+            watched.tell(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
             batcher = Batcher(
                 servable_id,
-                servable,
+                watched,
                 batching,
                 max_enqueued_batches=options.parameters.queue_length,
                 low_priority_max_enqueued_batches=options.parameters.low_priority_queue_length,
@@ -124,7 +129,9 @@ class VersionLoader:
         except BaseException:
             servable.close()
             raise
-        return LoadedVersion(servable, batcher, _notes(servable, manifest, batching, runs, options.parameters), path)
+        self._metrics.version_loaded(servable=servable_id, costs=costs)
+        notes = _notes(servable, manifest, batching, runs, options.parameters)
+        return LoadedVersion(servable, batcher, notes, path, costs)
 
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]
@@ -135,14 +142,20 @@ class VersionLoader:
         return run_in_background(lambda: try_all_sequences(servable, batching), "sequence-trial")
 
     def _warm_up(
-        self, servable_id: ServableId, servable: Servable, path: Path, batching: Mapping[str, BatchingOptions]
+        self,
+        servable_id: ServableId,
+        servable: Servable,
+        path: Path,
+        batching: Mapping[str, BatchingOptions],
+        costs: CostModel,
     ) -> int:
         """The number of runs; 0 when it is off."""
         if not self._options.warmup.enabled:
             return 0
         started_s = self._clock.monotonic_s()
         # Not the batcher, too: its threads would inherit the niceness.
-        count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup), "warm-up")
+        timer = RunTimer(costs, self._clock)
+        count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup, timer), "warm-up")
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
         _log.info(

@@ -1,8 +1,9 @@
 """Warm-up: every bucket of every signature runs once before a version is AVAILABLE, so that no request is the first."""
 
+import functools
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.core.validation import count_rows, matches_shapes, with_defaults
 from tpuserve_server.versions.blank_rows import blank_rows
+from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.warmup_records import RECORDS_PATH, RecordedRun, decode_record, read_records
 from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
 
@@ -43,9 +45,15 @@ class WarmupCount:
 
 
 def warm_up(
-    servable: Servable, version_path: Path, batching: Mapping[str, BatchingOptions], options: WarmupOptions
+    servable: Servable,
+    version_path: Path,
+    batching: Mapping[str, BatchingOptions],
+    options: WarmupOptions,
+    timer: RunTimer | None = None,
 ) -> WarmupCount:
     """Run the recorded requests, then each bucket with recorded or made-up rows; blocks.
+
+    A `timer` runs the buckets a few times more, which are not counted.
 
     Raises:
         ServingError: a recorded request failed, with its own code. Made-up rows may be nonsense to a model: their
@@ -72,13 +80,17 @@ def warm_up(
             else:
                 inputs = _resize(sample, bucket, sequences, lengths)
             as_recorded = sample is not None and _is_as_recorded(sample, sequences, lengths)
-            runs += _run_bucket(servable, signature, inputs, as_recorded)
+            run_bucket = functools.partial(_run, servable, signature, inputs)
+            if _try(run_bucket, as_recorded):
+                runs += 1
+                if timer is not None:
+                    timer.time(run_bucket, name, bucket, lengths)
     return WarmupCount(records, runs)
 
 
 def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Rows and lengths of every batch there can be."""
-    # Without buckets nothing is padded, and no size is more likely than another.
+    # Without buckets nothing is padded, and no size is more likely than another; what they cost shows when they run.
     sizes = batching.buckets or (1,)
     lengths = [()] if batching.sequences is None else list(batching.sequences.combinations())
     if len(sizes) * len(lengths) > _MOST_SHAPES:
@@ -134,14 +146,19 @@ def _pad(inputs: Tensors, rows: int, bucket: int, sequences: Sequences | None) -
     return batch
 
 
-def _run_bucket(servable: Servable, signature: Signature, inputs: Tensors, recorded: bool) -> int:
+def _run(servable: Servable, signature: Signature, inputs: Tensors) -> None:
+    servable.dispatch(signature.name, inputs, tuple(signature.outputs)).result()
+
+
+def _try(run: Callable[[], None], recorded: bool) -> bool:
+    """Whether it succeeds."""
     try:
-        servable.dispatch(signature.name, inputs, tuple(signature.outputs)).result()
+        run()
     except ServingError:
         if recorded:
             raise
-        return 0
-    return 1
+        return False
+    return True
 
 
 def _find_sample(sample: Tensors | None, signature: Signature) -> Tensors | None:

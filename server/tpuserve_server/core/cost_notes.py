@@ -1,0 +1,37 @@
+"""What a version's batches cost, as lines for people."""
+
+from collections.abc import Sequence
+
+from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
+
+# A model may have dozens of signatures, and a signature dozens of lengths.
+_MOST_LINES = 8
+_MOST_SIZES = 8
+
+
+def describe_costs(costs: CostModel) -> Sequence[str]:
+    """A line for each signature that has run, as it is known now: sizes, and what they amount to."""
+    curves = costs.snapshot()
+    lines = [_describe(curve) for curve in curves[:_MOST_LINES]]
+    if len(curves) > _MOST_LINES:
+        lines.append(f"costs of {len(curves) - _MOST_LINES} more: see the metric tpuserve_batch_cost_seconds")
+    return lines
+
+
+def _describe(curve: CurveSnapshot) -> str:
+    lengths = f" at length {' x '.join(map(str, curve.lengths))}" if curve.lengths else ""
+    sizes = ", ".join(
+        f"{_rows(cost.rows)} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
+    )
+    line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} a row"
+    return f"{curve.signature_name}{lengths}: {sizes}{line}"
+
+
+def _rows(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
+
+
+def _ms(seconds: float) -> str:
+    """Three digits, never in powers of ten."""
+    ms = float(f"{seconds * 1000:.3g}")
+    return f"{ms:.6f}".rstrip("0").rstrip(".") + " ms"

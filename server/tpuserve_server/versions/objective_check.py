@@ -1,0 +1,41 @@
+"""Whether a latency objective can be kept at all, by what warm-up has measured."""
+
+import math
+from collections.abc import Mapping
+
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.cost_model import CostModel, MeasuredCost
+from tpuserve_server.core.errors import InvalidArgument
+
+
+def check_objectives(batching: Mapping[str, BatchingOptions], costs: CostModel) -> None:
+    """Nothing is said of signatures that were not warmed.
+
+    Raises:
+        InvalidArgument: a signature's smallest batch takes longer than its objective, with what would work.
+    """
+    for name, options in batching.items():
+        cheapest = _cheapest(name, costs)
+        if options.objective is not None and cheapest is not None:
+            _check(name, options.objective.latency_s, cheapest)
+
+
+def _cheapest(signature_name: str, costs: CostModel) -> MeasuredCost | None:
+    measured = [cost for curve in costs.snapshot() if curve.signature_name == signature_name for cost in curve.costs]
+    return min(measured, key=_usual_s, default=None)
+
+
+def _usual_s(cost: MeasuredCost) -> float:
+    return cost.mean_s + cost.spread_s
+
+
+def _check(signature_name: str, objective_s: float, cheapest: MeasuredCost) -> None:
+    if _usual_s(cheapest) <= objective_s:
+        return
+    # A request that finds the device busy waits for one batch and runs in the next.
+    enough_ms = math.ceil(2 * _usual_s(cheapest) * 1000)
+    raise InvalidArgument(
+        f"latency_objective_ms is {objective_s * 1000:g}, but the fastest batch of signature '{signature_name}', of "
+        f"{cheapest.rows} row{'s' if cheapest.rows > 1 else ''}, takes {cheapest.mean_s * 1000:.3g} ms, give or take "
+        f"{cheapest.spread_s * 1000:.2g}: give at least {enough_ms}, which is twice as long, or leave it out"
+    )

@@ -1,0 +1,43 @@
+import pytest
+
+from tests.fakes import FakeClock
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.versions.run_timer import RunTimer
+
+
+class SlowRuns:
+    """Each takes so many seconds."""
+
+    def __init__(self, clock: FakeClock, run_s: float) -> None:
+        self.clock = clock
+        self.run_s = run_s
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        self.clock.now_s += self.run_s
+
+
+@pytest.mark.parametrize(("run_s", "count"), [(0.001, 5), (0.1, 3), (0.25, 1), (60.0, 1)])
+def test_slow_shapes_are_run_less_often_but_at_least_once(run_s: float, count: int) -> None:
+    clock, costs = FakeClock(), CostModel()
+    run = SlowRuns(clock, run_s)
+    RunTimer(costs, clock).time(run, "s", 8)
+    assert run.count == count
+    cost = costs.cost("s", 8)
+    assert cost is not None
+    assert cost.mean_s == pytest.approx(run_s)
+
+
+def test_a_version_with_many_shapes_comes_to_an_end() -> None:
+    clock, costs = FakeClock(), CostModel()
+    timer = RunTimer(costs, clock)
+    runs = [SlowRuns(clock, 0.1) for _ in range(30)]
+    for rows, run in enumerate(runs, start=1):
+        timer.time(run, "s", rows, (64,))
+    counts = [run.count for run in runs]
+    assert counts[:16] == [3] * 16
+    assert counts[17:] == [1] * 13
+    (curve,) = costs.snapshot()
+    assert curve.lengths == (64,)
+    assert len(curve.costs) == 30
