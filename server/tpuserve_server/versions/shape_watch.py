@@ -24,6 +24,7 @@ class ShapeWatch:
         # Copied: asked for with every batch.
         self.signatures = servable.signatures
         self.device = servable.device
+        self.max_in_flight = servable.max_in_flight
 
     def tell(self, on_new: Callable[[str], object]) -> None:
         """From now on call `on_new` with the signature's name when a shape is new, on the thread that brings it."""

@@ -16,7 +16,7 @@ from tests.saved_models import (
 )
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
 from tpuserve_server.core.batching import Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
@@ -191,7 +191,8 @@ def test_a_versions_own_parameters_go_over_the_servers(tmp_path: Path) -> None:
     own = BatchingParameters(max_batch_size=2)
     options = LoadingOptions(enable_batching=True, parameters=ours, read_parameters=lambda path: own)
     chosen = choose_batching(FakeServable(), None, options.of_version(tmp_path))
-    assert chosen == {"serving_default": BatchingOptions(2, timeout_s=0.001)}
+    padded_up = BatchingOptions(2, timeout_s=0.001, padding_policy=PaddingPolicy.PAD_UP)
+    assert chosen == {"serving_default": padded_up}
 
 
 def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) -> None:
