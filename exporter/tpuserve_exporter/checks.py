@@ -1,13 +1,14 @@
 """The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_exporter.errors import ParityFailed, reason_of
+from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
-from tpuserve_exporter.options import ExportOptions
+from tpuserve_exporter.options import ExportOptions, SequenceOptions
+from tpuserve_exporter.padding_independence import check_lengths, check_padding
 from tpuserve_exporter.parity import ParityResult, Tolerance, check_parity
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.row_independence import find_dependence
@@ -56,7 +57,8 @@ class Checks:
             yield session
 
     def run(self, source: OpenedSource, version: Path, session: SessionModel) -> CheckedVersion:
-        """Check `version`, which is open in `session`. Raises SamplesUnfit or ParityFailed."""
+        """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
+        _check_sequences(session.signatures.values(), self._options.sequences)
         python = self._load_by_python(source, version)
         tolerance = self._choose_tolerance(session)
         reference = source.reference or python or session
@@ -65,6 +67,10 @@ class Checks:
             name: self._check(signature, session, reference, loaded, tolerance)
             for name, signature in session.signatures.items()
         }
+        if self._options.sequences.buckets and not any(one.signature.has_sequences for one in checked.values()):
+            raise OptionConflict(
+                "--sequence-buckets: no signature has an input with a free dimension besides the rows'"
+            )
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
         return CheckedVersion(checked, tolerance, compute_dtype)
 
@@ -94,8 +100,10 @@ class Checks:
         tolerance: Tolerance,
     ) -> CheckedSignature:
         rows = max(*self._options.batch_sizes, _LEAST_ROWS)
-        samples = find_samples(signature, rows, self._options.check, session)
+        longest = self._options.sequences.buckets[-1:]
+        samples = find_samples(signature, rows, self._options.check, session, *longest)
         independent = self._check_rows(signature, samples, session, tolerance)
+        self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
             parity = check_parity(signature, samples, sizes, reference, loaded, tolerance, padded=independent)
@@ -106,6 +114,17 @@ class Checks:
         if parity.all_nan:
             self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
         return CheckedSignature(signature, samples, parity, independent)
+
+    def _check_padding(
+        self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance
+    ) -> None:
+        sequences = self._options.sequences
+        if not sequences.buckets or not signature.has_sequences:
+            return
+        with self._progress.step(f"Check that padding does not change {signature.name}") as step:
+            check_lengths(signature, samples, sequences, "--check")
+            comparisons = check_padding(signature, samples, sequences, session, tolerance)
+            step.detail = f"{comparisons} comparison(s), up to a length of {sequences.buckets[-1]}"
 
     def _check_rows(self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance) -> bool:
         if not signature.is_batchable:
@@ -123,3 +142,13 @@ class Checks:
                 "will not share batches (--check with rows that differ)"
             )
         return found.independent
+
+
+def _check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions) -> None:
+    """That there is something to pad. Raises OptionConflict."""
+    inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
+    names = {name for name, spec in inputs if spec.free_axes}
+    if sequences.buckets and not names:
+        raise OptionConflict("--sequence-buckets: no signature has an input with a free dimension besides its rows'")
+    if unknown := sequences.pad_values.keys() - names:
+        raise OptionConflict(f"--pad-value {min(unknown)}: inputs with a free dimension are {', '.join(sorted(names))}")

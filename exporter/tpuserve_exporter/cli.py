@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import click
 from rich.console import Console
 
 from tpuserve_exporter.errors import ExportError, OptionConflict
-from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions
+from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions, PadValue, SequenceOptions
 from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
 
 if TYPE_CHECKING:
@@ -141,6 +142,19 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Sizes that servers pad batches to; each is checked.",
 )
 @click.option(
+    "--sequence-buckets",
+    type=BatchSizes(),
+    default=(),
+    help="Lengths that servers pad inputs of variable length to; checked: padding must not change the rest.",
+)
+@click.option(
+    "--pad-value",
+    "pad_values",
+    metavar="NAME=V",
+    multiple=True,
+    help="What pads that input [0, or an empty string]. Repeat.",
+)
+@click.option(
     "--compute-dtype",
     type=click.Choice(["keep", "float32", "bfloat16"]),
     default="keep",
@@ -260,21 +274,43 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
         outputs=arguments.pop("outputs"),
         compute_dtype=dtype,
     )
-    return ExportOptions(model=model, kind=None if kind == "auto" else kind, **arguments)
+    sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
+    if sequences.pad_values and not sequences.buckets:
+        raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
+    return ExportOptions(model=model, sequences=sequences, kind=None if kind == "auto" else kind, **arguments)
 
 
 def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:
     """`units=64` → 64, `activation=relu` → "relu"."""
     read: dict[str, object] = {}
     for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.isidentifier():
+        name, value = _read_pair("--model-arg", pair)
+        if not name.isidentifier():
             raise OptionConflict(f"--model-arg {pair!r} is not of the form NAME=VALUE")
-        try:
-            read[name] = json.loads(text)
-        except ValueError:
-            read[name] = text
+        read[name] = value
     return read
+
+
+def _read_pad_values(pairs: tuple[str, ...]) -> dict[str, PadValue]:
+    """`ids=1` → 1, `words=[PAD]` → "[PAD]"."""
+    read: dict[str, PadValue] = {}
+    for pair in pairs:
+        name, value = _read_pair("--pad-value", pair)
+        if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise OptionConflict(f"--pad-value {pair!r}: the value is neither a number nor text")
+        read[name] = value
+    return read
+
+
+def _read_pair(option: str, pair: str) -> tuple[str, object]:
+    """The value is JSON where it can be read so, else text."""
+    name, equals, text = pair.partition("=")
+    if not name or not equals:
+        raise OptionConflict(f"{option} {pair!r} is not of the form NAME=VALUE")
+    try:
+        return name, json.loads(text)
+    except ValueError:
+        return name, text
 
 
 def main() -> NoReturn:

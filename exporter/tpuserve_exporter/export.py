@@ -19,6 +19,7 @@ from tpuserve_exporter.manifest import (
     describe_files,
 )
 from tpuserve_exporter.options import ExportOptions
+from tpuserve_exporter.padding_independence import check_lengths
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.publish import check_free, publish, staging_directory
 from tpuserve_exporter.restore_report import RestoreReport
@@ -66,7 +67,7 @@ class Export:
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, staged, session)
                 records = self._warm(staged, checked, session)
-            manifest = describe_version(source, staged, checked, options.batch_sizes)
+            manifest = describe_version(source, staged, checked, options)
             manifest.write(staged)
             version = None if options.dry_run else self._publish(staged)
         path = None if version is None else options.out_base / str(version)
@@ -109,7 +110,7 @@ class Export:
         options = self._options
         if options.warmup is None and (staged / WARMUP_FILE).exists():
             with self._progress.step("Run the source's own warm-up requests"):
-                return keep_warmup(staged, session, self._warn)
+                return keep_warmup(staged, session, options.sequences, self._warn)
         with self._progress.step("Write warm-up requests") as step:
             name = options.out_base.resolve().name
             records = write_warmup(staged, name, self._warmup_inputs(checked), options.batch_sizes, session)
@@ -119,7 +120,9 @@ class Export:
     def _warmup_inputs(self, checked: CheckedVersion) -> Iterator[tuple[Signature, Tensors]]:
         given, rows = self._options.warmup, max(self._options.batch_sizes)
         for one in checked.signatures.values():
-            yield one.signature, one.samples if given is None else read_samples(given, one.signature, rows)
+            samples = one.samples if given is None else read_samples(given, one.signature, rows)
+            check_lengths(one.signature, samples, self._options.sequences, "--warmup")
+            yield one.signature, samples
 
     def _publish(self, staged: Path) -> int:
         with self._progress.step("Publish") as step:
@@ -128,9 +131,7 @@ class Export:
             return version
 
 
-def describe_version(
-    source: OpenedSource, version: Path, checked: CheckedVersion, batch_sizes: tuple[int, ...]
-) -> Manifest:
+def describe_version(source: OpenedSource, version: Path, checked: CheckedVersion, options: ExportOptions) -> Manifest:
     """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
     parities = [one.parity for one in checked.signatures.values()]
     return Manifest(
@@ -140,7 +141,9 @@ def describe_version(
         compute_dtype=checked.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in checked.compute_dtype),
         signatures={
-            name: ManifestSignature.describe(one.signature, batch_sizes, one.rows_independent)
+            name: ManifestSignature.describe(
+                one.signature, options.batch_sizes, one.rows_independent, options.sequences
+            )
             for name, one in checked.signatures.items()
         },
         parity=ManifestParity(

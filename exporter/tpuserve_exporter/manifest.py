@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from tpuserve_exporter.options import PadValue, SequenceOptions
 from tpuserve_exporter.signature import Signature, TensorSpec
 
 MANIFEST_FILE = Path("assets.extra/tpuserve/manifest.json")
@@ -19,10 +20,11 @@ class _Part(BaseModel):
 class ManifestTensor(_Part):
     dtype: str
     shape: tuple[int | None, ...] | None
+    pad_value: PadValue | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @classmethod
-    def describe(cls, spec: TensorSpec) -> "ManifestTensor":
-        return cls(dtype=spec.dtype, shape=spec.shape)
+    def describe(cls, spec: TensorSpec, pad_value: PadValue | None = None) -> "ManifestTensor":
+        return cls(dtype=spec.dtype, shape=spec.shape, pad_value=pad_value)
 
 
 class ManifestSignature(_Part):
@@ -30,14 +32,19 @@ class ManifestSignature(_Part):
     outputs: dict[str, ManifestTensor]
     batch_sizes: tuple[int, ...]
     rows_independent: bool
+    sequence_buckets: tuple[int, ...] = Field(default=(), exclude_if=lambda buckets: not buckets)
 
     @classmethod
-    def describe(cls, signature: Signature, batch_sizes: tuple[int, ...], independent: bool) -> "ManifestSignature":
+    def describe(
+        cls, signature: Signature, batch_sizes: tuple[int, ...], independent: bool, sequences: SequenceOptions
+    ) -> "ManifestSignature":
+        pads = sequences.pad_values if signature.has_sequences else {}
         return cls(
-            inputs={name: ManifestTensor.describe(spec) for name, spec in signature.inputs.items()},
+            inputs={name: ManifestTensor.describe(spec, pads.get(name)) for name, spec in signature.inputs.items()},
             outputs={name: ManifestTensor.describe(spec) for name, spec in signature.outputs.items()},
             batch_sizes=batch_sizes if signature.is_batchable else (),
             rows_independent=independent,
+            sequence_buckets=sequences.buckets if signature.has_sequences else (),
         )
 
 

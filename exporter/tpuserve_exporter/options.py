@@ -11,6 +11,9 @@ from tpuserve_exporter.errors import OptionConflict
 SourceKind: TypeAlias = Literal["tf2-ckpt", "keras", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 
+# What pads a sequence: a number of the input's dtype, or text for strings.
+PadValue: TypeAlias = bool | int | float | str
+
 _NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?")
 
 
@@ -49,6 +52,14 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """Lengths, ascending, that servers pad inputs of variable length to; and with what, by input."""
+
+    buckets: tuple[int, ...] = ()
+    pad_values: Mapping[str, PadValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ExportOptions:
     """One export. `atol` and `rtol` None take the default of the model's compute dtype."""
 
@@ -57,6 +68,7 @@ class ExportOptions:
     kind: SourceKind | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None
     rtol: float | None = None

@@ -21,23 +21,30 @@ _FREE_SIZES = (8, 32, 224)
 _TEXT = b"tpuserve"
 
 
-def find_samples(signature: Signature, rows: int, given: Path | None, model: SessionModel) -> Tensors:
+def find_samples(
+    signature: Signature, rows: int, given: Path | None, model: SessionModel, longest: int | None = None
+) -> Tensors:
     """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
+
+    What is made up is at most `longest` long in free dimensions.
 
     Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
     """
     if given is not None:
         return read_samples(given, signature, rows)
-    found, reason = find_made_up(signature, rows, model)
+    found, reason = find_made_up(signature, rows, model, longest)
     if found is None:
         raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
     return found
 
 
-def find_made_up(signature: Signature, rows: int, model: SessionModel) -> tuple[Tensors | None, str]:
+def find_made_up(
+    signature: Signature, rows: int, model: SessionModel, longest: int | None = None
+) -> tuple[Tensors | None, str]:
     """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
     reason = ""
-    for candidate in _made_up(signature, rows, model.make_examples(rows) if _has_strings(signature) else ()):
+    sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
+    for candidate in _made_up(signature, rows, model.make_examples(rows) if _has_strings(signature) else (), sizes):
         refusal = _refusal(signature, candidate, model)
         if refusal is None:
             return candidate, ""
@@ -144,13 +151,15 @@ def _has_strings(signature: Signature) -> bool:
     return any(spec.dtype == "string" for spec in signature.inputs.values())
 
 
-def _made_up(signature: Signature, rows: int, examples: Sequence[bytes]) -> Iterator[Tensors]:
+def _made_up(
+    signature: Signature, rows: int, examples: Sequence[bytes], free_sizes: Sequence[int]
+) -> Iterator[Tensors]:
     """Guesses, likeliest first; reproducible. Strings are text, examples or images, of each row its own."""
     specs = signature.inputs
     texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
     images = [make_png(index) for index in range(rows)]
     has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
-    sizes = _FREE_SIZES if has_free else _FREE_SIZES[:1]
+    sizes = free_sizes if has_free else free_sizes[:1]
     for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):
         random = np.random.default_rng(_SEED)
         first = rows if signature.is_batchable else size
@@ -165,12 +174,20 @@ def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
 
 
 def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
-    """Floats from 0 to 1; bytes from 0 to 255, as images have; other integers 0 and 1, which any vocabulary has."""
+    """Floats from 0 to 1; bytes from 0 to 255, as images have; other integers 0 and 1, which any vocabulary has.
+
+    A sequence of those begins with 1: it may be a mask, and one that hides everything asks a model about nothing.
+    """
     if spec.dtype == "string":
         return _fill(shape, strings)
     dtype = _numpy_dtype(spec)
+    if spec.dtype == "uint8":
+        return random.integers(0, 256, shape).astype(dtype)
     if spec.dtype == "bool" or dtype.kind in "iu":
-        return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(dtype)
+        drawn = random.integers(0, 2, shape)
+        if spec.free_axes:
+            drawn[:, 0] = 1
+        return drawn.astype(dtype)
     return random.random(shape).astype(dtype)
 
 

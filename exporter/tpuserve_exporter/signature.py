@@ -29,6 +29,11 @@ class TensorSpec:
     def has_batch_dimension(self) -> bool:
         return self.shape is not None and len(self.shape) > 0 and self.shape[0] is None
 
+    @property
+    def free_axes(self) -> tuple[int, ...]:
+        """Dimensions that are free, that of the rows left out."""
+        return tuple(axis for axis, size in enumerate(self.shape or ()) if axis > 0 and size is None)
+
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
         return f"{self.dtype}[{dims}]"
@@ -47,6 +52,11 @@ class Signature:
         """Whether every input and output has a free first dimension, as the server requires of a batch."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether servers that batch it can pad its inputs to sequence buckets."""
+        return self.is_batchable and any(spec.free_axes for spec in self.inputs.values())
 
     def __str__(self) -> str:
         inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())

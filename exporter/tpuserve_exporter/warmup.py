@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.loaded_model import SessionModel
+from tpuserve_exporter.options import SequenceOptions
+from tpuserve_exporter.padding_independence import check_lengths
 from tpuserve_exporter.samples import take_rows
 from tpuserve_exporter.signature import Signature, Tensors
 
@@ -42,17 +44,18 @@ def write_warmup(
     return len(records)
 
 
-def keep_warmup(version: Path, model: SessionModel, warn: Callable[[str], None]) -> int:
+def keep_warmup(version: Path, model: SessionModel, sequences: SequenceOptions, warn: Callable[[str], None]) -> int:
     """Run the requests that a SavedModel brought, and leave out those no predictions: servers here know no others.
 
     Returns the number of records left. Raises SamplesUnfit for what would keep a server from loading the version: a
-    request that fails, a damaged file, too many records.
+    request that fails or is longer than servers are to take, a damaged file, too many records.
     """
     records = _read(version / WARMUP_FILE)
     logs = [_parse(record, index) for index, record in enumerate(records)]
     for index, log in enumerate(logs):
         if _is_prediction(log):
             signature, inputs = _read_request(log.predict_log.request, model, f"warm-up record {index}")
+            check_lengths(signature, inputs, sequences, f"warm-up record {index}")
             _try(model, signature, inputs, f"warm-up record {index}")
     kept = [record for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
     warn(f"the source's own warm-up requests are kept: {len(kept)} of {len(records)}")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tpuserve_exporter.export import Exported
 from tpuserve_exporter.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
+from tpuserve_exporter.options import SequenceOptions
 from tpuserve_exporter.progress import TerminalProgress
 from tpuserve_exporter.signature import Signature, TensorSpec
 from tpuserve_exporter.summary import print_success
@@ -96,7 +97,9 @@ def _exported() -> Exported:
         source=ManifestSource(kind="keras", name="m.keras"),
         compute_dtype="float32",
         cpu=ManifestCpu(allow_bfloat16_kernels=False),
-        signatures={name: ManifestSignature.describe(one, (1, 2), True) for name, one in signatures.items()},
+        signatures={
+            name: ManifestSignature.describe(one, (1, 2), True, SequenceOptions()) for name, one in signatures.items()
+        },
         parity=ManifestParity(max_abs_difference=0.0, atol=0.0, rtol=0.0, rows=2),
         files={},
     )

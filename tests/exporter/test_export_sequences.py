@@ -1,0 +1,80 @@
+"""`tpuserve export --sequence-buckets`: what it checks, what it writes, and that the server takes it up."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.exporter.conftest import Finished, read_manifest
+from tests.saved_models import save_function, save_mlp
+from tests.sequence_models import save_tagger
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(120)]
+
+Export = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tagger(tmp_path_factory.mktemp("tagger") / "saved", mask=True)
+
+
+def test_checked_buckets_are_in_the_manifest_with_what_pads(export: Export, tagger: Path, tmp_path: Path) -> None:
+    finished = export(
+        tagger, tmp_path / "m", "--batch-sizes", "1,2", "--sequence-buckets", "4,16", "--pad-value", "ids=3"
+    )
+    assert finished.code == 0, finished.err
+    assert "Check that padding does not change serving_default" in finished.out
+    entry = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
+    assert entry["sequence_buckets"] == [4, 16]
+    assert entry["inputs"]["ids"] == {"dtype": "int32", "shape": [None, None], "pad_value": 3}
+    assert entry["inputs"]["mask"] == {"dtype": "int32", "shape": [None, None]}
+
+
+def test_a_model_that_padding_changes_is_not_published(export: Export, tmp_path: Path) -> None:
+    mean = save_function(
+        tmp_path / "saved",
+        lambda ids: {"y": tf.reduce_mean(tf.cast(ids, tf.float32), axis=1)},
+        tf.TensorSpec([None, None], tf.int32, "ids"),
+    )
+    finished = export(mean, tmp_path / "m", "--sequence-buckets", "16")
+    assert finished.code == 5
+    assert "rows padded to 16: output 'y' is off by up to" in finished.err
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--pad-value", "ids=1"), "--pad-value is for --sequence-buckets, which are not given"),
+        (("--sequence-buckets", "8", "--pad-value", "ids"), "is not of the form NAME=VALUE"),
+        (("--sequence-buckets", "8", "--pad-value", "ids=[1]"), "the value is neither a number nor text"),
+        (("--sequence-buckets", "8", "--pad-value", "ids=NaN"), "the value is neither a number nor text"),
+        (("--sequence-buckets", "8", "--pad-value", "id=1"), "inputs with a free dimension are ids, mask"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    export: Export, tagger: Path, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    finished = export(tagger, tmp_path / "m", *flags)
+    assert finished.code == 2
+    assert said in finished.err
+
+
+def test_a_model_without_sequences_is_refused(export: Export, tmp_path: Path) -> None:
+    finished = export(save_mlp(tmp_path / "saved"), tmp_path / "m", "--sequence-buckets", "16")
+    assert finished.code == 2
+    assert "--sequence-buckets: no signature has an input with a free dimension" in finished.err
+
+
+@pytest.mark.parametrize("flag", ["--check", "--warmup"])
+def test_inputs_longer_than_the_last_bucket_are_refused(
+    export: Export, tagger: Path, tmp_path: Path, flag: str
+) -> None:
+    ones = np.ones((2, 9), np.int32)
+    np.savez(tmp_path / "long.npz", ids=ones, mask=ones)
+    finished = export(tagger, tmp_path / "m", "--sequence-buckets", "4,8", flag, tmp_path / "long.npz")
+    assert finished.code == 7
+    assert f"{flag}: input 'ids' of serving_default is 9 long, the last of --sequence-buckets is 8" in finished.err
