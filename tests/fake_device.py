@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
@@ -80,6 +81,19 @@ class FakeRun:
             raise InvalidArgument("x must not be negative")
         every = {"y": x + x, "x": x}
         return {name: every[name] for name in self.output_names}
+
+
+class WatchedDevice(DeviceShare):
+    """`lined_up` is released whenever a device thread stands in line, or gets a slot when it was about to."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        self.lined_up = threading.Semaphore(0)
+
+    def _line_up(self, turn: Turn) -> bool:
+        waits = super()._line_up(turn)
+        self.lined_up.release()
+        return waits
 
 
 class FakeExecutor:

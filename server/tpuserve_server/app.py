@@ -11,6 +11,7 @@ from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
@@ -121,7 +122,8 @@ def build(settings: Settings, host_note: str) -> Server:
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
-    loader = VersionLoader(storage, _executor(settings), loading_options(settings), clock, metrics)
+    device = DeviceShare(settings.device_slots or _cores())
+    loader = VersionLoader(storage, _executor(settings), loading_options(settings), clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
     log_writer = LogWriter(rotation(settings), clock, metrics)
@@ -166,9 +168,13 @@ def _executor(settings: Settings) -> Executor:
     tensorflow = TensorFlowExecutor(tensorflow_options(settings))
     if not settings.prefer_tflite_model:
         return tensorflow
-    cores = os.cpu_count() or 1
+    cores = _cores()
     return PreferringTflite(
         tensorflow,
         max_interpreters=settings.num_tflite_pools or cores,
         num_threads=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism or cores,
     )
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1

@@ -101,6 +101,7 @@ class Settings(BaseModel):
     batch_padding_policy: PaddingPolicy | None = None
     sequence_buckets: tuple[int, ...] = ()
     scheduling_weight: float | None = None
+    device_slots: int = Field(default=0, ge=0)
 
     # Runtime
     tensorflow_session_parallelism: int = Field(default=0, ge=0)

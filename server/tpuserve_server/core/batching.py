@@ -174,7 +174,8 @@ class Batcher:
                 tasks = self._wait_for_batch(turn)
             if tasks is not None:
                 return tasks
-            turn.wait()
+            if turn.line_up():
+                turn.wait()
 
     def _wait_for_batch(self, turn: Turn) -> list[Task] | None:
         """As `_next_batch`; None when a batch is ready, but it is another's turn."""

@@ -66,14 +66,13 @@ class DeviceShare:
             return Turn(self, self._models[servable_id.name])
 
     def _take(self, turn: "Turn") -> bool:
-        model = turn.model
         with self._lock:
-            if not turn.has_slot:
-                return self._take_free(turn)
-            self._charge(turn)
-            if self._waiting and min(map(_virtual_s, self._waiting)) <= model.virtual_s:
+            if not turn.has_slot and not self._take_free(turn):
                 return False
-            self._virtual_s = max(self._virtual_s, model.virtual_s)
+            # What has just been given is used once before it is compared with others again.
+            if not turn.is_new and not self._keeps(turn):
+                return False
+            turn.is_new = False
             return True
 
     def _line_up(self, turn: "Turn") -> bool:
@@ -116,6 +115,14 @@ class DeviceShare:
 
     # With the lock held.
 
+    def _keeps(self, turn: "Turn") -> bool:
+        self._charge(turn)
+        model = turn.model
+        if self._waiting and min(map(_virtual_s, self._waiting)) <= model.virtual_s:
+            return False
+        self._virtual_s = max(self._virtual_s, model.virtual_s)
+        return True
+
     def _take_free(self, turn: "Turn") -> bool:
         if not self._free:
             return False
@@ -136,7 +143,7 @@ class DeviceShare:
         self._furthest_s = max(self._furthest_s, model.virtual_s)
 
     def _begin(self, turn: "Turn") -> None:
-        turn.has_slot = True
+        turn.has_slot = turn.is_new = True
         turn.model.slots += 1
         self._virtual_s = max(self._virtual_s, turn.model.virtual_s)
 
@@ -164,13 +171,14 @@ class Turn:
     Its methods are for its thread, but for `close`. The fields are the device's, but for `used_s`, the thread's own.
     """
 
-    __slots__ = ("_device", "called", "closed", "has_slot", "model", "used_s", "waits")
+    __slots__ = ("_device", "called", "closed", "has_slot", "is_new", "model", "used_s", "waits")
 
     def __init__(self, device: DeviceShare, model: _Model) -> None:
         """Made by `DeviceShare.turn`; has no slot."""
         self._device = device
         self.model = model
         self.has_slot = False
+        self.is_new = False
         self.waits = False
         self.closed = False
         self.used_s = 0.0
@@ -181,7 +189,7 @@ class Turn:
     def take(self) -> bool:
         """Take a free slot, or keep the one it has unless another's turn has come. Never blocks.
 
-        False leaves all as it was: what it has it keeps until `wait` or `give_back`.
+        False leaves all as it was: what it has it keeps until `line_up` or `give_back`.
         """
         return self._device._take(self)
 
@@ -189,10 +197,13 @@ class Turn:
         """The slot has been used for so long."""
         self.used_s += used_s
 
+    def line_up(self) -> bool:
+        """Hand what it has to whose turn it is, and stand in line; False if it has a slot at once, or is closed."""
+        return self._device._line_up(self)
+
     def wait(self) -> None:
-        """Hand what it has to whose turn it is, and wait for its own; blocks until it has a slot or is closed."""
-        if self._device._line_up(self):
-            self.called.acquire()
+        """Wait in line, once; blocks until it has a slot or is closed."""
+        self.called.acquire()
 
     def give_back(self) -> None:
         """Let the slot go, to the next in line; nothing if it has none."""

@@ -12,6 +12,7 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_parameters import NOTHING_SAID, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
@@ -70,14 +71,21 @@ class VersionLoader:
     """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
 
     def __init__(
-        self, storage: Storage, executor: Executor, options: LoadingOptions, clock: WaitingClock, metrics: Metrics
+        self,
+        storage: Storage,
+        executor: Executor,
+        options: LoadingOptions,
+        clock: WaitingClock,
+        metrics: Metrics,
+        device: DeviceShare | None = None,
     ) -> None:
-        """Nothing is loaded yet."""
+        """Nothing is loaded yet. Versions take turns on `device`; without one each has its own to itself."""
         self._storage = storage
         self._executor = executor
         self._options = options
         self._clock = clock
         self._metrics = metrics
+        self._device = device
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         """Fetch, verify, load, warm; blocks as long as that takes.
@@ -125,6 +133,8 @@ class VersionLoader:
                 clock=self._clock,
                 metrics=self._metrics,
                 costs=costs,
+                device=self._device,
+                weight=options.parameters.weight,
             )
         except BaseException:
             servable.close()
