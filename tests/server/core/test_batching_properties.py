@@ -90,11 +90,12 @@ class Play:
 
     batching: BatchingOptions
     num_batch_threads: int
+    max_in_flight: int
     requests: list[Request] = field(default_factory=list)
     refused: int = 0
 
     def __post_init__(self) -> None:
-        self.servable = FakeServable({DOUBLE_WIDE.name: DOUBLE_WIDE})
+        self.servable = FakeServable({DOUBLE_WIDE.name: DOUBLE_WIDE}, max_in_flight=self.max_in_flight)
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.batcher = Batcher(
@@ -174,12 +175,12 @@ def check_answer(request: Request, outcome: Outcome | BaseException, batching: B
 
 
 @settings(max_examples=400, deadline=None)
-@given(script=steps, batching=options(), num_batch_threads=st.integers(1, 3))
+@given(script=steps, batching=options(), num_batch_threads=st.integers(1, 3), max_in_flight=st.integers(1, 3))
 def test_every_request_is_answered_with_its_own_rows_in_order(
-    script: list[Submit | Cancel | Wait | Gate], batching: BatchingOptions, num_batch_threads: int
+    script: list[Submit | Cancel | Wait | Gate], batching: BatchingOptions, num_batch_threads: int, max_in_flight: int
 ) -> None:
     async def play() -> Play:
-        play = Play(batching, num_batch_threads)
+        play = Play(batching, num_batch_threads, max_in_flight)
         for request, outcome in zip(play.requests, await play.perform(script), strict=True):
             check_answer(request, outcome, batching)
         return play
@@ -205,12 +206,13 @@ well = submits.map(lambda submit: Submit(submit.rows, submit.width, poisoned=Fal
     ),
     batching=options(),
     num_batch_threads=st.integers(1, 3),
+    max_in_flight=st.integers(1, 3),
 )
 def test_every_row_is_run_exactly_once(
-    script: list[Submit | Cancel | Wait | Gate], batching: BatchingOptions, num_batch_threads: int
+    script: list[Submit | Cancel | Wait | Gate], batching: BatchingOptions, num_batch_threads: int, max_in_flight: int
 ) -> None:
     async def play() -> Play:
-        play = Play(batching, num_batch_threads)
+        play = Play(batching, num_batch_threads, max_in_flight)
         await play.perform(script)
         return play
 
