@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.admission import Admission
 from tpuserve_server.core.batching_buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_queue import BatchQueue
@@ -12,7 +13,7 @@ from tpuserve_server.core.batching_task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
-from tpuserve_server.core.errors import ResourceExhausted, Unavailable
+from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
@@ -63,12 +64,16 @@ class Batcher:
         self._metrics = metrics
         self._costs = CostModel() if costs is None else costs
         self._changed = threading.Condition()
+        self._admission: Admission | None = None
+        if any(sizes.objective is not None for sizes in options.values()):
+            self._admission = Admission(servable_id, options, self._costs, num_batch_threads)
         self._queue = BatchQueue(
             servable.signatures,
             options,
             max_enqueued_batches,
             self._costs,
             low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
+            admission=self._admission,
         )
         self._stopping = False
         self._idle = 0
@@ -106,6 +111,7 @@ class Batcher:
         Raises:
             InvalidArgument: it has more rows than a request may have, or longer ones.
             Unavailable: the queue is full, or the batcher is stopping.
+            TooLate: it would be answered later than its objective or its deadline.
         """
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
@@ -155,6 +161,9 @@ class Batcher:
         except Unavailable:
             self._metrics.task_dropped(servable=self._id, reason="queue_full")
             raise
+        except TooLate:
+            self._metrics.task_dropped(servable=self._id, reason="too_late")
+            raise
 
     def _wake(self) -> None:
         with self._changed:
@@ -182,7 +191,7 @@ class Batcher:
         while True:
             now_s = self._clock.monotonic_s()
             if turn.take():
-                if tasks := self._queue.take(now_s):
+                if tasks := self._take(now_s):
                     if self._idle and self._queue:
                         # One wake-up serves all that came with it: another thread looks for what is left.
                         self._changed.notify()
@@ -199,7 +208,13 @@ class Batcher:
     def _following_batch(self, turn: Turn) -> list[Task]:
         """A batch to run after those in flight, if there is one that gains no rows by waiting for them."""
         with self._changed:
-            return self._queue.take(self._clock.monotonic_s(), closed=True) if turn.take() else []
+            return self._take(self._clock.monotonic_s(), closed=True) if turn.take() else []
+
+    def _take(self, now_s: float, *, closed: bool = False) -> list[Task]:
+        tasks = self._queue.take(now_s, closed=closed)
+        if tasks and self._admission is not None:
+            self._admission.started(threading.get_ident(), tasks, now_s)
+        return tasks
 
     # The device threads.
 
@@ -217,4 +232,13 @@ class Batcher:
         # With room left another batch may follow at once. When none does, there is time to wait for the first.
         if not (tasks and runner.has_room):
             turn.charge(runner.finish())
+            if self._admission is not None:
+                self._compare(self._admission, runner.in_flight)
         return True
+
+    def _compare(self, admission: Admission, in_flight: int) -> None:
+        """What was predicted of the batch that has just been answered with what came."""
+        with self._changed:
+            signature_name, errors_s = admission.finished(threading.get_ident(), in_flight, self._clock.monotonic_s())
+        if errors_s:
+            self._metrics.finish_predicted(servable=self._id, signature=signature_name, errors_s=errors_s)

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 
+from tpuserve_server.core.admission import Admission
 from tpuserve_server.core.batching_lane import Batch, Lane
 from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_task import Task, Whole
@@ -25,10 +26,12 @@ class Backlog:
         options: Mapping[str, BatchingOptions],
         max_enqueued_batches: int,
         costs: CostModel,
+        admission: Admission | None = None,
     ) -> None:
-        """`max_enqueued_batches` bounds the batches that wait, for each signature."""
+        """`max_enqueued_batches` bounds the batches that wait, for each signature; `admission`, who may join them."""
         self._lanes = {name: Lane(signature, options.get(name), costs) for name, signature in signatures.items()}
         self._max_enqueued_batches = max_enqueued_batches
+        self._admission = admission
         self._batches: dict[Hashable, deque[Batch]] = {}
 
     def __bool__(self) -> bool:
@@ -42,6 +45,8 @@ class Backlog:
             raise InvalidArgument(f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}")
         key = lane.key(task)
         batches = self._batches.get(key) if task.shareable else None
+        if self._admission is not None and not task.priority:
+            self._check_in_time(self._admission, task, key)
         last = batches[-1] if batches is not None else None
         if last is not None and last.rows + task.rows <= lane.max_rows:
             last.append(task)
@@ -82,7 +87,7 @@ class Backlog:
         """When a batch will be ready, if nothing comes; `inf` if nothing waits."""
         return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
 
-    def take(self, batch: Batch) -> list[Task]:
+    def take(self, batch: Batch, now_s: float) -> list[Task]:
         """The tasks of a batch that `ready` has named, out of the queue: as many as the padding policy runs at once.
 
         What is left stays first, as old as it is, and open to more.
@@ -91,7 +96,7 @@ class Backlog:
         if len(batches) > 1:
             self._fill_holes(batch)
         rows = batch.rows
-        if rows > batch.lane.least_bucket and (rows := self._rows_to_run(batch, len(batches))) < batch.rows:
+        if rows > batch.lane.least_bucket and (rows := self._rows_to_run(batch, batches, now_s)) < batch.rows:
             return batch.pop(rows)
         self._forget(batch)
         tasks = batch.tasks
@@ -118,12 +123,23 @@ class Backlog:
         for lane in self._lanes.values():
             lane.timeout_s = 0.0
 
-    def _rows_to_run(self, batch: Batch, count: int) -> int:
-        """Of the first of `count` batches of its key."""
-        if batch.lane.timeout_s and (count > 1 or batch.is_full):
+    def _rows_to_run(self, batch: Batch, batches: deque[Batch], now_s: float) -> int:
+        """Of the first of the batches of its key."""
+        if self._admission is not None and batch.lane.has_objective:
+            return self._admission.rows_to_run([task for waiting in batches for task in waiting.tasks], now_s)
+        if batch.lane.timeout_s and (len(batches) > 1 or batch.is_full):
             # TensorFlow Serving leaves a batch as it is that is full, or closed by the next.
             return batch.rows
         return batch.rows_to_run()
+
+    def _check_in_time(self, admission: Admission, task: Task, key: Hashable) -> None:
+        rows, oldest_s, others_s = 0, task.enqueued_s, []
+        for other, batches in self._batches.items():
+            if other == key and task.shareable:
+                rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
+            else:
+                others_s += [admission.work_s(batch.tasks[0], batch.rows) for batch in batches]
+        admission.check(task, rows, oldest_s, others_s)
 
     def _fill_holes(self, batch: Batch) -> None:
         """What has been discarded has left places, which the next in the queue take."""

@@ -18,6 +18,7 @@ class Lane:
         "enqueued",
         "free_ranks",
         "free_rows",
+        "has_objective",
         "least_bucket",
         "max_rows",
         "max_task_rows",
@@ -39,6 +40,7 @@ class Lane:
         shapes = [spec.shape for spec in signature.inputs.values()]
         self.free_ranks = None in shapes
         self.free_rows = any(shape is None or None in shape[1:] for shape in shapes)
+        self.has_objective = options is not None and options.objective is not None
         self.enqueued = 0
         # Above this there is a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tpuserve_server.core.admission import Admission
 from tpuserve_server.core.batching_backlog import Backlog
 from tpuserve_server.core.batching_lane import Batch
 from tpuserve_server.core.batching_options import BatchingOptions
@@ -24,15 +25,18 @@ class BatchQueue:
         costs: CostModel,
         *,
         low_priority_max_enqueued_batches: int | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """The limits bound the batches that wait, for each signature; of low priority as many as of high by default.
 
-        What runs cost is looked up in `costs`, which others may change meanwhile.
+        What runs cost is looked up in `costs`, which others may change meanwhile. `admission` is there where
+        a signature has an objective.
         """
         low_limit = low_priority_max_enqueued_batches
         self._options = options
-        self._high = Backlog(signatures, options, max_enqueued_batches, costs)
-        self._low = Backlog(signatures, options, max_enqueued_batches if low_limit is None else low_limit, costs)
+        low_limit = max_enqueued_batches if low_limit is None else low_limit
+        self._high = Backlog(signatures, options, max_enqueued_batches, costs, admission)
+        self._low = Backlog(signatures, options, low_limit, costs, admission)
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
@@ -44,6 +48,7 @@ class BatchQueue:
         Raises:
             InvalidArgument: it has more rows than a request may have, or longer ones.
             Unavailable: there is no room for its priority.
+            TooLate: it would be answered later than its objective or its deadline.
         """
         return (self._low if task.priority else self._high).add(task)
 
@@ -58,12 +63,12 @@ class BatchQueue:
         """
         batch = self._high.ready(now_s, closed=closed)
         if batch is not None:
-            tasks = self._high.take(batch)
+            tasks = self._high.take(batch, now_s)
             return [*tasks, *self._take_for_padding(batch, tasks)] if self._low else tasks
         if closed and self._high:
             return []
         batch = self._low.ready(now_s, closed=closed)
-        return [] if batch is None else self._low.take(batch)
+        return [] if batch is None else self._low.take(batch, now_s)
 
     def next_s(self) -> float:
         """When a batch will be ready, if nothing comes; `inf` if nothing waits."""

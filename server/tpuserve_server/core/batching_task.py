@@ -90,6 +90,8 @@ class Task:
     lengths: tuple[int, ...] = field(default=())
     # The batch that the task waits in; None once it has left the queue.
     batch: "Batch | None" = field(default=None)
+    # When it will have been answered by what is known, where an objective asks; else 0.
+    predicted_s: float = field(default=0.0)
     # Set on a request that was split and on its parts, which share its future, and of which `start` is the first row.
     whole: Whole | None = field(default=None)
     start: int = field(default=0)
@@ -103,7 +105,7 @@ class Task:
         for size in sizes:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
-            part.enqueued_s, part.priority = self.enqueued_s, self.priority
+            part.enqueued_s, part.priority, part.predicted_s = self.enqueued_s, self.priority, self.predicted_s
             part.lengths, part.whole, part.start = self.lengths, self.whole, self.start + start
             parts.append(part)
             start += size

@@ -67,7 +67,7 @@ class Metrics(Protocol):
         ...
 
     def task_dropped(self, *, servable: ServableId, reason: str) -> None:
-        """A queued request left before it ran: `expired`, `cancelled` or `queue_full`."""
+        """A request was refused or left before it ran: `expired`, `cancelled`, `queue_full` or `too_late`."""
         ...
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:

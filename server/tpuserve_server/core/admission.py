@@ -1,0 +1,137 @@
+"""Admission: refuses at once whoever cannot be answered in time, by what is known of the device and the queue."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.errors import TooLate
+from tpuserve_server.core.forecast import DeviceForecast
+from tpuserve_server.core.objective import Sizes
+from tpuserve_server.core.objective_plan import ObjectivePlan
+from tpuserve_server.core.types import Priority, ServableId
+
+# Nobody is told to come back sooner.
+_LEAST_RETRY_S = 0.001
+
+
+class Admission:
+    """Of one batcher, some of whose signatures have an objective. Guarded by the batcher's lock.
+
+    What it predicts is conservative: requests of low priority are not ahead of others, but whatever has begun is, and
+    whoever is admitted will run in a batch of the size that is planned for, even if it is the only one as yet.
+    """
+
+    def __init__(
+        self, servable_id: ServableId, options: Mapping[str, BatchingOptions], costs: CostModel, devices: int
+    ) -> None:
+        """`devices` batches run at a time. Objectives need allowed sizes."""
+        self._id = servable_id
+        self._costs = costs
+        self._forecast = DeviceForecast(devices)
+        self._running: dict[int, deque[Sequence[Task]]] = {}
+        self._plans = {
+            name: ObjectivePlan(name, sizes.objective, sizes.buckets, costs)
+            for name, sizes in options.items()
+            if sizes.objective is not None and sizes.buckets
+        }
+
+    def check(self, task: Task, rows_ahead: int, oldest_s: float, others_s: Sequence[float]) -> None:
+        """Predict when a task that has just come will be answered; its own `predicted_s`.
+
+        `rows_ahead` wait that it would share batches with, since `oldest_s`; other batches cost `others_s`.
+
+        Raises:
+            TooLate: that is after its objective, or its deadline.
+        """
+        plan = self._plans.get(task.signature_name)
+        if plan is None or task.priority is not Priority.HIGH:
+            return
+        now_s = task.enqueued_s
+        plan.saw(task.rows, now_s)
+        sizes, target = plan.sizes(task.lengths)
+        if sizes is None:
+            return
+        runs_s = list(others_s)
+        due_s = oldest_s + plan.latency_s - self._forecast.start_s(now_s, runs_s) if rows_ahead else plan.latency_s
+        own = _own_size(sizes, target, rows_ahead, task.rows, due_s, plan.latency_s, runs_s)
+        start_s = self._forecast.start_s(now_s, runs_s)
+        task.predicted_s = start_s + sizes.mean_s[own]
+        spread_s = (sizes.spread_s[own] ** 2 + self._forecast.spread_s**2) ** 0.5
+        finish_s = task.predicted_s + plan.margin_s(spread_s)
+        if finish_s > min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
+            raise self._refusal(task, plan, finish_s, rows_ahead)
+
+    def work_s(self, task: Task, rows: int) -> float:
+        """What a batch of `rows` rows like this task's costs; 0 while nobody knows."""
+        plan = self._plans.get(task.signature_name)
+        sizes = plan.sizes(task.lengths)[0] if plan is not None and task.shareable else None
+        if sizes is not None:
+            return sizes.mean_s[sizes.index(rows)]
+        cost = self._costs.cost(task.signature_name, rows, task.lengths)
+        return 0.0 if cost is None else cost.mean_s
+
+    def rows_to_run(self, tasks: Sequence[Task], now_s: float) -> int:
+        """How many rows of these tasks of one key, the oldest first, should run now that a device thread is free."""
+        plan = self._plans.get(tasks[0].signature_name)
+        return sum(task.rows for task in tasks) if plan is None else plan.rows_to_run(tasks, now_s)
+
+    def started(self, thread: int, tasks: Sequence[Task], now_s: float) -> None:
+        """A device thread has taken these tasks, which it runs when it has finished what it took before."""
+        first = tasks[0]
+        plan = self._plans.get(first.signature_name)
+        if plan is not None and first.shareable:
+            plan.started(first.lengths)
+        run_s = self.work_s(first, sum(task.rows for task in tasks))
+        self._forecast.started(thread, now_s, first.enqueued_s, run_s)
+        self._running.setdefault(thread, deque()).append(tasks)
+
+    def finished(self, thread: int, in_flight: int, now_s: float) -> tuple[str, Sequence[float]]:
+        """A device thread has answered all but the last `in_flight` of the batches that it took.
+
+        The signature of the last one answered, and of its tasks for which there was a prediction the actual time less
+        the predicted.
+        """
+        running = self._running[thread]
+        tasks: Sequence[Task] = ()
+        while len(running) > in_flight:
+            tasks = running.popleft()
+            self._forecast.finished(thread)
+            plan = self._plans.get(tasks[0].signature_name)
+            if plan is not None:
+                plan.finished(tasks, now_s)
+        errors_s = [now_s - task.predicted_s for task in tasks if task.predicted_s]
+        return tasks[0].signature_name if tasks else "", errors_s
+
+    def _refusal(self, task: Task, plan: ObjectivePlan, finish_s: float, rows_ahead: int) -> TooLate:
+        now_s = task.enqueued_s
+        objective_ms, deadline_ms = plan.latency_s * 1000, task.deadline.remaining_s(now_s) * 1000
+        limit = f"its objective of {objective_ms:g} ms"
+        if deadline_ms < objective_ms:
+            limit = f"the request's deadline in {deadline_ms:.1f} ms"
+        retry_s = max(finish_s - now_s - min(objective_ms, deadline_ms) / 1000, _LEAST_RETRY_S)
+        return TooLate(
+            f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than {limit} "
+            f"({rows_ahead} rows are ahead of it); try again in {retry_s * 1000:.0f} ms",
+            retry_s,
+        )
+
+
+def _own_size(
+    sizes: Sizes, target: int, rows_ahead: int, rows: int, due_s: float, latency_s: float, runs_s: list[float]
+) -> int:
+    """The index of the size in which `rows` rows will run; the costs of batches before that go to `runs_s`.
+
+    `due_s`: seconds from the next batch's start to when the first in the queue must be answered.
+    """
+    total = rows_ahead + rows
+    first = max(sizes.largest_within(due_s), min(target, sizes.largest_within(latency_s / 2)), 0)
+    if not rows_ahead or total <= sizes.rows[first]:
+        return max(sizes.index(total), target)
+    runs_s.append(sizes.mean_s[first])
+    total = max(total - sizes.rows[first], rows)
+    chunk = max(target, sizes.index(rows))
+    full, last = divmod(total - 1, sizes.rows[chunk])
+    runs_s += [sizes.mean_s[chunk]] * full
+    return max(sizes.index(last + 1), target)

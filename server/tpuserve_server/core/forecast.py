@@ -1,0 +1,53 @@
+"""DeviceForecast: when the device threads of a batcher will be free, as far as that is known."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+
+# Weight of the latest delay in what is known of them.
+_WEIGHT = 0.05
+
+
+class DeviceForecast:
+    """Ends of the batches that run, and how far starts are off them. Not safe for threads."""
+
+    def __init__(self, devices: int) -> None:
+        """`devices` threads, none of which runs anything."""
+        self._devices = devices
+        # By thread, in the order of their starts: one where a thread runs a batch at a time.
+        self._ends: dict[int, deque[float]] = {}
+        self._last_end_s: dict[int, float] = {}
+        self._delay_s = 0.0
+        self._variance = 0.0
+
+    @property
+    def spread_s(self) -> float:
+        """Standard deviation of the difference between a batch's start and its forecast."""
+        return math.sqrt(self._variance)
+
+    def started(self, thread: int, now_s: float, ready_s: float, run_s: float) -> None:
+        """A thread has taken a batch, whose oldest task came at `ready_s`, and should be done with it in `run_s`."""
+        ends = self._ends.setdefault(thread, deque())
+        self._learn(now_s - max(self._last_end_s.get(thread, -math.inf), ready_s))
+        end_s = max(now_s, ends[-1] if ends else now_s) + run_s
+        ends.append(end_s)
+        self._last_end_s[thread] = end_s
+
+    def finished(self, thread: int) -> None:
+        """A thread is done with the oldest of what it has begun."""
+        self._ends[thread].popleft()
+
+    def start_s(self, now_s: float, runs_s: Sequence[float]) -> float:
+        """When a batch can start that is to run after those of `runs_s`, none of which has begun."""
+        ends = [max(now_s, ends[-1]) for ends in self._ends.values() if ends]
+        ends += [now_s] * (self._devices - len(ends))
+        heapq.heapify(ends)
+        for run_s in runs_s:
+            heapq.heapreplace(ends, ends[0] + run_s)
+        return ends[0] + max(self._delay_s, 0.0)
+
+    def _learn(self, delay_s: float) -> None:
+        off_s = delay_s - self._delay_s
+        self._delay_s += _WEIGHT * off_s
+        self._variance = (1 - _WEIGHT) * (self._variance + _WEIGHT * off_s * off_s)

@@ -1,0 +1,138 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from tpuserve_server.core.admission import Admission
+from tpuserve_server.core.batching_options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import TooLate
+from tpuserve_server.core.types import Priority, ServableId
+
+SIZES = (1, 2, 4, 8)
+OBJECTIVE_S = 20.0
+THREAD = 7
+
+
+def learned() -> CostModel:
+    """8 rows take 9 s, of which hardly anything varies."""
+    costs = CostModel()
+    for rows in SIZES:
+        for _ in range(20):
+            costs.learn("f", rows, 5.0 + rows / 2)
+    return costs
+
+
+class Bench:
+    """One device of which the admission is told, at times that a test says."""
+
+    def __init__(self, costs: CostModel | None = None, devices: int = 1) -> None:
+        options = BatchingOptions(8, SIZES, objective=LatencyObjective(OBJECTIVE_S))
+        self.admission = Admission(ServableId("m", 1), {"f": options}, costs or learned(), devices)
+
+    def task(
+        self, now_s: float, rows: int = 1, deadline: Deadline | None = None, priority: Priority = Priority.HIGH
+    ) -> Task:
+        future = asyncio.get_running_loop().create_future()
+        inputs = {"x": np.zeros((rows, 1), np.float32)}
+        task = Task("f", ("y",), inputs, rows, deadline or Deadline.never(), future, shareable=True, priority=priority)
+        task.enqueued_s = now_s
+        return task
+
+    def admits(
+        self, task: Task, rows_ahead: int = 0, oldest_s: float = 0.0, others_s: list[float] | None = None
+    ) -> bool:
+        try:
+            self.admission.check(task, rows_ahead, oldest_s, others_s or [])
+        except TooLate:
+            return False
+        return True
+
+
+async def test_a_lone_request_on_an_idle_device_is_admitted() -> None:
+    bench = Bench()
+    task = bench.task(100.0)
+    assert bench.admits(task)
+    # The size that is planned for, even if it is the only one as yet.
+    assert task.predicted_s == pytest.approx(109.0)
+
+
+async def test_who_comes_while_a_batch_runs_has_time_for_the_next_but_not_for_the_one_after() -> None:
+    bench = Bench()
+    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    assert bench.admits(bench.task(100.0))
+    assert bench.admits(bench.task(101.0), 7, 100.0)
+    assert not bench.admits(bench.task(101.0), 8, 100.0)
+    # 7 s later what runs is nearly done.
+    assert bench.admits(bench.task(108.0), 8, 100.0)
+
+
+async def test_other_batches_that_wait_are_ahead() -> None:
+    bench = Bench()
+    assert bench.admits(bench.task(100.0), others_s=[9.0])
+    assert not bench.admits(bench.task(100.0), others_s=[9.0, 3.0])
+    assert Bench(devices=2).admits(bench.task(100.0), others_s=[9.0, 3.0])
+
+
+async def test_the_refusal_says_when_it_would_be_done_and_when_to_try_again() -> None:
+    bench = Bench()
+    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    message = r"would finish this request in 27\d{3}\.\d ms, later than its objective of 20000 ms"
+    with pytest.raises(TooLate, match=message) as raised:
+        bench.admission.check(bench.task(100.0), 8, 100.0, [])
+    assert "(8 rows are ahead of it)" in raised.value.message
+    assert raised.value.retry_after_s == pytest.approx(7.0, abs=0.5)
+
+
+async def test_a_request_that_cannot_meet_its_own_deadline_is_refused() -> None:
+    bench = Bench()
+    assert bench.admits(bench.task(100.0, deadline=Deadline(110.0)))
+    with pytest.raises(TooLate, match=r"later than the request's deadline in 8000\.0 ms"):
+        bench.admission.check(bench.task(100.0, deadline=Deadline(108.0)), 0, 0.0, [])
+
+
+async def test_low_priority_has_no_promise_and_is_never_refused() -> None:
+    bench = Bench()
+    assert bench.admits(bench.task(100.0, priority=Priority.LOW), others_s=[1000.0])
+
+
+async def test_a_batch_of_low_priority_leaves_time_for_one_of_high() -> None:
+    bench = Bench()
+    tasks = [bench.task(100.0 - wait, priority=Priority.LOW) for wait in range(20, 0, -1)]
+    assert bench.admission.rows_to_run(tasks, 200.0) == 8
+    slow = CostModel()
+    for rows in SIZES:
+        slow.learn("f", rows, 3.0 * rows)
+    assert Bench(slow).admission.rows_to_run(tasks, 200.0) == 2
+
+
+async def test_nobody_is_refused_while_nothing_is_known_of_costs() -> None:
+    bench = Bench(CostModel())
+    assert bench.admits(bench.task(100.0), 1000, 0.0, [0.0] * 100)
+    assert bench.admission.rows_to_run([bench.task(100.0) for _ in range(5)], 200.0) == 5
+
+
+async def test_errors_of_predictions_are_told_when_a_batch_has_been_answered() -> None:
+    bench = Bench()
+    admitted, unpromised = bench.task(100.0), bench.task(100.0, priority=Priority.LOW)
+    for task in (admitted, unpromised):
+        bench.admits(task)
+    bench.admission.started(THREAD, [admitted, unpromised], 100.0)
+    name, errors_s = bench.admission.finished(THREAD, 0, 110.5)
+    assert name == "f"
+    assert list(errors_s) == pytest.approx([1.5])
+
+
+async def test_the_margin_widens_when_answers_are_late() -> None:
+    bench = Bench()
+    just_in_time = bench.task(100.0), 8, 93.0
+    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    assert bench.admits(*just_in_time)
+    bench.admission.finished(THREAD, 0, 101.0)
+    for _ in range(3):
+        bench.admission.started(THREAD, [bench.task(70.0, rows=8)], 92.0)
+        bench.admission.finished(THREAD, 0, 92.0)
+    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    assert not bench.admits(*just_in_time)

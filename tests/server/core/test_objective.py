@@ -1,0 +1,82 @@
+import pytest
+
+from tpuserve_server.core.objective import Sizes, capacity, choose_rows, choose_target
+
+
+def sizes(t0_s: float, per_row_s: float, largest: int, spread: float = 0.0) -> Sizes:
+    rows = tuple(1 << power for power in range(largest.bit_length()))
+    means = tuple(t0_s + per_row_s * size for size in rows)
+    return Sizes(rows, means, tuple(spread * mean for mean in means))
+
+
+# 1 row takes 6 s, 8 take 13, 16 take 21, 64 take 69.
+SLOPED = sizes(5.0, 1.0, 64)
+
+
+def test_capacity_is_that_of_the_largest_batch_of_which_two_fit_the_objective() -> None:
+    assert capacity(SLOPED, 26) == 8 / 13
+    assert capacity(SLOPED, 25.9) == 4 / 9
+    assert capacity(SLOPED, 11) == 0
+
+
+@pytest.mark.parametrize(
+    ("rate", "rows"),
+    [
+        # Nobody waits too long for batches of 8, however few come.
+        (0.0, 8),
+        (0.3, 8),
+        (8 / 13, 8),
+        # In the 5 s that batches of 16 leave of the objective too few come to fill more than one of 8.
+        (1.5, 8),
+        # 11 rows in 21 s are worse than 8 in 13.
+        (2.2, 8),
+        # 16 rows in 21 s are better.
+        (3.3, 16),
+        # Larger ones take longer than the objective, whatever comes.
+        (1000.0, 16),
+    ],
+)
+def test_larger_batches_are_planned_when_enough_come_to_be_worth_refusing_some(rate: float, rows: int) -> None:
+    assert SLOPED.rows[choose_target(SLOPED, 26.0, 0.0, rate)] == rows
+
+
+def test_costs_that_vary_leave_room_for_smaller_batches() -> None:
+    # 13 s and two spreads of 2.6 s: two of 8 rows no longer fit.
+    assert SLOPED.rows[choose_target(sizes(5.0, 1.0, 64, spread=0.2), 26.0, 2.0, 0.3)] == 4
+
+
+def test_an_objective_below_every_batch_plans_the_smallest() -> None:
+    assert choose_target(SLOPED, 3.0, 0.0, 10.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "rows"),
+    [
+        # One of 8 costs less for each row than one of 16 that is half empty; nobody is late either way.
+        ([5.0] * 9, 8),
+        # That holds for these 12 too, but the 4 left behind would be late.
+        ([3.0] * 12, 8),
+        ([4.5] * 12, 16),
+        # The first would be late in one of 16, and one late is better than seven.
+        ([13.0] + [4.0] * 11, 8),
+        # Everybody is late anyway: what costs least.
+        ([90.0] * 12, 8),
+        ([90.0] * 15, 16),
+        # Late already: no reason to make batches small for those who are not.
+        ([90.0] * 8 + [4.0] * 8, 16),
+    ],
+)
+def test_rows_to_run(waited_s: list[float], rows: int) -> None:
+    enqueued_s = [100.0 - waited for waited in waited_s]
+    assert choose_rows(SLOPED, 26.0, 3, 100.0, enqueued_s, [1] * len(enqueued_s)) == rows
+
+
+def test_requests_of_several_rows_stay_whole() -> None:
+    # 6 + 6 rows: one of 8 holds but the first.
+    assert choose_rows(SLOPED, 1000.0, 3, 100.0, [99.0, 99.0], [6, 6]) == 16
+    # 7 + 7 + 2: all of 16 are rows.
+    assert choose_rows(SLOPED, 1000.0, 3, 100.0, [99.0] * 3, [7, 7, 2]) == 16
+
+
+def test_a_request_larger_than_every_size_runs() -> None:
+    assert choose_rows(SLOPED, 26.0, 3, 100.0, [99.0], [100]) == 100
