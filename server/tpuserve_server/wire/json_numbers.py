@@ -5,7 +5,9 @@ the text: what is left of it without digits and whitespace must be what the shap
 json_tensor's other way, which also knows what is wrong with a request: None here means "look there".
 """
 
+import contextvars
 import math
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +21,7 @@ from tpuserve_server.wire.dtypes import BY_DTYPE
 # numpy's limit on dimensions.
 _MAX_RANK = 64
 # All that numbers, and the whitespace between tokens, consist of.
-_NUMBER_TEXT = b"0123456789+-.eE \t\r\n"
+NUMBER_TEXT = b"0123456789+-.eE \t\r\n"
 _NUMBERS = frozenset((int, float))
 _DOUBLE: np.dtype[Any] = np.dtype(np.float64)
 # Skeletons for smaller bodies are kept: a client sends one shape again and again.
@@ -29,7 +31,7 @@ _SMALL_BODY_BYTES = 1 << 14
 _SMALL_OBJECTS_BYTES = 1 << 11
 _STRINGS_END = 4
 # simdjson's own, and what follows from a value of a type that nobody expected.
-_REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
+REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
 
 # simdjson.Array, simdjson.Object, str, int, float, bool or None.
 _Parsed = Any
@@ -48,7 +50,7 @@ def _source_types() -> dict[np.dtype[Any], tuple[np.dtype[Any], str]]:
     return {dtype: sources[wire_type.field] for dtype, wire_type in BY_DTYPE.items() if wire_type.field in sources}
 
 
-_SOURCES = _source_types()
+SOURCES = _source_types()
 
 
 class NumericBody:
@@ -72,10 +74,10 @@ class NumericBody:
         """Arrays with the signature's dtypes; None unless the body has exactly these inputs, regular and in range."""
         try:
             inputs, skeleton = self._convert(signature)
-        except _REFUSALS:
+        except REFUSALS:
             return None
         expected = b"{%b}" % self._members(skeleton)
-        return inputs if self._body.translate(None, _NUMBER_TEXT) == expected else None
+        return inputs if self._body.translate(None, NUMBER_TEXT) == expected else None
 
     def _convert(self, signature: Signature) -> tuple[Tensors, bytes]:
         """The arrays, and what the value's text must look like for them to be right."""
@@ -113,7 +115,7 @@ def parse_numbers(body: bytes) -> NumericBody | None:
         signature_name = "" if len(document) == 1 else _named(document)
         is_row = "instances" in document
         value = document["instances" if is_row else "inputs"]
-    except _REFUSALS:
+    except REFUSALS:
         return None
     if type(value) is not simdjson.Array and (is_row or type(value) is not simdjson.Object):
         return None
@@ -123,7 +125,7 @@ def parse_numbers(body: bytes) -> NumericBody | None:
 
 
 def _named(document: simdjson.Object) -> str:
-    """A document's other member than its inputs. Raises one of _REFUSALS when there is none such."""
+    """A document's other member than its inputs. Raises one of REFUSALS when there is none such."""
     name = document["signature_name"]
     if len(document) != 2 or type(name) is not str or not name:
         raise ValueError
@@ -168,11 +170,11 @@ class _Columns:
 
 
 def _convert_column(values: list[_Parsed], dtype: np.dtype[Any]) -> tuple[Array, _Shape]:
-    """All numbers in `values`, flat, and the shape of the first value. Raises one of _REFUSALS for a fault.
+    """All numbers in `values`, flat, and the shape of the first value. Raises one of REFUSALS for a fault.
 
     There are as many numbers as this shape wants; that they are nested that way remains to be shown.
     """
-    source, of_type = _SOURCES[dtype]
+    source, of_type = SOURCES[dtype]
     shape = _shape_of(values[0])
     if not shape:
         flat = _scalars(values, source)
@@ -182,7 +184,7 @@ def _convert_column(values: list[_Parsed], dtype: np.dtype[Any]) -> tuple[Array,
         flat = np.frombuffer(b"".join([value.as_buffer(of_type=of_type) for value in values]), source)
     if flat.size != len(values) * math.prod(shape):
         raise ValueError
-    return (flat if source is dtype else _narrow(flat, dtype)), shape
+    return (flat if source is dtype else narrow(flat, dtype)), shape
 
 
 def _shape_of(value: _Parsed) -> _Shape:
@@ -202,10 +204,22 @@ def _scalars(values: list[_Parsed], source: np.dtype[Any]) -> Array:
     return np.array(values, source)
 
 
-def _narrow(flat: Array, dtype: np.dtype[Any]) -> Array:
+class _Quiet(threading.local):
+    """A context for each thread in which overflows are no warning: entering it takes a third of numpy's errstate."""
+
+    def __init__(self) -> None:
+        self.context = contextvars.Context()
+        self.context.run(np.seterr, over="ignore")
+
+
+_quiet = _Quiet()
+
+
+def narrow(flat: Array, dtype: np.dtype[Any]) -> Array:
+    """Numbers as `dtype`: doubles beyond it become infinities; raises ValueError for integers out of its range."""
     if flat.dtype == _DOUBLE:
-        with np.errstate(over="ignore"):
-            return flat.astype(dtype)
+        narrowed: Array = _quiet.context.run(flat.astype, dtype)
+        return narrowed
     info = np.iinfo(dtype)
     if flat.min() < info.min or flat.max() > info.max:
         raise ValueError
@@ -240,4 +254,4 @@ def _key_skeleton(name: str) -> bytes:
 
 
 def _text_skeleton(text: str) -> bytes:
-    return orjson.dumps(text).translate(None, _NUMBER_TEXT)
+    return orjson.dumps(text).translate(None, NUMBER_TEXT)

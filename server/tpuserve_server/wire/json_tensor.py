@@ -16,6 +16,7 @@ from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows
+from tpuserve_server.wire.json_known import KnownBody, recall, remember
 from tpuserve_server.wire.json_numbers import NumericBody, parse_numbers
 from tpuserve_server.wire.json_request import check_object, signature_name
 from tpuserve_server.wire.json_text import value_text
@@ -39,7 +40,11 @@ class PredictBody:
     __slots__ = ("document", "numbers", "signature_name", "text")
 
     def __init__(
-        self, text: bytes, signature_name: str, numbers: NumericBody | None, document: JsonObject | None
+        self,
+        text: bytes,
+        signature_name: str,
+        numbers: NumericBody | KnownBody | None,
+        document: JsonObject | None,
     ) -> None:
         """Numbers in simdjson's memory, or Python's objects: one of the two is there."""
         self.text = text
@@ -58,7 +63,7 @@ class JsonInputs(NamedTuple):
 
 def parse_predict_body(body: bytes) -> PredictBody:
     """The body's document and signature name; raises InvalidArgument with upstream's messages."""
-    numbers = parse_numbers(body)
+    numbers = recall(body) or parse_numbers(body)
     if numbers is not None:
         return PredictBody(body, numbers.signature_name, numbers, None)
     document = _parse_document(body)
@@ -78,10 +83,13 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
 
     Raises InvalidArgument with upstream's messages, or Unimplemented for dtypes that have no JSON form.
     """
-    if body.numbers is not None:
-        inputs = body.numbers.convert(signature)
+    numbers = body.numbers
+    if numbers is not None:
+        inputs = numbers.convert(signature)
         if inputs is not None:
-            return JsonInputs(inputs, is_row=body.numbers.is_row)
+            if type(numbers) is NumericBody:
+                remember(body.text, numbers, inputs)
+            return JsonInputs(inputs, is_row=numbers.is_row)
     document = _parse_document(body.text) if body.document is None else body.document
     return _decode_document(document, body.signature_name, signature)
 
