@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -9,6 +10,7 @@ from tpuserve_server.core.batching import Batcher, Task
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.rare_timers import RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -26,6 +28,7 @@ from tpuserve_server.core.validation import (
     check_batchable,
     check_inputs,
     choose_outputs,
+    count_plain_rows,
     count_rows,
     describe_shapes,
     matches_shapes,
@@ -39,12 +42,13 @@ _EARLY_TIMER_S = 0.002
 class _Held:
     """A version that stays loaded for a request. A context manager, which lets it go."""
 
-    __slots__ = ("_clock", "_handle")
+    __slots__ = ("_clock", "_handle", "_timers")
 
-    def __init__(self, handle: ServableHandle, clock: Clock) -> None:
+    def __init__(self, handle: ServableHandle, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` until the context ends."""
         self._handle = handle
         self._clock = clock
+        self._timers = timers
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +69,12 @@ class HeldModel(_Held):
 
     __slots__ = ("signature",)
 
-    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock) -> None:
+    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` until the context ends."""
-        super().__init__(handle, clock)
+        # As the base does; a call for each request would be one too many.
+        self._handle = handle
+        self._clock = clock
+        self._timers = timers
         self.signature = signature
 
     async def predict(
@@ -78,37 +85,31 @@ class HeldModel(_Held):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """As `InferenceService.predict`."""
-        handle = self._handle
         task = self._make_task(inputs, deadline, output_filter, priority)
+        timers = self._submit(task)
         try:
-            outputs = await self._run(task)
-        except InvalidArgument as error:
-            if task.shareable or matches_shapes(self.signature, inputs):
-                raise
-            # The model refused a shape that its signature does not promise to take: say so in its terms first.
-            described = describe_shapes(handle.servable_id, self.signature, inputs)
-            raise InvalidArgument(f"{described} ({error.message})") from None
-        return PredictResult(handle.servable_id, self.signature.name, outputs)
+            outcome = await task.future
+        except asyncio.CancelledError:
+            self._abandon(task)
+            raise
+        finally:
+            if timers is not None:
+                timers.cancel(task)
+        if isinstance(outcome, ServingError):
+            raise self._explained(outcome, task, inputs)
+        return PredictResult(self._handle.servable_id, self.signature.name, outcome)
 
     def _make_task(
         self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
     ) -> Task:
-        signature, handle = self.signature, self._handle
-        matches = check_inputs(handle.servable_id, signature, inputs)
-        outputs = choose_outputs(signature, output_filter)
-        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
-        # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
-        complete = len(inputs) == len(signature.inputs)
-        rows = 0
-        if complete and handle.loaded.batcher.batches(signature.name):
-            if matches:
-                rows = count_rows(inputs)
-            else:
-                check_batchable(inputs)
+        signature, batcher = self.signature, self._handle.loaded.batcher
+        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        if not rows:
+            inputs, rows = self._check(inputs)
         return Task(
             signature_name=signature.name,
-            output_names=outputs,
-            inputs=inputs if complete else with_defaults(signature, inputs),
+            output_names=choose_outputs(signature, output_filter),
+            inputs=inputs,
             rows=rows or 1,
             deadline=deadline,
             future=asyncio.get_running_loop().create_future(),
@@ -116,29 +117,46 @@ class HeldModel(_Held):
             priority=priority,
         )
 
-    async def _run(self, task: Task) -> Tensors:
-        """The task's outputs; raises what became of it otherwise."""
-        batcher, servable_id = self._handle.loaded.batcher, self._handle.servable_id
-        remaining_s = task.deadline.remaining_s(self._clock.monotonic_s())
+    def _check(self, inputs: Tensors) -> tuple[Tensors, int]:
+        """The inputs, with defaults, and their rows; 0 for inputs that must run alone."""
+        signature, handle = self.signature, self._handle
+        matches = check_inputs(handle.servable_id, signature, inputs)
+        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
+        # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
+        if len(inputs) != len(signature.inputs):
+            return with_defaults(signature, inputs), 0
+        if not handle.loaded.batcher.batches(signature.name):
+            return inputs, 0
+        if matches:
+            return inputs, count_rows(inputs)
+        check_batchable(inputs)
+        return inputs, 0
+
+    def _submit(self, task: Task) -> RareTimers | None:
+        """Queue the task. The timers that have its deadline, if it has one."""
+        batcher, deadline = self._handle.loaded.batcher, task.deadline
+        remaining_s = deadline.at_s - self._clock.monotonic_s()
         if remaining_s <= 0:
-            raise DeadlineExceeded(f"Deadline exceeded before request for {servable_id} was queued")
+            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
         batcher.submit(task)
-        timer = None
-        if task.deadline.is_finite:
-            timer = task.future.get_loop().call_later(remaining_s, _expire, batcher, task, servable_id)
-        try:
-            outcome = await task.future
-        except asyncio.CancelledError:
-            # A host that watches deadlines itself cancels what has missed one, by a timer that may be a little early.
-            expired = task.deadline.expired(self._clock.monotonic_s() + _EARLY_TIMER_S)
-            batcher.discard(task, "expired" if expired else "cancelled")
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if isinstance(outcome, ServingError):
-            raise outcome.copy()
-        return outcome
+        if not deadline.is_finite:
+            return None
+        timers = self._timers.of(task.future.get_loop())
+        timers.start(task, remaining_s, partial(_expire, batcher, task, self._handle.servable_id))
+        return timers
+
+    def _abandon(self, task: Task) -> None:
+        # A host that watches deadlines itself cancels what has missed one, by a timer that may be a little early.
+        expired = task.deadline.expired(self._clock.monotonic_s() + _EARLY_TIMER_S)
+        self._handle.loaded.batcher.discard(task, "expired" if expired else "cancelled")
+
+    def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
+        """A copy of what became of the task, to be raised."""
+        if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, inputs):
+            return error.copy()
+        # The model refused a shape that its signature does not promise to take: say so in its terms first.
+        described = describe_shapes(self._handle.servable_id, self.signature, inputs)
+        return InvalidArgument(f"{described} ({error.message})")
 
 
 class HeldVersion(_Held):
@@ -160,7 +178,9 @@ class HeldVersion(_Held):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """As `InferenceService.predict`, with one of this version's signatures. May be awaited several at a time."""
-        return await HeldModel(self._handle, signature, self._clock).predict(inputs, deadline, output_filter, priority)
+        return await HeldModel(self._handle, signature, self._clock, self._timers).predict(
+            inputs, deadline, output_filter, priority
+        )
 
 
 class InferenceService:
@@ -173,6 +193,7 @@ class InferenceService:
         """Serve what `registry` holds."""
         self._registry = registry
         self._clock = clock
+        self._timers = RareTimersByLoop()
         self._draining = False
         self._drain_listeners: list[Callable[[], None]] = []
 
@@ -193,7 +214,7 @@ class InferenceService:
         """
         handle = self._registry.acquire(spec)
         try:
-            return HeldModel(handle, _find_signature(handle.loaded, spec), self._clock)
+            return HeldModel(handle, _find_signature(handle.loaded, spec), self._clock, self._timers)
         except BaseException:
             handle.release()
             raise
@@ -204,7 +225,7 @@ class InferenceService:
         Raises:
             ServingError: as `predict` for the same model and version.
         """
-        return HeldVersion(self._registry.acquire(spec), self._clock)
+        return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """The signatures of the version a spec resolves to.

@@ -63,6 +63,26 @@ def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tenso
     return f"{_of(servable_id, signature)}: {'; '.join(wrong)}"
 
 
+def count_plain_rows(signature: Signature, inputs: Tensors) -> int:
+    """The rows of inputs that are exactly what the signature says, with as many rows each.
+
+    0 where anything is different, or there are no rows: then the other checks say what that means. Most requests need
+    no other.
+    """
+    specs = signature.inputs
+    if len(inputs) != len(specs):
+        return 0
+    rows = 0
+    for name, array in inputs.items():
+        spec, shape = specs.get(name), array.shape
+        if spec is None or not shape or array.dtype != spec.dtype or not spec.accepts_shape(shape):
+            return 0
+        rows = rows or shape[0]
+        if rows != shape[0] or not rows:
+            return 0
+    return rows
+
+
 def check_batchable(inputs: Tensors) -> None:
     """What a batched signature asks of any input, whatever its shape (TensorFlow's ComputeTensorBatchSize).
 

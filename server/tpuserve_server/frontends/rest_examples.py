@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult, Priority
 from tpuserve_server.frontends.edge import MeasuredRequest
@@ -36,6 +37,7 @@ class RestExamples:
         check_method_names: bool,
         max_repeated_bytes: int,
         watch_delay_s: float,
+        timers: RareTimersByLoop,
     ) -> None:
         """Answer from `service`, and tell `logs` of what was answered; the rest as ExampleMethods and ClientWatch."""
         self._service = service
@@ -43,6 +45,7 @@ class RestExamples:
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
         self._watch_delay_s = watch_delay_s
+        self._timers = timers
 
     async def infer(
         self,
@@ -66,7 +69,7 @@ class RestExamples:
                 version.signatures, method, request.signature_name, check_method_name=self._check_method_names
             )
             measured.runs(version.servable_id, run.signature.name)
-            with ClientWatch(receive, self._watch_delay_s):
+            with ClientWatch(receive, self._watch_delay_s, self._timers.of(asyncio.get_running_loop())):
                 result = await run_examples(version, run, request.examples, deadline, priority)
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):

@@ -5,6 +5,7 @@ A FastAPI endpoint costs more than twice what all of a prediction does here (ben
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -13,8 +14,9 @@ import orjson
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
+from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import HeldModel, InferenceService
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, Priority, VersionStatus
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
 from tpuserve_server.frontends.rest_cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.rest_errors import ClientGone
@@ -68,12 +70,14 @@ class V1:
         self._options = options
         self._logs = logs
         self._more_headers = CORS_HEADERS if options.allow_cors else ()
+        self._timers = RareTimersByLoop()
         self._examples = RestExamples(
             service,
             logs,
             check_method_names=options.check_method_names,
             max_repeated_bytes=options.max_body_bytes,
             watch_delay_s=options.disconnect_watch_delay_s,
+            timers=self._timers,
         )
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -93,32 +97,30 @@ class V1:
             response = await compressed(response, scope)
         await send_response(send, response, self._more_headers)
 
-    async def _answer(self, scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> JsonResponse:
+    def _answer(self, scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> Awaitable[JsonResponse]:
+        """The coroutine that answers: found by a function, for one that awaits another costs a frame more."""
         route = parse_route(scope["method"], _raw_path(scope))
         measured.method = route.action.value
         measured.model = route.spec.name
         if route.action is Action.PREDICT:
             headers = read_headers(scope, self._options.max_body_bytes)
-            # Nobody holds the body while the model runs: not here either.
-            return await self._predict(
-                route.spec,
-                await read_body(headers, receive, self._options.max_body_bytes),
-                receive,
-                self._deadline(headers, measured),
-                headers.priority,
-                measured,
-            )
+            return self._predict(route.spec, headers, receive, measured)
         if route.action in METHODS:
-            headers = read_headers(scope, self._options.max_body_bytes)
-            body = await read_body(headers, receive, self._options.max_body_bytes)
-            deadline = self._deadline(headers, measured)
-            return await self._examples.infer(
-                route.action, route.spec, body, receive, deadline, headers.priority, measured
-            )
+            return self._infer(route, read_headers(scope, self._options.max_body_bytes), receive, measured)
+        return self._tell(route, scope)
+
+    async def _tell(self, route: Route, scope: "Scope") -> JsonResponse:
         if route.action is Action.PREFLIGHT:
             check_preflight(scope)
             return JsonResponse(200, b"")
         return JsonResponse(200, orjson.dumps(self._describe(route)))
+
+    async def _infer(
+        self, route: Route, headers: RequestHeaders, receive: "Receive", measured: MeasuredRequest
+    ) -> JsonResponse:
+        body = await read_body(headers, receive, self._options.max_body_bytes)
+        deadline = self._deadline(headers, measured)
+        return await self._examples.infer(route.action, route.spec, body, receive, deadline, headers.priority, measured)
 
     def _deadline(self, headers: RequestHeaders, measured: MeasuredRequest) -> Deadline:
         """The sooner of the server's, which counts from now, and the client's, who has waited since it was read."""
@@ -126,27 +128,24 @@ class V1:
         return Deadline(min(at_s, measured.started_s + headers.timeout_s))
 
     async def _predict(
-        self,
-        target: ModelSpec,
-        body: bytes,
-        receive: "Receive",
-        deadline: Deadline,
-        priority: Priority,
-        measured: MeasuredRequest,
+        self, target: ModelSpec, headers: RequestHeaders, receive: "Receive", measured: MeasuredRequest
     ) -> JsonResponse:
+        body = await read_body(headers, receive, self._options.max_body_bytes)
+        deadline = self._deadline(headers, measured)
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
-        spec = ModelSpec(target.name, target.version, target.version_label, parsed.signature_name)
-        with self._hold(spec) as model:
+        with self._hold(_with_signature(target, parsed.signature_name)) as model:
             measured.runs(model.servable_id, model.signature.name)
             if is_large:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:
                 decoded = decode_predict_inputs(parsed, model.signature)
+            # Nobody holds the body while the model runs.
             del body, parsed
-            with ClientWatch(receive, self._options.disconnect_watch_delay_s):
-                result = await model.predict(decoded.inputs, deadline, priority=priority)
+            timers = self._timers.of(asyncio.get_running_loop())
+            with ClientWatch(receive, self._options.disconnect_watch_delay_s, timers):
+                result = await model.predict(decoded.inputs, deadline, (), headers.priority)
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
@@ -187,6 +186,13 @@ def _describe_version(status: VersionStatus) -> dict[str, object]:
         "error": status.error,
         "notes": list(status.notes),
     }
+
+
+def _with_signature(target: ModelSpec, signature_name: str) -> ModelSpec:
+    # Paths name none, and most bodies do not either: a target is made once for each path.
+    if not signature_name:
+        return target
+    return ModelSpec(target.name, target.version, target.version_label, signature_name)
 
 
 def _raw_path(scope: "Scope") -> bytes:
