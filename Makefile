@@ -68,5 +68,5 @@ lock: $(UV) ## Renew requirements/*.lock
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
 
-clean: ## Remove .venv, caches and the demo's models
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+clean: ## Remove .venv, caches, the demo's models and the environments of the comparison
+	rm -rf $(VENV) .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -38,7 +38,10 @@ class ToolFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load generator saw. Failures are transport and HTTP ones: h2load cannot see a grpc-status."""
+    """What a load generator saw. Failures are transport and HTTP ones: h2load cannot see a grpc-status.
+
+    `data_bytes` are those of the answers' bodies, which tell errors from answers all the same; None from wrk.
+    """
 
     requests: int
     failures: int
@@ -46,6 +49,7 @@ class Load:
     p50_ms: float
     p99_ms: float
     generator_cores: float
+    data_bytes: int | None = None
 
     @property
     def rate_per_s(self) -> float:
@@ -84,6 +88,7 @@ def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
         p50_ms=percentile(latencies_us, 50) / 1000,
         p99_ms=percentile(latencies_us, 99) / 1000,
         generator_cores=generator_cores,
+        data_bytes=int(data[1]) if (data := re.search(r"\((\d+)\) data$", output, re.MULTILINE)) else None,
     )
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import grpc.aio
 import httpx
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from benchmarks import mlp_model
 from benchmarks.measurement import TOLERANCE, WrongAnswer
 from benchmarks.mlp_model import Floats
 from benchmarks.peer_wire import Wire, bad_body
+from tpuserve_client.errors import TpuserveError
 
 TIMEOUT_S = 60.0
 CHECKED = 64
@@ -64,6 +66,12 @@ async def check_answers(wire: Wire, port: int) -> None:
     compare(wire, rows, answers)
 
 
+async def answer_size(wire: Wire, port: int) -> int:
+    """The bytes of an answer over gRPC to the request that the load generator sends."""
+    (answer,) = await _ask_grpc(wire, port, [wire.encode(mlp_model.example())])
+    return len(answer)
+
+
 def compare(wire: Wire, rows: Floats, answers: Sequence[bytes]) -> None:
     """Raise WrongAnswer unless answer i is what the model computes of row i."""
     for row, answer, expected in zip(rows, answers, mlp_model.expected(rows), strict=True):
@@ -75,7 +83,7 @@ def is_right(wire: Wire, row: Floats, answer: bytes) -> bool:
     """Whether the answer is what the model computes of that row, shape (64,)."""
     try:
         got = wire.decode(answer)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, DecodeError, TpuserveError):
         return False
     expected = mlp_model.expected(row[None])
     return got.shape == expected.shape and np.allclose(got, expected, atol=TOLERANCE)

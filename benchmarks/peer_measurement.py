@@ -23,6 +23,7 @@ IN_FLIGHT = 32
 WARM_UP_S = 4
 LONE_WARM_UP_S = 1
 LARGE_BYTES = 99_000_000
+FRAME_HEADER_BYTES = 5
 READY_TIMEOUT_S = 180.0
 _RETRY_S = 0.25
 
@@ -98,11 +99,21 @@ def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, pr
     before = serving.tree.cpu_seconds()
     load = _load(serving, wire, IN_FLIGHT, seconds, body, scratch)
     cpu_s = serving.tree.cpu_seconds() - before
+    if wire.protocol == "grpc":
+        check_size(load, asyncio.run(peer_clients.answer_size(wire, serving.ports["grpc"])))
     progress(f"{wire.protocol}, one in flight")
     _load(serving, wire, 1, LONE_WARM_UP_S, body, scratch)
     lone = _load(serving, wire, 1, seconds, body, scratch)
     serving.tree.check_alive()
     return Point(wire.protocol, load, 1000 * cpu_s / load.requests, lone)
+
+
+def check_size(load: Load, answer_bytes: int) -> None:
+    """WrongAnswer where the answers had too few bytes: an error over gRPC is of HTTP 200 too, and has no body."""
+    successes = load.requests - load.failures
+    expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
+    if load.data_bytes is not None and load.data_bytes < expected:
+        raise WrongAnswer(f"grpc: {successes} answers should have had {expected} bytes, and had {load.data_bytes}")
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:

@@ -12,6 +12,7 @@ H2LOAD = """
 finished in 2.00s, 11416.00 req/s, 3.67MB/s
 requests: 22832 total, 22864 started, 22832 done, 22830 succeeded, 2 failed, 0 errored, 0 timeout
 status codes: 22830 2xx, 0 3xx, 0 4xx, 2 5xx
+traffic: 3.67MB (3848720) total, 1.20MB (1258000) headers (space savings 61.08%), 1.09MB (1141500) data
 """
 
 
@@ -22,6 +23,7 @@ def test_h2load_percentiles_come_from_the_log_of_successful_requests() -> None:
     load = parse_h2load(H2LOAD, log, 0.5)
     assert (load.requests, load.failures, load.elapsed_s) == (22832, 2, 2.0)
     assert load.rate_per_s == 11415
+    assert load.data_bytes == 1_141_500
     assert (load.p50_ms, load.p99_ms) == (0.5, 0.99)
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import mlp_model, peer_clients
 from benchmarks.measurement import WrongAnswer
 from benchmarks.peer_clients import Asked, check_answers, poison, stall, worst_ms
-from benchmarks.peer_wire import ROW_REST
+from benchmarks.peer_wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, Wire
 
 Answer = Callable[[bytes], Awaitable[tuple[int, object]]]
 
@@ -66,6 +66,12 @@ async def test_an_answer_of_another_row_is_noticed() -> None:
     async with http_server(same_for_all) as port:
         with pytest.raises(WrongAnswer, match="rest: expected"):
             await check_answers(ROW_REST, port)
+
+
+@pytest.mark.parametrize("wire", [ROW_REST, INFER_REST, PREDICT_REST, INFER_GRPC, PREDICT_GRPC])
+def test_an_answer_that_is_no_answer_is_not_right(wire: Wire) -> None:
+    for answer in (b"", b"{}", b"\xff\xff\xff", b'{"y": null}'):
+        assert not peer_clients.is_right(wire, mlp_model.example()[0], answer)
 
 
 async def test_errors_and_a_closed_port_are_wrong_answers() -> None:
