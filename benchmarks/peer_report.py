@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.peer_measurement import IN_FLIGHT, LARGE_BYTES
+from benchmarks.peer_measurement import IN_FLIGHT, LARGE_BYTES, Point
 from benchmarks.peer_outcome import Outcome
 from benchmarks.targets import PROTOCOLS, Protocol
 
 # Whom the others are compared with: the host that is the default.
 OURS = "tpuserve-envoy"
 GOALS = {"triton": 5.0, "mlserver": 8.0}
+# A load average above which what is measured competes with something else.
+BUSY = 1.0
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
@@ -37,12 +39,16 @@ def insert(document: str, report: str) -> str:
     return f"{head}{begin}\n\n{report}\n{end}{tail}"
 
 
-def ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
+def rate_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
     """Our rate over the other's by the same protocol, if both were measured."""
-    ours, theirs = (result and result.point(protocol) for result in (outcome.result(OURS), outcome.result(name)))
-    if not ours or not theirs or not theirs.load.rate_per_s:
-        return None
-    return ours.load.rate_per_s / theirs.load.rate_per_s
+    ours, theirs = _both(outcome, name, protocol)
+    return ours.load.rate_per_s / theirs.load.rate_per_s if ours and theirs and theirs.load.rate_per_s else None
+
+
+def cpu_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
+    """The other's CPU per request over ours by the same protocol, if both were measured."""
+    ours, theirs = _both(outcome, name, protocol)
+    return theirs.cpu_s_per_1000 / ours.cpu_s_per_1000 if ours and theirs and ours.cpu_s_per_1000 else None
 
 
 def save_between_markers(document: Path, report: str) -> None:
@@ -50,21 +56,28 @@ def save_between_markers(document: Path, report: str) -> None:
     document.write_text(insert(document.read_text(), report))
 
 
+def _both(outcome: Outcome, name: str, protocol: Protocol) -> tuple[Point | None, Point | None]:
+    ours, theirs = outcome.result(OURS), outcome.result(name)
+    return (ours.point(protocol) if ours else None, theirs.point(protocol) if theirs else None)
+
+
 def _opening(outcome: Outcome) -> str:
+    busy = " Other work went on beside it: rates are too low, and ratios rough." if outcome.load_before > BUSY else ""
     return (
         f"Measured on {outcome.date} on {outcome.machine} that the load generator shared, load average "
         f"{outcome.load_before:.1f} before the run, {outcome.seconds} s a point, {IN_FLIGHT} requests in flight, all "
         "servers in turn in one run. CPU is of the server's whole process tree, in seconds per 1000 requests."
+        f"{busy}"
     )
 
 
 _LOAD_HEADINGS = (
     *("server", "protocol", "req/s", "p50 ms", "p99 ms", "CPU", "one in flight, p50 ms"),
-    "tpuserve on Envoy has this times its rate",
+    *("tpuserve's rate \N{DIVISION SIGN} its", "its CPU \N{DIVISION SIGN} tpuserve's"),
 )
 _LOAD_NOTE = (
-    "All ran the same SavedModel in TensorFlow, with the same weights, and every answer was checked: 64 different rows "
-    "at a time, before and after the load."
+    "In the last two columns tpuserve is the one on Envoy, its default. All ran the same SavedModel in TensorFlow, with "
+    "the same weights, and every answer was checked: 64 different rows at a time, before and after the load."
 )
 _GOAL_HEADINGS = ("goal", "wanted", "got", "")
 _COMPANY_HEADINGS = (
@@ -87,14 +100,16 @@ def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
                 yield [
                     *(result.title, _PROTOCOL_NAMES[protocol], f"{load.rate_per_s:,.0f}{failed}"),
                     *(f"{load.p50_ms:.1f}", f"{load.p99_ms:.1f}", f"{point.cpu_s_per_1000:.2f}"),
-                    *(f"{point.lone.p50_ms:.2f}", _times(ratio(outcome, result.name, protocol))),
+                    f"{point.lone.p50_ms:.2f}",
+                    _times(rate_ratio(outcome, result.name, protocol)),
+                    _times(cpu_ratio(outcome, result.name, protocol)),
                 ]
 
 
 def _goal_rows(outcome: Outcome) -> Iterator[list[str]]:
     for name, wanted in GOALS.items():
         for protocol in PROTOCOLS:
-            got, result = ratio(outcome, name, protocol), outcome.result(name)
+            got, result = rate_ratio(outcome, name, protocol), outcome.result(name)
             if got is not None and result is not None:
                 what = f"rate over {result.title}'s, {_PROTOCOL_NAMES[protocol]}"
                 yield [what, f"≥ {_times(wanted)}", _times(got), "reached" if got >= wanted else "**missed**"]

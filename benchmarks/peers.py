@@ -1,6 +1,6 @@
 """tpuserve beside other model servers with the same model on the same machine, in one run. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/peers.py [--only triton,mlserver] [--json FILE]`. 10 minutes for all.
+Run from anywhere: `.venv/bin/python benchmarks/peers.py [--only triton,mlserver] [--json FILE]`. 8 minutes for all.
 Everything is started here, in a network that has loopback and nothing else where that can be had, and stopped again.
 """
 

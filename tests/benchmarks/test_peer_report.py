@@ -7,14 +7,14 @@ from benchmarks.load_tools import Load
 from benchmarks.peer_clients import Poisoned, Stall
 from benchmarks.peer_measurement import Measured, Point
 from benchmarks.peer_outcome import Outcome, Result, machine
-from benchmarks.peer_report import BEGIN, END, insert, markdown, ratio
+from benchmarks.peer_report import BEGIN, END, cpu_ratio, insert, markdown, rate_ratio
 from benchmarks.process_tree import Memory
 from benchmarks.targets import Protocol
 
 
-def point(protocol: Protocol, rate: int, failures: int = 0) -> Point:
+def point(protocol: Protocol, rate: int, failures: int = 0, cpu: float = 0.123) -> Point:
     load = Load(requests=rate * 2 + failures, failures=failures, elapsed_s=2.0, p50_ms=8, p99_ms=9, generator_cores=0)
-    return Point(protocol, load, 0.123, dataclasses.replace(load, p50_ms=0.456))
+    return Point(protocol, load, cpu, dataclasses.replace(load, p50_ms=0.456))
 
 
 def result(name: str, *points: Point, failed: int = 0) -> Result:
@@ -26,10 +26,11 @@ def outcome(*results: Result) -> Outcome:
     return Outcome("2026-11-21", "2 cores", 0.5, 5, results)
 
 
+ONCE = "1.0\N{MULTIPLICATION SIGN}"
 FOUND = outcome(
     result("tpuserve-envoy", point("rest", 10_000), point("grpc", 12_000)),
     result("triton", point("rest", 2_000), point("grpc", 2_500, failures=7)),
-    result("mlserver", point("rest", 1_250), failed=99),
+    result("mlserver", point("rest", 1_250, cpu=0.246), failed=99),
     Result("ray", "Ray Serve", "2", "", None, problem="no namespace"),
 )
 
@@ -42,18 +43,35 @@ def rows(text: str, start: str) -> list[list[str]]:
     return [row for row in cells if row[0] == start]
 
 
-def test_ratio_is_ours_over_theirs_by_the_same_protocol() -> None:
-    assert ratio(FOUND, "triton", "rest") == 5.0
-    assert ratio(FOUND, "triton", "grpc") == 4.8
-    assert ratio(FOUND, "mlserver", "grpc") is None
-    assert ratio(FOUND, "ray", "rest") is None
-    assert ratio(outcome(result("triton", point("rest", 2_000))), "triton", "rest") is None
+def test_ratios_are_of_the_same_protocol() -> None:
+    assert rate_ratio(FOUND, "triton", "rest") == 5.0
+    assert rate_ratio(FOUND, "triton", "grpc") == 4.8
+    assert cpu_ratio(FOUND, "mlserver", "rest") == 2.0
+    for ratio in (rate_ratio, cpu_ratio):
+        assert ratio(FOUND, "mlserver", "grpc") is None
+        assert ratio(FOUND, "ray", "rest") is None
+        assert ratio(outcome(result("triton", point("rest", 2_000))), "triton", "rest") is None
+
+
+def test_a_busy_machine_is_owned_up_to() -> None:
+    assert "Other work" not in markdown(FOUND)
+    assert "Other work" in markdown(dataclasses.replace(FOUND, load_before=1.5))
 
 
 def test_report_shows_each_load_and_each_manner() -> None:
     text = markdown(FOUND)
     load_grpc, load_rest, company, told = rows(text, "Triton")
-    assert load_rest == ["Triton", "HTTP, JSON", "2,000", "8.0", "9.0", "0.12", "0.46", "5.0\N{MULTIPLICATION SIGN}"]
+    assert load_rest == [
+        "Triton",
+        "HTTP, JSON",
+        "2,000",
+        "8.0",
+        "9.0",
+        "0.12",
+        "0.46",
+        "5.0\N{MULTIPLICATION SIGN}",
+        ONCE,
+    ]
     assert load_grpc[2] == "2,500, 7 failed"
     assert company == ["Triton", "700 MB (600)", "0 of 465", "2 of 31", "3,456 ms (12)", "413"]
     assert told == ["Triton", "1.2", "at most 32"]
