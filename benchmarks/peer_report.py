@@ -76,8 +76,8 @@ _LOAD_HEADINGS = (
     *("tpuserve's rate \N{DIVISION SIGN} its", "its CPU \N{DIVISION SIGN} tpuserve's"),
 )
 _LOAD_NOTE = (
-    "In the last two columns tpuserve is the one on Envoy, its default. All ran the same SavedModel in TensorFlow, with "
-    "the same weights, and every answer was checked: 64 different rows at a time, before and after the load."
+    "In the last two columns tpuserve is the one on Envoy, its default. All ran the same SavedModel in TensorFlow, and "
+    "every answer was checked: 64 different rows at a time, before and after the load."
 )
 _GOAL_HEADINGS = ("goal", "wanted", "got", "")
 _COMPANY_HEADINGS = (
