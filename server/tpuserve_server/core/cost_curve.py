@@ -16,6 +16,9 @@ _FIRST_SPREAD = 0.1
 _LEAST_SPREAD_S = 1e-6
 # Sizes that are kept. Without buckets a batch has any size; by then the line has long been known.
 _MOST_SIZES = 1024
+# What a size that is not run keeps of what it cost more than at its best, from one fit to the next. Without that a size
+# that a neighbour has made dear would not be chosen, and so stay dear, when the neighbour has long gone.
+_MEMORY = 0.99
 # What is derived is derived anew after this many runs, or as many as there are sizes.
 _RUNS_A_FIT = 16
 
@@ -51,13 +54,13 @@ class MeasuredCost:
 
 
 class _Size:
-    """Mean and variance of one size's runs."""
+    """Mean and variance of one size's runs. `least_s` is the least mean there was, `rested` after how many runs."""
 
-    __slots__ = ("mean_s", "runs", "variance")
+    __slots__ = ("least_s", "mean_s", "rested", "runs", "variance")
 
     def __init__(self, run_s: float) -> None:
-        self.runs = 1
-        self.mean_s = run_s
+        self.runs = self.rested = 1
+        self.mean_s = self.least_s = run_s
         self.variance = 0.0
 
     def learn(self, run_s: float) -> None:
@@ -72,6 +75,14 @@ class _Size:
         step_s = weight * off_s
         self.mean_s += step_s
         self.variance = (1.0 - weight) * (self.variance + off_s * step_s)
+
+    def forget(self) -> None:
+        """Called with every fit: if it has not run since the last, forget a little of how slow it is now."""
+        if self.runs < _TRUSTED_RUNS or self.mean_s < self.least_s:
+            self.least_s = self.mean_s
+        elif self.rested == self.runs:
+            self.mean_s = self.least_s + _MEMORY * (self.mean_s - self.least_s)
+        self.rested = self.runs
 
     def spread_s(self) -> float:
         """Standard deviation of a run, in seconds."""
@@ -137,6 +148,8 @@ class CostCurve:
         return Cost(mean_s, mean_s * nearest.spread_s / nearest.mean_s if nearest.mean_s else 0.0)
 
     def _fit(self) -> None:
+        for size in self._sizes.values():
+            size.forget()
         self._costs = _monotone(self._sizes)
         self._line = fit_line([(rows, cost.mean_s) for rows, cost in self._costs.items()])
         # Often while little is known, then seldom enough to cost nothing beside the runs.

@@ -133,6 +133,20 @@ def test_a_lasting_change_is_learned(factor: float) -> None:
     assert next(cost.mean_s for cost in curve.measured() if cost.rows == 8) == pytest.approx(factor * 0.00132, rel=0.02)
 
 
+def test_a_size_that_is_not_run_is_given_another_chance() -> None:
+    curve = warmed(0.001, 0.00004)
+    for _ in range(300):
+        curve.learn(8, 3 * 0.00132)
+        curve.learn(64, 3 * 0.00356)
+    assert mean_s(curve, 64) == pytest.approx(3 * 0.00356, rel=0.02)
+    for _ in range(10_000):
+        curve.learn(8, 0.00132)
+        curve.cost(8)
+    assert mean_s(curve, 64) == pytest.approx(0.00356, rel=0.02)
+    # What it cost at its best is never forgotten.
+    assert mean_s(curve, 64) >= 0.00356
+
+
 def test_runs_that_took_no_time_are_no_trouble() -> None:
     curve = CostCurve()
     for rows in (1, 2):

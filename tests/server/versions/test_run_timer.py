@@ -41,3 +41,16 @@ def test_a_version_with_many_shapes_comes_to_an_end() -> None:
     (curve,) = costs.snapshot()
     assert curve.lengths == (64,)
     assert len(curve.costs) == 30
+
+
+def test_one_slow_run_is_left_out() -> None:
+    clock, costs = FakeClock(), CostModel()
+    runs_s = iter([0.010, 0.012, 0.200, 0.011, 0.011])
+
+    def run() -> None:
+        clock.now_s += next(runs_s)
+
+    RunTimer(costs, clock).time(run, "s", 1)
+    ((measured,),) = [curve.costs for curve in costs.snapshot()]
+    assert measured.mean_s == pytest.approx(0.011)
+    assert measured.spread_s < 0.001
