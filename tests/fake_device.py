@@ -11,7 +11,7 @@ import numpy as np
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
+from tpuserve_server.core.types import Array, Priority, ServableId, Signature, State, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
 
@@ -147,6 +147,7 @@ class RecordingMetrics:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
         self.dropped: list[str] = []
+        self.dropped_priorities: list[Priority] = []
         self.states: list[tuple[int, State]] = []
         self.warmups: list[tuple[int, int]] = []
         self.finish_errors_s: list[float] = []
@@ -183,8 +184,9 @@ class RecordingMetrics:
     def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
         self.costs[servable.version] = costs
 
-    def task_dropped(self, *, servable: ServableId, reason: str) -> None:
+    def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         self.dropped.append(reason)
+        self.dropped_priorities.append(priority)
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         self.states.append((servable.version, state))

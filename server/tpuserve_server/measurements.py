@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from tpuserve_server.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.types import Priority, ServableId, State
 from tpuserve_server.histogram import Histogram
 from tpuserve_server.metric_bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.series import Series
@@ -55,7 +55,7 @@ class Measurements:
     def __init__(self) -> None:
         """Nothing measured yet."""
         self._lock = threading.Lock()
-        self._dropped: Counter[tuple[ServableId, str]] = Counter()
+        self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
         self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
         self._costs: dict[ServableId, CostModel] = {}
         self._logged: Counter[tuple[str, str]] = Counter()
@@ -118,10 +118,10 @@ class Measurements:
         with self._lock:
             self._costs[servable] = costs
 
-    def task_dropped(self, *, servable: ServableId, reason: str) -> None:
+    def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         """A queued request left before it ran."""
         with self._lock:
-            self._dropped[servable, reason] += 1
+            self._dropped[servable, reason, priority] += 1
 
     def request_logged(self, *, model: str, outcome: str) -> None:
         """An entry of the request log was `written`, or dropped: `queue_full`, `write_failed`."""
@@ -172,8 +172,8 @@ class Measurements:
         ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
         return itertools.chain(self.requests(), ended)
 
-    def dropped(self) -> dict[tuple[ServableId, str], int]:
-        """Requests that left the queue before they ran, by version and reason."""
+    def dropped(self) -> dict[tuple[ServableId, str, Priority], int]:
+        """Requests that left the queue before they ran, by version, reason and priority."""
         with self._lock:
             return dict(self._dropped)
 

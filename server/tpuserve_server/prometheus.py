@@ -104,10 +104,11 @@ class PrometheusMetrics(Measurements, Collector):
         return family
 
     def _dropped_family(self) -> Metric:
-        text = "Requests that left the queue before they ran: expired, cancelled, queue_full."
-        family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=["model_name", "version", "reason"])
-        for (servable, reason), count in self.dropped().items():
-            family.add_metric([*_of(servable), reason], count)
+        text = "Requests that left the queue before they ran, or never came in."
+        labels = ["model_name", "version", "reason", "priority"]
+        family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=labels)
+        for (servable, reason, priority), count in self.dropped().items():
+            family.add_metric([*_of(servable), reason, priority.name.lower()], count)
         return family
 
     def _states_family(self) -> Metric:

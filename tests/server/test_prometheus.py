@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.measured import ID, finish, run_batch
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.types import Priority, ServableId, State
 from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
 from tpuserve_server.prometheus import PrometheusMetrics
 
@@ -127,10 +127,14 @@ def test_unwarmed_shapes_are_counted() -> None:
 def test_drops_and_states() -> None:
     metrics = PrometheusMetrics()
     metrics.task_dropped(servable=ID, reason="expired")
+    for _ in range(2):
+        metrics.task_dropped(servable=ID, reason="expired", priority=Priority.LOW)
     metrics.version_changed(servable=ID, state=State.LOADING)
     metrics.version_changed(servable=ID, state=State.AVAILABLE)
     found = samples(metrics)
-    assert found["tpuserve_dropped_requests_total", "m", "expired", "3"] == 1
+    # By model_name, priority, reason, version.
+    assert found["tpuserve_dropped_requests_total", "m", "high", "expired", "3"] == 1
+    assert found["tpuserve_dropped_requests_total", "m", "low", "expired", "3"] == 2
     assert found["tpuserve_version_state", "m", "3"] == 30
 
 

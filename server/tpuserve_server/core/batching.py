@@ -134,7 +134,7 @@ class Batcher:
                 return False
             if self._stopping:
                 self._close_turns()
-        self._metrics.task_dropped(servable=self._id, reason=reason)
+        self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
         return True
 
     def stop(self) -> None:
@@ -159,10 +159,10 @@ class Batcher:
         try:
             return self._queue.add(task)
         except Unavailable:
-            self._metrics.task_dropped(servable=self._id, reason="queue_full")
+            self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
             raise
         except TooLate:
-            self._metrics.task_dropped(servable=self._id, reason="too_late")
+            self._metrics.task_dropped(servable=self._id, reason="too_late", priority=task.priority)
             raise
 
     def _wake(self) -> None:

@@ -131,7 +131,7 @@ class BatchRunner:
         return live
 
     def _drop(self, task: Task, reason: str, error: ServingError) -> None:
-        self._metrics.task_dropped(servable=self._id, reason=reason)
+        self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
         complete([(task, error)])
 
     def _start(self, tasks: list[Task], buffers: BatchBuffers) -> _Run:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.types import Priority, ServableId, State
 
 
 class Metrics(Protocol):
@@ -66,8 +66,8 @@ class Metrics(Protocol):
         """A version is about to serve; `costs` goes on learning what its batches cost."""
         ...
 
-    def task_dropped(self, *, servable: ServableId, reason: str) -> None:
-        """A request was refused or left before it ran: `expired`, `cancelled`, `queue_full` or `too_late`."""
+    def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
+        """A request left before it ran, `expired` or `cancelled`, or was refused: `queue_full`, `too_late`."""
         ...
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:

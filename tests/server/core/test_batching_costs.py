@@ -12,7 +12,7 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.types import Priority, ServableId, Tensors
 
 BATCHED = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
 
@@ -24,26 +24,32 @@ class TimedBench:
         self.costs = CostModel()
         self.servable = FakeServable(on_inputs=self._take_time)
         self.clock = FakeClock()
+        self.metrics = RecordingMetrics()
         self.batcher = Batcher(
             ServableId("m", 1),
             self.servable,
             options,
             max_enqueued_batches=4,
             clock=self.clock,
-            metrics=RecordingMetrics(),
+            metrics=self.metrics,
             costs=self.costs,
         )
 
     def _take_time(self, inputs: Tensors) -> None:
         self.clock.now_s += 0.010 + 0.001 * len(inputs["x"])
 
-    async def run(self, rows: int, *, value: float = 1, shareable: bool = True) -> Tensors | ServingError:
+    def submit(
+        self, rows: int, *, value: float = 1, shareable: bool = True, priority: Priority = Priority.HIGH
+    ) -> Task:
         inputs = {"x": np.full((rows, 2), value, np.float32)}
         future = asyncio.get_running_loop().create_future()
         task = Task(DOUBLE.name, ("y",), inputs, rows if shareable else 1, Deadline.never(), future, shareable)
+        task.priority = priority
         self.batcher.submit(task)
-        outcome: Tensors | ServingError = await future
-        return outcome
+        return task
+
+    async def run(self, rows: int, *, value: float = 1, shareable: bool = True) -> Tensors | ServingError:
+        return await self.submit(rows, value=value, shareable=shareable).future
 
     def learned(self) -> dict[int, float]:
         return {cost.rows: round(cost.mean_s, 6) for curve in self.costs.snapshot() for cost in curve.costs}
@@ -79,3 +85,16 @@ async def test_a_signature_that_is_not_batched_is_learned_by_request() -> None:
         assert bench.learned() == {1: 0.013}
     finally:
         bench.batcher.stop()
+
+
+async def test_a_drop_is_told_with_its_priority(bench: TimedBench) -> None:
+    bench.servable.gate.clear()
+    held = bench.submit(1)
+    await asyncio.to_thread(bench.servable.entered.acquire)
+    low, high = bench.submit(1, priority=Priority.LOW), bench.submit(1)
+    for task in (low, high):
+        assert bench.batcher.discard(task, "cancelled")
+    bench.servable.gate.set()
+    await held.future
+    assert bench.metrics.dropped == ["cancelled"] * 2
+    assert bench.metrics.dropped_priorities == [Priority.LOW, Priority.HIGH]
