@@ -136,3 +136,36 @@ async def test_the_margin_widens_when_answers_are_late() -> None:
         bench.admission.finished(THREAD, 0, 92.0)
     bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
     assert not bench.admits(*just_in_time)
+
+
+async def test_while_a_free_device_refuses_one_in_a_hundred_is_run_to_see() -> None:
+    bench = Bench()
+    hurried = [bench.task(now_s, rows=8, deadline=Deadline(now_s + 8.0)) for now_s in range(100, 3000, 10)]
+    admitted = [task.enqueued_s for task in hurried if bench.admits(task)]
+    # Each is said to take a little more than 9 s.
+    assert admitted == [pytest.approx(100 + 930 * count, abs=20 * count) for count in (1, 2, 3)]
+
+
+async def test_a_busy_device_learns_without_trials() -> None:
+    bench = Bench()
+    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    assert not any(bench.admits(bench.task(now_s, 8, Deadline(now_s + 8.0))) for now_s in range(100, 3000, 10))
+
+
+async def test_costs_that_were_too_high_are_put_right_by_trials() -> None:
+    costs = learned()
+    for _ in range(500):
+        for rows in SIZES:
+            costs.learn("f", rows, 50.0)
+    bench, now_s = Bench(costs), 100.0
+    assert not bench.admits(bench.task(now_s, rows=8))
+    for _ in range(20_000):
+        now_s += 10.0
+        task = bench.task(now_s, rows=8)
+        if bench.admits(task):
+            bench.admission.started(THREAD, [task], now_s)
+            costs.learn("f", 8, 9.0)
+            now_s += 9.0
+            bench.admission.finished(THREAD, 0, now_s)
+    assert bench.admits(bench.task(now_s + 1, rows=8))
+    assert bench.admits(bench.task(now_s + 2, rows=8))

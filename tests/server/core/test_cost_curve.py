@@ -133,6 +133,16 @@ def test_a_lasting_change_is_learned(factor: float) -> None:
     assert next(cost.mean_s for cost in curve.measured() if cost.rows == 8) == pytest.approx(factor * 0.00132, rel=0.02)
 
 
+def test_what_became_fast_again_is_believed_soon() -> None:
+    curve = warmed(0.001, 0.00004)
+    for _ in range(300):
+        curve.learn(64, 0.0356)
+    for _ in range(15):
+        curve.learn(64, 0.00356)
+    # A weight of 0.02 would have left three quarters of the difference.
+    assert mean_s(curve, 64) < 0.5 * 0.0356
+
+
 def test_a_size_that_is_not_run_is_given_another_chance() -> None:
     curve = warmed(0.001, 0.00004)
     for _ in range(300):
