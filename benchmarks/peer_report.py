@@ -1,5 +1,6 @@
 """A run of peers.py as Markdown, for the terminal and for docs/performance.md."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ OURS = "tpuserve-envoy"
 GOALS = {"triton": 5.0, "mlserver": 8.0}
 # A load average above which what is measured competes with something else.
 BUSY = 1.0
+WIDTH = 120
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
@@ -27,7 +29,7 @@ def markdown(outcome: Outcome, chart: str | None = None) -> str:
         _table(_TOLD_HEADINGS, ([result.title, result.version, result.batching] for result in outcome.results))
     )
     parts += [f"Not measured: {result.title}: {result.problem}" for result in outcome.results if result.problem]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
 
 
 def insert(document: str, report: str) -> str:
@@ -124,6 +126,11 @@ def _company_rows(outcome: Outcome) -> Iterator[list[str]]:
                 *(f"{poisoned.good_failed} of {poisoned.good}", f"{poisoned.bad_accepted} of {poisoned.bad}"),
                 *(f"{stall.worst_ms:,.0f} ms ({stall.steady_worst_ms:,.0f})", stall.answer),
             ]
+
+
+def _wrapped(part: str) -> str:
+    """Prose in lines of the documents' width; tables and pictures as they are."""
+    return part if part.startswith(("|", "!")) else textwrap.fill(part, WIDTH, break_on_hyphens=False)
 
 
 def _times(value: float | None) -> str:

@@ -103,6 +103,11 @@ def test_chart_is_shown_where_there_is_one() -> None:
     assert "](" not in markdown(FOUND)
 
 
+def test_prose_is_as_wide_as_the_documents() -> None:
+    prose = [line for line in markdown(FOUND, "a.svg").splitlines() if not line.startswith(("|", "!"))]
+    assert 80 < max(map(len, prose)) <= 120
+
+
 def test_outcome_survives_its_file(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "peers.json"
     FOUND.write(file)
