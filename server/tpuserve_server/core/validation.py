@@ -12,7 +12,8 @@ def check_names(signature: Signature, inputs: Tensors) -> None:
     Raises:
         InvalidArgument: with TensorFlow Serving's wording (servables/tensorflow/predict_util.cc).
     """
-    if inputs.keys() == signature.inputs.keys():
+    # Not by comparing keys(): a message's map, which comes here too, makes a list of its own for that.
+    if len(inputs) == len(signature.inputs) and all(name in inputs for name in signature.inputs):
         return
     missing = signature.inputs.keys() - inputs.keys()
     extra = inputs.keys() - signature.inputs.keys()

@@ -184,7 +184,12 @@ def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
 async def _answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
     """Send a whole response. A failure is headers alone, which gRPC calls trailers-only."""
     if isinstance(reply, bytes):
-        await _send_all(send, _START, {"type": "http.response.body", "body": frame(reply)}, _OK)
+        try:
+            await send(_START)
+            await send({"type": "http.response.body", "body": frame(reply)})
+            await send(_OK)
+        except OSError:  # As in `_send_all`.
+            return
     elif reply is not None:
         headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS)]
         await _send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, _END)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
+    from starlette.types import Message, Receive
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")
@@ -43,7 +43,7 @@ class FrameReader:
 
     async def only(self) -> bytes:
         """The one message of a unary request. Raises Unimplemented when there is none or more than one."""
-        chunk = await self._chunk()
+        chunk = self._open(await self._receive())
         # Nearly every request is one uncompressed message in one chunk: no second copy of it, no buffer.
         if len(chunk) >= PREFIX_BYTES:
             compressed, length = _PREFIX.unpack_from(chunk)
@@ -68,7 +68,9 @@ class FrameReader:
         return await self._inflate(message) if compressed else message
 
     async def _chunk(self) -> bytes:
-        message = await self._receive()
+        return self._open(await self._receive())
+
+    def _open(self, message: "Message") -> bytes:
         if message["type"] == "http.disconnect":
             raise Cancelled("The client went away")
         self._ended = not message.get("more_body", False)

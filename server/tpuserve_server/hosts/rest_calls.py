@@ -9,7 +9,7 @@ from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN
 from tpuserve_server.hosts.unread_body import BodyReceive, CountedReceive, discard, has_body, is_small
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Coroutine
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,16 +39,16 @@ class RestCalls:
         begun = False
         has_content = scope["method"] != "HEAD"
 
-        async def send_on(message: "Message") -> None:
+        # A function, and the server's own coroutine where there is nothing to add.
+        def send_on(message: "Message") -> "Awaitable[None]":
             nonlocal begun
             begun = True
             if receive.ended and has_content and not self.farewell:
-                await send(message)
-            elif message["type"] == "http.response.start":
-                await send(self._with_farewell(message, scope, receive))
-            else:
-                # Not every server holds back what answers a HEAD, and the client would read it as its next answer.
-                await _send_body(message if has_content else {**message, "body": b""}, scope, receive, send)
+                return send(message)
+            if message["type"] == "http.response.start":
+                return send(self._with_farewell(message, scope, receive))
+            # Not every server holds back what answers a HEAD, and the client would read it as its next answer.
+            return _send_body(message if has_content else {**message, "body": b""}, scope, receive, send)
 
         self._in_flight.begin()
         try:

@@ -78,8 +78,8 @@ def decode_tensor(alias: str, proto: "TensorProto", budget: RepeatBudget | None 
     wire_type = BY_NUMBER.get(proto.dtype)
     if wire_type is None:
         raise _error(alias, f"dtype {proto.dtype} is not supported")
-    shape = _decode_shape(alias, proto.tensor_shape, wire_type)
     content = proto.tensor_content
+    shape = _decode_shape(alias, proto.tensor_shape, wire_type, content)
     if content:
         return _decode_content(alias, content, wire_type, shape)
     values = _decode_values(alias, proto, wire_type)
@@ -113,10 +113,14 @@ def _error(alias: str, reason: str) -> InvalidArgument:
     return InvalidArgument(f"tensor parsing error: {alias}: {reason}")
 
 
-def _decode_shape(alias: str, proto: "TensorShapeProto", wire_type: WireType) -> tuple[int, ...]:
+def _decode_shape(alias: str, proto: "TensorShapeProto", wire_type: WireType, content: bytes) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise _error(alias, "the shape has unknown rank")
     shape = tuple([dim.size for dim in proto.dim])
+    # What was sent for it has its size: the rest is asked of shapes alone.
+    size_bytes = math.prod(shape) * wire_type.dtype.itemsize
+    if content and len(content) == size_bytes and len(shape) <= _MAX_RANK and min(shape, default=0) >= 0:
+        return shape
     if len(shape) > _MAX_RANK:
         raise _error(alias, f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
     if shape and min(shape) < 0:
