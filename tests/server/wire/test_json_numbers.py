@@ -134,7 +134,7 @@ def check_equal(fast: JsonInputs | str, plain: JsonInputs | str) -> None:
 
 
 @given(body=bodies(), dtypes=st.lists(st.sampled_from([*BY_DTYPE]), min_size=2, max_size=2), inputs=st.integers(1, 2))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_both_ways_give_the_same_arrays_and_refuse_in_the_same_words(
     body: bytes, dtypes: list[np.dtype[Any]], inputs: int
 ) -> None:
