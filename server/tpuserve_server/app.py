@@ -135,7 +135,7 @@ def build(settings: Settings, host_note: str) -> Server:
         storage,
         clock,
         allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
-        checks=(storage.check, logs.check),
+        checks=(storage.check, logs.check, loader.check),
     )
     models.observe(logs.configure)
     service = InferenceService(registry, clock)

@@ -39,7 +39,7 @@ class _Failing:
 
     attempts: int
     error: ServingError
-    fingerprint: str
+    tried: AspiredVersion
     waits: bool
 
 
@@ -127,7 +127,7 @@ class VersionManager:
             wanted = aspired.get(servable_id.version)
             if wanted is None:
                 self._give_up(servable_id)
-            elif failing.waits and wanted.fingerprint != failing.fingerprint and not self._stopping:
+            elif failing.waits and wanted.has_changed_since(failing.tried) and not self._stopping:
                 del self._failing[servable_id]
                 self._retries.cancel(servable_id)
                 self._begin_load(servable_id)
@@ -151,7 +151,7 @@ class VersionManager:
             self._failing.pop(servable_id, None)
             self._registry.failed(servable_id, error)
             return
-        self._failing[servable_id] = _Failing(attempts, error, aspired.fingerprint, waits=True)
+        self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
         pause_s = max(self._options.retry_interval_s, 0)
         total = 1 + self._options.max_retries
         logger.warning("Loading %s again in %g s", servable_id, pause_s)

@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from tpuserve_server.core.batching_parameters import BatchingParameters
+
 # The one platform there is (model_servers/model_platform_types.h).
 TENSORFLOW_PLATFORM = "tensorflow"
 
@@ -66,8 +68,8 @@ class LoggingConfig:
 class ModelConfig:
     """One model. `base_path` is an absolute folder or a URI such as gs://bucket/model; it holds version folders.
 
-    `version_labels` maps a label to the version number it stands for. Nothing here has been
-    checked yet.
+    `version_labels` maps a label to the version number it stands for. `batching` goes over what is said of all models,
+    for the versions that are loaded from then on. Nothing here has been checked yet.
     """
 
     name: str
@@ -76,3 +78,4 @@ class ModelConfig:
     version_policy: VersionPolicy = VersionPolicy()
     version_labels: Mapping[str, int] = field(default_factory=dict)
     logging: LoggingConfig | None = None
+    batching: BatchingParameters | None = None

@@ -143,7 +143,7 @@ class ModelRecord:
             # It may lie elsewhere now: what is being loaded was given up, and its manager sees that.
             known.aspired = wanted
         # One that failed may have been mended since; one that was given up because nobody wanted it is wanted now.
-        elif known.state is State.END and (not was_aspired or known.aspired.fingerprint != wanted.fingerprint):
+        elif known.state is State.END and (not was_aspired or wanted.has_changed_since(known.aspired)):
             self.versions[number] = VersionRecord(wanted)
 
     def _forget_old(self) -> None:

@@ -157,7 +157,9 @@ class Source:
             for number in new:
                 looked[number] = self._settle(ServableId(config.name, number), versions[number])
         return {
-            number: AspiredVersion(ServableId(config.name, number), versions[number], looked[number] or "")
+            number: AspiredVersion(
+                ServableId(config.name, number), versions[number], looked[number] or "", config.batching
+            )
             for number in chosen
         }
 

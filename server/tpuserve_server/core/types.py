@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.storage import VersionLocation
 
@@ -146,11 +147,19 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class AspiredVersion:
-    """A version that ought to be served, and where it lies. `fingerprint` changes when its contents change."""
+    """A version that ought to be served, and where it lies. `fingerprint` changes when its contents change.
+
+    `batching` is what its model's configuration says of it.
+    """
 
     servable: ServableId
     location: VersionLocation
     fingerprint: str = ""
+    batching: BatchingParameters | None = None
+
+    def has_changed_since(self, tried: "AspiredVersion") -> bool:
+        """Whether a load that failed for `tried` may succeed for this."""
+        return (self.fingerprint, self.batching) != (tried.fingerprint, tried.batching)
 
 
 @dataclass(frozen=True, slots=True)

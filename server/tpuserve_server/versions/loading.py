@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
@@ -44,7 +45,8 @@ class LoadingOptions:
 
     `read_parameters`, where given, reads what a version's own folder says, which goes over `parameters`. It makes
     `enable_batching` mean: the versions that say something. `needs_sequences`: it says sequence_buckets, so that there
-    must be something to pad to them; what is said of all models holds for those that have.
+    must be something to pad to them; what is said of all models holds for those that have. `is_of_model`: its model's
+    configuration says something of it.
     """
 
     enable_batching: bool | None = None
@@ -52,6 +54,19 @@ class LoadingOptions:
     read_parameters: Callable[[Path], BatchingParameters | None] | None = None
     warmup: WarmupOptions = field(default_factory=WarmupOptions)
     needs_sequences: bool = False
+    is_of_model: bool = False
+
+    def of_model(self, own: BatchingParameters | None) -> "LoadingOptions":
+        """What holds for a model whose configuration says `own` of it.
+
+        Raises:
+            InvalidArgument: the two do not fit together.
+        """
+        if own is None:
+            return self
+        return replace(
+            self, parameters=own.over(self.parameters), is_of_model=True, needs_sequences=bool(own.sequence_buckets)
+        )
 
     def of_version(self, path: Path) -> "LoadingOptions":
         """What holds for the version in `path`. Blocking.
@@ -62,9 +77,12 @@ class LoadingOptions:
         if self.read_parameters is None:
             return self
         own = self.read_parameters(path)
-        if own is None:
-            return replace(self, enable_batching=None if self.enable_batching else self.enable_batching)
-        return replace(self, parameters=own.over(self.parameters), needs_sequences=bool(own.sequence_buckets))
+        if own is not None:
+            needs_sequences = self.needs_sequences or bool(own.sequence_buckets)
+            return replace(self, parameters=own.over(self.parameters), needs_sequences=needs_sequences)
+        if self.is_of_model or not self.enable_batching:
+            return self
+        return replace(self, enable_batching=None)
 
 
 class VersionLoader:
@@ -95,7 +113,7 @@ class VersionLoader:
         """
         path = self._storage.fetch(aspired.location)
         try:
-            return self._load(aspired.servable, path)
+            return self._load(aspired, path)
         except BaseException:
             self._storage.release(path)
             raise
@@ -109,12 +127,25 @@ class VersionLoader:
             if loaded.path is not None:
                 self._storage.release(loaded.path)
 
-    def _load(self, servable_id: ServableId, path: Path) -> LoadedVersion:
+    def check(self, configs: Sequence[ModelConfig]) -> None:
+        """Whether what each model's configuration says of batching goes with what is said of all models.
+
+        Raises:
+            InvalidArgument: naming the first that does not.
+        """
+        for config in configs:
+            try:
+                self._options.of_model(config.batching)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"Model {config.name}: {error.message}") from None
+
+    def _load(self, aspired: AspiredVersion, path: Path) -> LoadedVersion:
+        servable_id = aspired.servable
         manifest = Manifest.read(path)
         if manifest is not None:
             run_in_background(functools.partial(manifest.verify_files, path), "verify")
         allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
-        options = self._options.of_version(path)
+        options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
         threads = options.parameters.num_batch_threads or 1
         try:

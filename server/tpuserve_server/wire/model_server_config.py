@@ -4,21 +4,30 @@ import logging
 
 from tensorflow_serving.config.file_system_storage_path_source_pb2 import FileSystemStoragePathSourceConfig
 from tensorflow_serving.config.logging_config_pb2 import LoggingConfig as LoggingConfigProto
-from tensorflow_serving.config.model_server_config_pb2 import TENSORFLOW, ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import TENSORFLOW
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig as ModelConfigProto
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as ModelServerConfigProto
 
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.wire.batching_parameters import batching_parameters
+from tpuserve_server.wire.model_server_config_message import BATCHING_PARAMETERS, ModelServerConfig
 
 _log = logging.getLogger(__name__)
 
 
-def model_configs(config: ModelServerConfig) -> tuple[ModelConfig, ...]:
-    """The models of `config`, in its order. Only what one message alone can say is checked.
+def extended(config: ModelServerConfigProto) -> ModelServerConfigProto:
+    """Upstream's message as ours: a field that upstream's does not know is in it unread. DecodeError if broken."""
+    return ModelServerConfig.FromString(config.SerializeToString())
+
+
+def model_configs(config: ModelServerConfigProto) -> tuple[ModelConfig, ...]:
+    """The models of `config`, our message, in its order. Only what one message alone can say is checked.
 
     Raises:
         InvalidArgument: It is not a list of models, or a model's platform is not told, with upstream's message
-            (model_servers/model_service_impl.cc, server_core.cc).
+            (model_servers/model_service_impl.cc, server_core.cc); or a model's batching does not fit together.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(
@@ -36,7 +45,15 @@ def _model(model: ModelConfigProto) -> ModelConfig:
         version_policy=_policy(model.model_version_policy),
         version_labels=dict(model.version_labels),
         logging=_logging(model.logging_config) if model.HasField("logging_config") else None,
+        batching=_batching(model) if model.HasField(BATCHING_PARAMETERS) else None,
     )
+
+
+def _batching(model: ModelConfigProto) -> BatchingParameters:
+    try:
+        return batching_parameters(model.batching_parameters)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"Model {model.name}: {error.message}.") from None
 
 
 def _platform(model: ModelConfigProto) -> str:

@@ -22,7 +22,6 @@ max_execution_batch_size { value: 64 }
 batching_mode: GREEDY
 latency_percentile: 95
 batch_padding_policy: BATCH_DOWN
-sequence_buckets: [ 16, 64 ]
 low_priority_max_enqueued_batches: 10
 scheduling_weight: 2.5
 """
@@ -43,7 +42,6 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         batching_mode=BatchingMode.GREEDY,
         latency_percentile=95,
         batch_padding_policy=PaddingPolicy.BATCH_DOWN,
-        sequence_buckets=(16, 64),
         low_priority_max_enqueued_batches=10,
         scheduling_weight=2.5,
     )
@@ -51,9 +49,9 @@ def test_every_field_is_read(tmp_path: Path) -> None:
 
 def test_an_objective_is_read(tmp_path: Path) -> None:
     file = tmp_path / "batching.config"
-    file.write_text("batching_mode: OBJECTIVE latency_objective_ms: 12.5")
+    file.write_text("batching_mode: OBJECTIVE latency_objective_ms: 12.5 sequence_buckets: [ 16, 64 ]")
     assert read_batching_parameters(file) == BatchingParameters(
-        batching_mode=BatchingMode.OBJECTIVE, latency_objective_ms=12.5
+        batching_mode=BatchingMode.OBJECTIVE, latency_objective_ms=12.5, sequence_buckets=(16, 64)
     )
 
 

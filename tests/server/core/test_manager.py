@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.fake_device import FakeServable, RecordingMetrics
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
@@ -55,8 +56,10 @@ class House:
         with self._changed:
             self._changed.notify_all()
 
-    def aspire(self, version: int | None, name: str = "m", fingerprint: str = "") -> None:
-        wanted = {} if version is None else {version: aspired(name, version, fingerprint)}
+    def aspire(
+        self, version: int | None, name: str = "m", fingerprint: str = "", batching: BatchingParameters | None = None
+    ) -> None:
+        wanted = {} if version is None else {version: aspired(name, version, fingerprint, batching)}
         self.manager.aspire(name, wanted)
 
     def wait_for_note(self, version: int, text: str) -> None:
@@ -82,8 +85,9 @@ class House:
             return find()[0]
 
 
-def aspired(name: str, version: int, fingerprint: str) -> AspiredVersion:
-    return AspiredVersion(ServableId(name, version), VersionLocation(f"/models/{name}/{version}"), fingerprint)
+def aspired(name: str, version: int, fingerprint: str, batching: BatchingParameters | None = None) -> AspiredVersion:
+    location = VersionLocation(f"/models/{name}/{version}")
+    return AspiredVersion(ServableId(name, version), location, fingerprint, batching)
 
 
 @pytest.fixture
@@ -251,6 +255,30 @@ def test_a_retry_does_not_wait_once_the_contents_have_changed(house: House) -> N
     house.aspire(1, fingerprint="whole")
     house.wait_for(1, State.AVAILABLE)
     assert [load.fingerprint for load in house.loader.loads] == ["half", "whole"]
+
+
+TIGHT, WIDE = BatchingParameters(latency_objective_ms=0.1), BatchingParameters(latency_objective_ms=20)
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_retry_does_not_wait_once_its_model_is_configured_otherwise(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("below the smallest batch's cost")
+    house.aspire(1, batching=TIGHT)
+    house.wait_for_note(1, "smallest batch")
+    del house.loader.faults[1]
+    house.aspire(1, batching=WIDE)
+    house.wait_for(1, State.AVAILABLE)
+    assert [load.batching for load in house.loader.loads] == [TIGHT, WIDE]
+
+
+def test_what_has_failed_is_tried_again_once_its_model_is_configured_otherwise(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("below the smallest batch's cost")
+    house.aspire(1, batching=TIGHT)
+    house.wait_for(1, State.END)
+    del house.loader.faults[1]
+    house.aspire(1, batching=WIDE)
+    house.wait_for(1, State.AVAILABLE)
+    assert [load.batching for load in house.loader.loads] == [TIGHT, WIDE]
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.source import Source
@@ -25,6 +26,7 @@ class Watch:
     ) -> None:
         self.reports: list[list[int]] = []
         self.locations: list[str] = []
+        self.batching: list[BatchingParameters | None] = []
         self.whole = whole
         self.reported = threading.Condition()
         self.source = Source(LocalStorage(lambda path: self.whole), self._on_aspired, poll_wait_s=poll_wait_s)
@@ -34,6 +36,7 @@ class Watch:
     def _on_aspired(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         with self.reported:
             self.reports.append(sorted(aspired))
+            self.batching = [version.batching for version in aspired.values()]
             self.locations = [version.location.uri for version in aspired.values()]
             self.reported.notify_all()
 
@@ -247,6 +250,15 @@ def test_a_policy_chooses_among_the_versions(tmp_path: Path, policy: VersionPoli
         add(tmp_path, name)
     assert watch.source.poll()
     assert watch.reports == [chosen]
+
+
+def test_versions_come_with_what_their_models_configuration_says_of_batching(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    for batching in (BatchingParameters(latency_objective_ms=20), None):
+        watch.source.watch([ModelConfig("m", str(tmp_path), batching=batching)])
+        watch.source.poll()
+        assert watch.batching == [batching]
 
 
 def test_a_policy_of_several_passes_over_what_is_not_whole(tmp_path: Path) -> None:

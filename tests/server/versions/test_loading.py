@@ -22,6 +22,7 @@ from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.session_config import TensorFlowOptions
@@ -193,6 +194,43 @@ def test_a_versions_own_parameters_go_over_the_servers(tmp_path: Path) -> None:
     chosen = choose_batching(FakeServable(), None, options.of_version(tmp_path))
     padded_up = BatchingOptions(2, timeout_s=0.001, padding_policy=PaddingPolicy.PAD_UP)
     assert chosen == {"serving_default": padded_up}
+
+
+def test_a_models_own_parameters_lie_between_its_versions_and_the_servers(tmp_path: Path) -> None:
+    options = LoadingOptions(
+        enable_batching=True,
+        parameters=BatchingParameters(max_batch_size=64, batch_timeout_micros=1000, max_enqueued_batches=3),
+        read_parameters=lambda path: BatchingParameters(max_batch_size=2),
+    )
+    model = BatchingParameters(max_batch_size=8, latency_objective_ms=20)
+    found = options.of_model(model).of_version(tmp_path)
+    assert found.parameters == BatchingParameters(max_batch_size=2, latency_objective_ms=20, max_enqueued_batches=3)
+    assert options.of_model(None) is options
+
+
+def test_with_parameters_for_each_model_a_configured_one_has_said_something(tmp_path: Path) -> None:
+    options = LoadingOptions(enable_batching=True, read_parameters=lambda path: None)
+    model = options.of_model(BatchingParameters(max_batch_size=2)).of_version(tmp_path)
+    assert choose_batching(FakeServable(), None, model) == {"serving_default": BatchingOptions(2)}
+
+
+def test_a_version_is_loaded_with_what_its_models_configuration_says(tmp_path: Path) -> None:
+    loader = VersionLoader(
+        LocalStorage(is_whole), FakeExecutor(), LoadingOptions(enable_batching=True), SystemClock(), RecordingMetrics()
+    )
+    batching = BatchingParameters(max_batch_size=4, allowed_batch_sizes=(2, 4))
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)), batching=batching))
+    loader.unload(loaded)
+    assert "serving_default: batches of 2, 4 rows" in loaded.notes
+
+
+def test_a_configuration_that_does_not_go_with_the_servers_is_refused(tmp_path: Path) -> None:
+    options = LoadingOptions(parameters=BatchingParameters(max_batch_size=4, enable_large_batch_splitting=True))
+    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    fits = ModelConfig("a", "/a", batching=BatchingParameters(max_execution_batch_size=4))
+    loader.check([fits, ModelConfig("b", "/b")])
+    with pytest.raises(InvalidArgument, match=r"^Model c: .* they were 4 and 8$"):
+        loader.check([fits, ModelConfig("c", "/c", batching=BatchingParameters(max_execution_batch_size=8))])
 
 
 def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) -> None:

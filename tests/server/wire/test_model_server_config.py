@@ -1,10 +1,13 @@
 import pytest
 from google.protobuf import text_format
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as OfficialModelServerConfig
 
+from tpuserve_server.core.batching_options import BatchingMode
+from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig, VersionPolicy
-from tpuserve_server.wire.model_server_config import model_configs
+from tpuserve_server.wire.model_server_config import extended, model_configs
+from tpuserve_server.wire.model_server_config_message import ModelServerConfig
 
 
 def parse(text: str) -> tuple[ModelConfig, ...]:
@@ -73,3 +76,53 @@ def test_a_list_without_models_is_a_list() -> None:
 def test_what_is_no_list_of_models_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         parse(text)
+
+
+def with_batching(text: str) -> str:
+    return (
+        f'model_config_list {{ config {{ name: "m" model_platform: "tensorflow" batching_parameters {{ {text} }} }} }}'
+    )
+
+
+def test_a_model_may_have_a_batching_of_its_own() -> None:
+    [config] = parse(with_batching("batching_mode: OBJECTIVE latency_objective_ms: 20 max_batch_size { value: 64 }"))
+    assert config.batching == BatchingParameters(
+        max_batch_size=64, batching_mode=BatchingMode.OBJECTIVE, latency_objective_ms=20
+    )
+
+
+def test_a_batching_that_says_nothing_is_one() -> None:
+    [config] = parse(with_batching(""))
+    assert config.batching == BatchingParameters()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("latency_objective_ms: -1", "Model m: latency_objective_ms must be positive; was -1"),
+        ("batching_mode: 9", "Model m: batching_mode must be one of GREEDY, TIMEOUT, OBJECTIVE; was 9."),
+        (
+            "batch_padding_policy: 9",
+            "Model m: batch_padding_policy must be one of PAD_UP, BATCH_DOWN, MIN_COST; was 9.",
+        ),
+    ],
+)
+def test_a_batching_that_does_not_fit_together_is_refused_with_the_models_name(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        parse(with_batching(text))
+    assert raised.value.message.startswith(message)
+
+
+def test_upstreams_message_carries_our_field_along() -> None:
+    ours = text_format.Parse(with_batching("latency_objective_ms: 20"), ModelServerConfig())
+    official = OfficialModelServerConfig.FromString(ours.SerializeToString())
+    assert model_configs(extended(official))[0].batching == BatchingParameters(latency_objective_ms=20)
+
+
+def test_our_message_is_upstreams_and_one_field() -> None:
+    ours, upstreams = (
+        set(kind.DESCRIPTOR.file.message_types_by_name["ModelConfig"].fields_by_number)
+        for kind in (ModelServerConfig, OfficialModelServerConfig)
+    )
+    assert ours - upstreams == {1001}
+    assert upstreams < ours

@@ -1,0 +1,91 @@
+"""Batching of one model beside that of all: in the model configuration file, and in a reload request."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
+from tensorflow_serving.config import model_server_config_pb2
+
+from tests.e2e.conftest import HOSTS
+from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
+from tests.saved_models import save_mlp
+from tpuserve_client import Client, InvalidArgument
+from tpuserve_server.wire.model_server_config_message import ModelServerConfig
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def configured(base: Path, **batching: str) -> str:
+    """Every model is the MLP in `base`."""
+    models = " ".join(
+        f'config {{ name: "{name}" base_path: "{base}" model_platform: "tensorflow" {text} }}'
+        for name, text in batching.items()
+    )
+    return f"model_config_list {{ {models} }}"
+
+
+OWN = "batching_parameters { max_batch_size { value: 4 } batching_mode: OBJECTIVE latency_objective_ms: 500 }"
+
+
+@dataclass
+class Served:
+    server: RunningServer
+    base: Path
+
+    def batching(self, model: str) -> str:
+        """What the model's status says of it."""
+        with urllib.request.urlopen(f"{self.server.rest}/v1/models", timeout=30) as answer:
+            [described] = [each for each in json.load(answer)["models"] if each["name"] == model]
+        [version] = described["versions"]
+        [note] = [note for note in version["notes"] if "batches of" in note]
+        return str(note)
+
+
+@pytest.fixture(params=HOSTS)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    base = tmp_path / "mlp"
+    save_mlp(base / "1")
+    config = tmp_path / "models.config"
+    config.write_text(configured(base, m=OWN, n=""))
+    flags = ("--enable_batching", "--max_batch_size=8", "--batch_timeout_micros=1000", f"--model_config_file={config}")
+    with run_configured_server(request.param, tmp_path / "log", *flags, model="m") as server:
+        yield Served(server, base)
+
+
+def test_a_model_is_batched_as_its_configuration_says(served: Served) -> None:
+    assert "batches of 1, 2, 4 rows" in served.batching("m")
+    assert "99 % answered within 500 ms" in served.batching("m")
+    with Client(served.server.grpc) as client:
+        client.wait_until_ready(60, "n")
+        with pytest.raises(InvalidArgument, match="larger than maximum input batch size 4"):
+            client.predict("m", {"x": np.zeros((5, 64), np.float32)})
+        assert len(client.predict("n", {"x": np.zeros((8, 64), np.float32)}).outputs["y"]) == 8
+    assert "batches of up to 8 rows, full or after 1 ms" in served.batching("n")
+
+
+def test_a_reload_request_carries_it_too(served: Served) -> None:
+    ours = text_format.Parse(configured(served.base, m=OWN, late=OWN), ModelServerConfig())
+    config = model_server_config_pb2.ModelServerConfig.FromString(ours.SerializeToString())
+    with grpc.insecure_channel(served.server.grpc) as channel:
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        stub.HandleReloadConfigRequest(model_management_pb2.ReloadConfigRequest(config=config), timeout=60)
+    assert "99 % answered within 500 ms" in served.batching("late")
+
+
+def test_a_batching_that_is_wrong_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "models.config"
+    config.write_text(configured(tmp_path, m="batching_parameters { latency_objective_ms: 0 }"))
+    ended = subprocess.run(
+        [str(EXECUTABLE), f"--model_config_file={config}"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "Model m: latency_objective_ms must be positive; was 0" in ended.stderr
+    assert "Traceback" not in ended.stderr
