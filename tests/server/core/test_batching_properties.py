@@ -1,7 +1,7 @@
 """Whatever comes in whatever order: rows go back to their owner, in order, exactly once."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import Batcher, Outcome, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tpuserve_server.core.sequences import find_sequences
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.types import Array, Priority, ServableId
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Submit:
     width: int
     poisoned: bool
     timeout_s: float | None
+    priority: Priority
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ submits = st.builds(
     width=st.integers(1, 3),
     poisoned=st.integers(0, 9).map(lambda dice: dice == 0),
     timeout_s=st.one_of(st.none(), st.none(), st.floats(0.5, 5)),
+    priority=st.sampled_from(Priority),
 )
 steps = st.lists(
     st.one_of(
@@ -71,6 +73,7 @@ def options(draw: st.DrawFn) -> BatchingOptions:
         timeout_s=draw(st.sampled_from([0.0, 1.0])),
         max_execution_batch_size=draw(st.one_of(st.none(), st.integers(1, largest))),
         pad_variable_length_inputs=not buckets and draw(st.booleans()),
+        padding_policy=draw(st.sampled_from(PaddingPolicy)),
         sequence_buckets=buckets,
         sequences=find_sequences(DOUBLE_WIDE, buckets) if buckets else None,
     )
@@ -143,7 +146,7 @@ class Play:
             x[step.rows // 2] *= -1
         deadline = Deadline.never() if step.timeout_s is None else Deadline.after(step.timeout_s, self.clock)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        task = Task(DOUBLE_WIDE.name, ("y",), {"x": x}, step.rows, deadline, future, True)
+        task = Task(DOUBLE_WIDE.name, ("y",), {"x": x}, step.rows, deadline, future, True, priority=step.priority)
         try:
             self.batcher.submit(task)
         except InvalidArgument:
@@ -196,7 +199,7 @@ def test_every_request_is_answered_with_its_own_rows_in_order(
     assert len(dropped) <= gone
 
 
-well = submits.map(lambda submit: Submit(submit.rows, submit.width, poisoned=False, timeout_s=None))
+well = submits.map(lambda submit: replace(submit, poisoned=False, timeout_s=None))
 
 
 @settings(max_examples=200, deadline=None)

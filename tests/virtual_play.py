@@ -1,0 +1,238 @@
+"""Scripts of requests, cancels and faults, played through the real batcher on virtual time; and what the device saw."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.virtual_time import VirtualClock, VirtualLoop
+from tests.fake_device import DOUBLE_WIDE, RecordingMetrics
+from tpuserve_server.core.batching import Batcher, Outcome, Task
+from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+from tpuserve_server.core.types import Array, Priority, ServableId, Signature, Tensors
+
+# A row's value says whose it is and which of theirs: a request has fewer rows than this.
+_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Submit:
+    rows: int
+    width: int = 1
+    priority: Priority = Priority.HIGH
+    # Upsets the model, which blames its input.
+    poisoned: bool = False
+    timeout_s: float | None = None
+    # As a request whose signature is not batched.
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """The request that was the `request`-th to be accepted, if it was by then."""
+
+    request: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+
+
+Step = Submit | Cancel | Wait
+
+
+@dataclass(frozen=True)
+class World:
+    """What a script is played on. `costs_s` is what the server believes of the sizes, rightly or not."""
+
+    batching: BatchingOptions
+    max_enqueued_batches: int = 6
+    low_priority_max_enqueued_batches: int = 6
+    costs_s: Mapping[int, float] = field(default_factory=dict)
+    t0_s: float = 1.0
+    per_row_s: float = 0.1
+    max_in_flight: int = 1
+    # Runs, by number, that fail without blaming anything.
+    faults: frozenset[int] = frozenset()
+
+
+@dataclass(eq=False)
+class Request:
+    """`answers` has every outcome that its future was given. `gone`: why nobody waits any more, if so."""
+
+    number: int
+    step: Submit
+    x: Array
+    task: Task
+    submitted_s: float
+    answers: list[Outcome | BaseException] = field(default_factory=list)
+    gone: str = ""
+
+    @property
+    def values(self) -> list[float]:
+        """Its rows, as they are told apart on the device."""
+        return [float(abs(value)) for value in self.x[:, 0]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch as it came to the device, padding included, and everything that waited at that time."""
+
+    at_s: float
+    values: list[float]
+    width: int
+    failed: bool
+    waiting: list[float]
+    gone: list[str]
+
+    @property
+    def real(self) -> list[float]:
+        """The rows that are not padding, which repeats the last of them."""
+        count = len(self.values)
+        while count > 1 and self.values[count - 2] == self.values[-1]:
+            count -= 1
+        return self.values[:count]
+
+
+class Play:
+    """One script on one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
+        self.metrics = RecordingMetrics()
+        self.requests: list[Request] = []
+        self.refused: list[tuple[Submit, ServingError, list[Request]]] = []
+        self.seen: list[Seen] = []
+        # Rows that nobody has run and somebody waits for, in the order in which they came.
+        self.waiting: dict[float, Request] = {}
+        self._numbers = 0
+        costs = CostModel()
+        for rows, cost_s in world.costs_s.items():
+            costs.learn(DOUBLE_WIDE.name, rows, cost_s)
+            for lengths in world.batching.sequence_buckets:
+                costs.learn(DOUBLE_WIDE.name, rows, cost_s, (lengths,))
+        self.batcher = Batcher(
+            ServableId("m", 1),
+            _Device(self),
+            {DOUBLE_WIDE.name: world.batching},
+            max_enqueued_batches=world.max_enqueued_batches,
+            low_priority_max_enqueued_batches=world.low_priority_max_enqueued_batches,
+            clock=self.clock,
+            metrics=self.metrics,
+            costs=costs,
+        )
+
+    def perform(self, script: Sequence[Step]) -> None:
+        """Play all of it, until nothing happens any more."""
+        at_s = 0.0
+        for step in script:
+            match step:
+                case Wait(seconds):
+                    at_s += seconds
+                case Submit():
+                    self.clock.at(at_s, self._submit, step)
+                case Cancel(request):
+                    self.clock.at(at_s, self._cancel, request)
+        try:
+            self.clock.run()
+        finally:
+            self.batcher.stop()
+
+    def owner(self, value: float) -> Request:
+        """Whose row it is."""
+        return self.requests[int(value) // _ROWS]
+
+    def _submit(self, step: Submit) -> None:
+        number = len(self.requests)
+        first = number * _ROWS + 1
+        x = np.repeat(np.arange(first, first + step.rows, dtype=np.float64)[:, None], step.width, axis=1)
+        if step.poisoned:
+            x[step.rows // 2] *= -1
+        deadline = Deadline.never() if step.timeout_s is None else Deadline.after(step.timeout_s, self.clock)
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        rows = 1 if step.alone else step.rows
+        task = Task(DOUBLE_WIDE.name, ("y",), {"x": x}, rows, deadline, future, not step.alone, priority=step.priority)
+        try:
+            self.batcher.submit(task)
+        except ServingError as error:
+            self.refused.append((step, error, list(dict.fromkeys(self.waiting.values()))))
+            return
+        request = Request(number, step, x, task, self.clock.monotonic_s())
+        self.requests.append(request)
+        self.waiting.update(dict.fromkeys(request.values, request))
+        future.add_done_callback(lambda done: self._answered(request, done))
+        if step.timeout_s is not None:
+            self.loop.call_later(step.timeout_s, self._expire, request)
+
+    # As the service does: HeldModel._run.
+
+    def _expire(self, request: Request) -> None:
+        if not request.task.future.done():
+            self.batcher.discard(request.task, "expired")
+            request.task.future.set_result(DeadlineExceeded("too late"))
+            self._leave(request, "expired")
+
+    def _cancel(self, number: int) -> None:
+        if number < len(self.requests) and (request := self.requests[number]).task.future.cancel():
+            self.batcher.discard(request.task, "cancelled")
+            self._leave(request, "cancelled")
+
+    def _leave(self, request: Request, reason: str) -> None:
+        request.gone = reason
+        for value in request.values:
+            self.waiting.pop(value, None)
+
+    def _answered(self, request: Request, done: asyncio.Future[Outcome]) -> None:
+        request.answers.append(asyncio.CancelledError() if done.cancelled() else done.result())
+        for value in request.values:
+            self.waiting.pop(value, None)
+
+
+class _Device:
+    """Hands x through, `t0_s + per_row_s * rows` after it has finished what came before."""
+
+    device = "virtual"
+
+    def __init__(self, play: Play) -> None:
+        self.max_in_flight = play.world.max_in_flight
+        self.signatures: Mapping[str, Signature] = {DOUBLE_WIDE.name: DOUBLE_WIDE}
+        self._play = play
+        self._free_s = 0.0
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "_Run":
+        play, x = self._play, inputs["x"]
+        failed = len(play.seen) in play.world.faults
+        now_s = play.clock.monotonic_s()
+        values = [float(value) for value in np.abs(x[:, 0])]
+        for value in values:
+            play.waiting.pop(value, None)
+        gone = [play.owner(value).gone for value in values]
+        play.seen.append(Seen(now_s, values, x.shape[1], failed, list(play.waiting), gone))
+        self._free_s = max(self._free_s, now_s) + play.world.t0_s + play.world.per_row_s * len(x)
+        return _Run(play.clock, x, self._free_s, failed)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Run:
+    clock: VirtualClock
+    x: Array
+    finish_s: float
+    failed: bool
+
+    def result(self) -> Tensors:
+        self.clock.pass_until(self.finish_s)
+        if self.failed:
+            raise Internal("the device failed")
+        if (self.x < 0).any():
+            raise InvalidArgument("x must not be negative")
+        return {"y": self.x}
