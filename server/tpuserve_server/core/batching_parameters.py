@@ -150,7 +150,7 @@ class BatchingParameters:
 
     @property
     def _padding_policy(self) -> PaddingPolicy:
-        """Where batches wait as TensorFlow Serving's do, they are padded as its are (docs/decisions/0013)."""
+        """Where batches wait as TensorFlow Serving's do, they are padded as its are (docs/decisions/0015)."""
         if self.batch_padding_policy is not None:
             return self.batch_padding_policy
         return PaddingPolicy.PAD_UP if self.batch_timeout_micros else PaddingPolicy.MIN_COST
