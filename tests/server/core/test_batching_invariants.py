@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ from tpuserve_server.core.types import Priority
 LOW = Priority.LOW
 waits = st.builds(Wait, st.sampled_from([0.25, 0.5, 1.0, 3.0]))
 priorities = st.sampled_from([Priority.HIGH, Priority.HIGH, LOW])
-rows = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 7, 9])
-widths = st.sampled_from([1, 1, 1, 1, 2, 3])
+rows = st.sampled_from([1, 1, 1, 2, 2, 3, 3, 4, 5, 9])
+widths = st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3])
 well = st.builds(Submit, rows=rows, width=widths, priority=priorities)
 ill = st.builds(
     Submit,
@@ -38,21 +39,23 @@ ill = st.builds(
     timeout_s=st.sampled_from([None, None, 0.5, 1.0, 1.25, 4.0]),
     alone=st.integers(0, 9).map(lambda dice: dice == 0),
 )
+mortal = ill.map(lambda step: replace(step, poisoned=False))
 cancels = st.builds(Cancel, request=st.integers(0, 20))
 
 
 def scripts(*steps: st.SearchStrategy[Step]) -> st.SearchStrategy[list[Step]]:
     """Long ones too: left to itself a list is short, and a queue that is empty most of the time has nothing to show."""
-    return st.integers(0, 24).flatmap(lambda length: st.lists(st.one_of(*steps), min_size=length, max_size=40))
+    return st.integers(0, 40).flatmap(lambda length: st.lists(st.one_of(*steps), min_size=length, max_size=length + 10))
 
 
 @st.composite
 def batchings(draw: st.DrawFn) -> BatchingOptions:
-    largest = draw(st.integers(1, 12))
+    """Everything that options can say."""
+    largest = draw(st.sampled_from([1, 3, 5, 6, 8, 9, 12]))
     sizes = sorted({*draw(st.sets(st.integers(1, largest), max_size=4)), largest})
     buckets = (*sorted(draw(st.sets(st.integers(1, 2), max_size=2))), 3) if draw(st.booleans()) else ()
     mode = draw(st.sampled_from(BatchingMode))
-    objective = LatencyObjective(draw(st.sampled_from([1.0, 4.0, 20.0]))) if mode is BatchingMode.OBJECTIVE else None
+    objective = LatencyObjective(draw(st.sampled_from([4.0, 20.0, 60.0]))) if mode is BatchingMode.OBJECTIVE else None
     return BatchingOptions(
         max_batch_size=largest,
         allowed_batch_sizes=tuple(sizes) if objective or draw(st.integers(0, 3)) else (),
@@ -67,17 +70,29 @@ def batchings(draw: st.DrawFn) -> BatchingOptions:
 
 
 @st.composite
+def crowded_batchings(draw: st.DrawFn) -> BatchingOptions:
+    """Those with which batches are cut down, which takes sizes to choose from."""
+    largest = draw(st.sampled_from([6, 8, 12]))
+    sizes = sorted({*draw(st.sets(st.integers(2, largest), min_size=2, max_size=4)), largest})
+    policies = [PaddingPolicy.BATCH_DOWN, PaddingPolicy.MIN_COST]
+    execution = draw(st.sampled_from([None, largest // 2, largest]))
+    return BatchingOptions(
+        largest, tuple(sizes), max_execution_batch_size=execution, padding_policy=draw(st.sampled_from(policies))
+    )
+
+
+@st.composite
 def worlds(draw: st.DrawFn, *, faults: bool = True) -> World:
-    batching = draw(batchings())
+    batching = draw(st.one_of(batchings(), crowded_batchings()))
     believed = draw(st.lists(st.floats(0.1, 5.0), min_size=len(batching.buckets), max_size=len(batching.buckets)))
     return World(
         batching,
-        max_enqueued_batches=draw(st.integers(1, 6)),
-        low_priority_max_enqueued_batches=draw(st.integers(1, 6)),
-        costs_s=dict(zip(batching.buckets, believed, strict=True)) if draw(st.booleans()) else {},
+        max_enqueued_batches=draw(st.sampled_from([1, 3, 9, 9])),
+        low_priority_max_enqueued_batches=draw(st.sampled_from([1, 3, 9, 9])),
+        costs_s=dict(zip(batching.buckets, believed, strict=True)) if draw(st.integers(0, 3)) else {},
         t0_s=draw(st.sampled_from([0.5, 2.0, 5.0])),
         per_row_s=draw(st.sampled_from([0.0, 0.25])),
-        max_in_flight=draw(st.integers(1, 3)),
+        max_in_flight=draw(st.sampled_from([1, 1, 2, 3])),
         faults=draw(st.frozensets(st.integers(0, 8), max_size=2)) if faults else frozenset(),
     )
 
@@ -131,8 +146,8 @@ def first_runs(play: Play) -> list[float]:
     return list(dict.fromkeys(value for seen in play.seen for value in seen.real))
 
 
-@settings(max_examples=200, deadline=None)
-@given(world=worlds(), script=scripts(ill, ill, ill, cancels, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(), script=scripts(ill, ill, ill, ill, cancels, waits))
 def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World, script: list[Step]) -> None:
     play = played(world, script)
     for request in play.requests:
@@ -140,23 +155,21 @@ def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World,
     assert not play.waiting
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(), script=scripts(ill, ill, ill, cancels, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(faults=False), script=scripts(mortal, mortal, mortal, cancels, waits))
 def test_what_nobody_waits_for_never_reaches_the_device_and_is_counted_once(world: World, script: list[Step]) -> None:
     play = played(world, script)
     for seen in play.seen:
         assert not any(seen.gone)
     ran = set(first_runs(play))
     dropped = [reason for reason in play.metrics.dropped if reason in ("expired", "cancelled")]
-    # What was on the device when it left is not dropped, nor is one whose other part had failed by then.
-    gone = [request for request in play.requests if request.gone]
-    assert len(dropped) <= len(gone)
-    if not world.faults and not any(request.step.poisoned for request in play.requests):
-        assert sorted(dropped) == sorted(request.gone for request in gone if not ran.issuperset(request.values))
+    # What was on the device already is not dropped.
+    gone = [request.gone for request in play.requests if request.gone and not ran.issuperset(request.values)]
+    assert sorted(dropped) == sorted(gone)
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(), script=scripts(ill, ill, ill, cancels, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(), script=scripts(ill, ill, ill, ill, cancels, waits))
 def test_no_row_is_run_before_an_older_one_of_its_kind_and_priority(world: World, script: list[Step]) -> None:
     play = played(world, script)
     last: dict[Hashable, float] = {}
@@ -166,8 +179,8 @@ def test_no_row_is_run_before_an_older_one_of_its_kind_and_priority(world: World
         last[kind] = value
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(faults=False), script=scripts(well, well, well, cancels, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(faults=False), script=scripts(well, well, well, well, cancels, waits))
 def test_every_row_is_run_exactly_once_in_batches_of_the_sizes_allowed(world: World, script: list[Step]) -> None:
     play = played(world, script)
     batching = world.batching
@@ -187,8 +200,8 @@ def ready_s(world: World, play: Play, seen: Seen) -> float:
     return min(play.owner(value).submitted_s for value in seen.real) + world.batching.timeout_s
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(faults=False), script=scripts(well, well, well, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(faults=False), script=scripts(well, well, well, well, waits))
 def test_a_batch_leaves_when_it_may_and_the_device_is_free(world: World, script: list[Step]) -> None:
     play = played(world, script)
     free_s = 0.0
@@ -201,8 +214,8 @@ def test_a_batch_leaves_when_it_may_and_the_device_is_free(world: World, script:
         free_s = max(free_s, seen.at_s) + world.t0_s + world.per_row_s * len(seen.values)
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(faults=False), script=scripts(well, well, well, cancels, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(faults=False), script=scripts(well, well, well, well, cancels, waits))
 def test_low_priority_runs_where_high_leaves_room(world: World, script: list[Step]) -> None:
     play = played(world, script)
     for seen in play.seen:
@@ -225,8 +238,8 @@ def test_low_priority_runs_where_high_leaves_room(world: World, script: list[Ste
             assert len(left) > room
 
 
-@settings(max_examples=120, deadline=None)
-@given(world=worlds(faults=False), script=scripts(well, well, well, waits))
+@settings(max_examples=100, deadline=None)
+@given(world=worlds(faults=False), script=scripts(well, well, well, well, waits))
 def test_a_full_queue_of_one_priority_refuses_none_of_the_other(world: World, script: list[Step]) -> None:
     play = played(world, script)
     batching = world.batching

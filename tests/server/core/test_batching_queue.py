@@ -418,6 +418,14 @@ def test_whole_requests_are_left_for_the_next_batch_where_they_end_at_a_size(wai
     assert waiting.take() == [3, 4]
 
 
+@pytest.mark.parametrize("waiting", [BatchingOptions(8, (2, 4, 8), padding_policy=DOWN)], indirect=True)
+def test_what_is_left_goes_before_batches_that_wait_behind_it(waiting: Waiting) -> None:
+    for rows in (3, 1, 3, 8):
+        waiting.add(rows)
+        waiting.now_s += 1
+    assert [waiting.take() for _ in range(3)] == [[3, 1], [3], [8]]
+
+
 @pytest.mark.parametrize(
     "waiting", [BatchingOptions(16, (4, 8, 16), max_execution_batch_size=8, padding_policy=DOWN)], indirect=True
 )
