@@ -122,7 +122,7 @@ def build(settings: Settings, host_note: str) -> Server:
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
-    device = DeviceShare(settings.device_slots or _cores())
+    device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
     loader = VersionLoader(storage, _executor(settings), loading_options(settings), clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)

@@ -178,32 +178,30 @@ class Batcher:
 
     def _next_batch(self, turn: Turn) -> list[Task]:
         """Wait for a batch that is ready, and a turn on the device; nothing when stopped and drained."""
-        while True:
-            with self._changed:
-                tasks = self._wait_for_batch(turn)
-            if tasks is not None:
-                return tasks
+        while (tasks := self._wait_for_batch(turn)) is None:
             if turn.line_up():
                 turn.wait()
+        return tasks
 
     def _wait_for_batch(self, turn: Turn) -> list[Task] | None:
         """As `_next_batch`; None when a batch is ready, but it is another's turn."""
-        while True:
-            now_s = self._clock.monotonic_s()
-            if turn.take():
-                if tasks := self._take(now_s):
-                    if self._idle and self._queue:
-                        # One wake-up serves all that came with it: another thread looks for what is left.
-                        self._changed.notify()
-                    return tasks
-            elif self._queue.next_s() <= now_s:
-                return None
-            turn.give_back()
-            if self._stopping:
-                return []
-            self._idle += 1
-            self._clock.wait_until(self._changed, self._queue.next_s())
-            self._idle -= 1
+        with self._changed:
+            while True:
+                now_s = self._clock.monotonic_s()
+                if turn.take():
+                    if tasks := self._take(now_s):
+                        if self._idle and self._queue:
+                            # One wake-up serves all that came with it: another thread looks for what is left.
+                            self._changed.notify()
+                        return tasks
+                elif self._queue.next_s() <= now_s:
+                    return None
+                turn.give_back()
+                if self._stopping:
+                    return []
+                self._idle += 1
+                self._clock.wait_until(self._changed, self._queue.next_s())
+                self._idle -= 1
 
     def _following_batch(self, turn: Turn) -> list[Task]:
         """A batch to run after those in flight, if there is one that gains no rows by waiting for them."""
@@ -226,14 +224,14 @@ class Batcher:
         """One batch, in a frame of its own: while the thread waits for the next, nothing of the last stays alive."""
         tasks = self._following_batch(turn) if runner.in_flight else self._next_batch(turn)
         if tasks:
-            runner.start(tasks)
+            if runner.start(tasks):
+                # Another may follow at once.
+                return True
         elif not runner.in_flight:
             return False
-        # With room left another batch may follow at once. When none does, there is time to wait for the first.
-        if not (tasks and runner.has_room):
-            turn.charge(runner.finish())
-            if self._admission is not None:
-                self._compare(self._admission, runner.in_flight)
+        turn.used_s += runner.finish()
+        if self._admission is not None:
+            self._compare(self._admission, runner.in_flight)
         return True
 
     def _compare(self, admission: Admission, in_flight: int) -> None:

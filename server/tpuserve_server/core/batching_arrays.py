@@ -13,11 +13,10 @@ from tpuserve_server.core.types import Array, Tensors
 
 
 def join_batch(
-    tasks: Sequence[Task], bucket: int, options: BatchingOptions | None, buffers: BatchBuffers
+    tasks: Sequence[Task], rows: int, bucket: int, options: BatchingOptions | None, buffers: BatchBuffers
 ) -> tuple[Tensors, bool]:
-    """The inputs of a batch of `bucket` rows, and whether they are of `buffers`, which will be written again."""
+    """The inputs of `rows` rows, padded to `bucket`, and whether they are of `buffers`, which will be written again."""
     first = tasks[0]
-    rows = sum(task.rows for task in tasks)
     sequences = options.sequences if options is not None and first.shareable else None
     fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
     if len(tasks) == 1 and rows == bucket and fits:

@@ -37,6 +37,7 @@ class _Run:
     """A batch on the device; or the error, where it did not get there. `buffers` are its own until it has ended."""
 
     tasks: list[Task]
+    options: BatchingOptions | None
     bucket: int
     inputs: Tensors
     reusable: bool
@@ -74,16 +75,15 @@ class BatchRunner:
         """Batches that have been started and not finished."""
         return len(self._runs)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more may be started."""
-        return bool(self._free_buffers)
+    def start(self, tasks: list[Task]) -> bool:
+        """Hand a batch to the device, less what nobody waits for any more. Whether there is room for one more after it.
 
-    def start(self, tasks: list[Task]) -> None:
-        """Hand a batch to the device, less what nobody waits for any more. Never raises."""
+        Never raises.
+        """
         live = self._drop_dead(tasks)
         if live:
             self._runs.append(self._start(live, self._free_buffers.pop()))
+        return bool(self._free_buffers)
 
     def finish(self) -> float:
         """Wait for the batch that was started first, and answer every task: from its run, or, where one request's data
@@ -93,14 +93,10 @@ class BatchRunner:
         Returns the seconds that the device was busy with it. Blocks; never raises.
         """
         run = self._runs.popleft()
-        begun_s = self._begun_s(run)
+        begun_s = max(run.started_s, self._ended_s)
         self._finish(run)
         self._free_buffers.append(run.buffers)
         return self._ended_s - begun_s
-
-    def _begun_s(self, run: _Run) -> float:
-        """When the device came to it: what was dispatched while another ran began when that had ended."""
-        return max(run.started_s, self._ended_s)
 
     def _finish(self, run: _Run) -> None:
         outcomes = self._outcomes(run)
@@ -137,22 +133,26 @@ class BatchRunner:
     def _start(self, tasks: list[Task], buffers: BatchBuffers) -> _Run:
         started_s = self._clock.monotonic_s()
         first = tasks[0]
-        rows = sum(task.rows for task in tasks)
+        rows = 0
+        for task in tasks:
+            rows += task.rows
         options = self._options.get(first.signature_name)
         bucket = choose_bucket(rows, options.buckets if options and first.shareable else ())
         inputs: Tensors = {}
         reusable = False
         flight: InFlight | ServingError
         try:
-            inputs, reusable = join_batch(tasks, bucket, options, buffers)
+            inputs, reusable = join_batch(tasks, rows, bucket, options, buffers)
             flight = self._servable.dispatch(first.signature_name, inputs, first.output_names)
         except Exception as error:
             flight = self._failure(error, len(tasks))
-        return _Run(tasks, bucket, inputs, reusable, buffers, started_s, flight)
+        return _Run(tasks, options, bucket, inputs, reusable, buffers, started_s, flight)
 
     def _outcomes(self, run: _Run) -> Sequence[Outcome]:
         """An outcome for each task; the same error for all if the run failed."""
-        flight, tasks, begun_s = run.flight, run.tasks, self._begun_s(run)
+        flight, tasks = run.flight, run.tasks
+        # What was dispatched while another ran began when that had ended.
+        begun_s = max(run.started_s, self._ended_s)
         if isinstance(flight, ServingError):
             self._ended_s = self._clock.monotonic_s()
             return [flight] * len(tasks)
@@ -162,7 +162,7 @@ class BatchRunner:
             self._measure(run, self._ended_s - begun_s)
             if run.reusable:
                 outputs = detached(outputs, run.inputs)
-            return split_outputs(outputs, tasks, run.bucket, self._options.get(tasks[0].signature_name))
+            return split_outputs(outputs, tasks, run.bucket, run.options)
         except Exception as error:
             self._ended_s = self._clock.monotonic_s()
             return [self._failure(error, len(tasks))] * len(tasks)
@@ -177,7 +177,7 @@ class BatchRunner:
 
     def _measure(self, run: _Run, run_s: float) -> None:
         first = run.tasks[0]
-        options = self._options.get(first.signature_name)
+        options = run.options
         expected_s = 0.0
         if first.shareable or options is None:
             expected_s = self._costs.learn(first.signature_name, run.bucket, run_s, first.lengths)

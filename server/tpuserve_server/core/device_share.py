@@ -5,6 +5,7 @@ that it has used over its weight, and the next slot is the waiting model's that 
 at the virtual time that the device has come to: nobody saves credit, and nobody starts in debt.
 """
 
+import math
 import threading
 from collections import deque
 
@@ -31,11 +32,13 @@ class DeviceShare:
     go from hand to hand, so that no latecomer takes one in between.
     """
 
-    def __init__(self, slots: int) -> None:
-        """All `slots` are free; at least 1."""
+    def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
+        """All `slots` are free; at least 1. With `only_weighted` there is no limit as long as all weights are alike."""
         self._lock = threading.Lock()
-        self._slots = slots
-        self._free = slots
+        self._limit = slots
+        self._only_weighted = only_weighted
+        self._slots: float = slots
+        self._used = 0
         self._models: dict[str, _Model] = {}
         # Models that wait, the one first that has waited longest since it last got a slot.
         self._waiting: list[_Model] = []
@@ -49,6 +52,7 @@ class DeviceShare:
         with self._lock:
             model = self._models.setdefault(servable_id.name, _Model())
             model.weights[servable_id.version] = model.weight = weight
+            self._set_slots()
 
     def leave(self, servable_id: ServableId) -> None:
         """Let a version go whose turns have all been given back."""
@@ -59,21 +63,12 @@ class DeviceShare:
                 model.weight = next(reversed(model.weights.values()))
             else:
                 del self._models[servable_id.name]
+            self._set_slots()
 
     def turn(self, servable_id: ServableId) -> "Turn":
         """For a device thread of a version that has joined."""
         with self._lock:
             return Turn(self, self._models[servable_id.name])
-
-    def _take(self, turn: "Turn") -> bool:
-        with self._lock:
-            if not turn.has_slot and not self._take_free(turn):
-                return False
-            # What has just been given is used once before it is compared with others again.
-            if not turn.is_new and not self._keeps(turn):
-                return False
-            turn.is_new = False
-            return True
 
     def _line_up(self, turn: "Turn") -> bool:
         """Whether the turn must wait. What it has goes to the next in line, itself among them."""
@@ -95,13 +90,10 @@ class DeviceShare:
         with self._lock:
             if turn.has_slot:
                 self._end(turn)
-                if self._waiting:
-                    self._hand_on()
-                else:
-                    self._free += 1
-                    if self._free == self._slots:
-                        # A busy time has ended, and its debts with it.
-                        self._virtual_s = self._furthest_s
+                self._hand_on()
+                if not self._used:
+                    # A busy time has ended, and its debts with it.
+                    self._virtual_s = self._furthest_s
 
     def _close(self, turn: "Turn") -> None:
         with self._lock:
@@ -115,18 +107,14 @@ class DeviceShare:
 
     # With the lock held.
 
-    def _keeps(self, turn: "Turn") -> bool:
-        self._charge(turn)
-        model = turn.model
-        if self._waiting and min(map(_virtual_s, self._waiting)) <= model.virtual_s:
-            return False
-        self._virtual_s = max(self._virtual_s, model.virtual_s)
-        return True
+    def _set_slots(self) -> None:
+        unlimited = self._only_weighted and len({model.weight for model in self._models.values()}) <= 1
+        self._slots = math.inf if unlimited else self._limit
+        self._hand_on()
 
     def _take_free(self, turn: "Turn") -> bool:
-        if not self._free:
+        if self._used >= self._slots:
             return False
-        self._free -= 1
         self._catch_up(turn.model)
         self._begin(turn)
         return True
@@ -140,35 +128,53 @@ class DeviceShare:
         model = turn.model
         model.virtual_s += turn.used_s / model.weight
         turn.used_s = 0.0
-        self._furthest_s = max(self._furthest_s, model.virtual_s)
+        if model.virtual_s > self._furthest_s:
+            self._furthest_s = model.virtual_s
 
     def _begin(self, turn: "Turn") -> None:
         turn.has_slot = turn.is_new = True
         turn.model.slots += 1
-        self._virtual_s = max(self._virtual_s, turn.model.virtual_s)
+        self._used += 1
+        self._advance(turn.model)
+
+    def _advance(self, model: _Model) -> None:
+        if model.virtual_s > self._virtual_s:
+            self._virtual_s = model.virtual_s
 
     def _end(self, turn: "Turn") -> None:
         self._charge(turn)
         turn.has_slot = False
         turn.model.slots -= 1
+        self._used -= 1
+
+    def _is_wanted(self, turn: "Turn") -> bool:
+        """Whether another is to have its slot, or there are too many since weights differ."""
+        if self._waiting and self._next().virtual_s <= turn.model.virtual_s:
+            return True
+        return self._used > self._slots
+
+    def _next(self) -> _Model:
+        # The first of several: `_waiting` is in the order in which they came.
+        return min(self._waiting, key=_virtual_s)
 
     def _hand_on(self) -> None:
-        """Give a slot to the turn that has waited longest of the model that has had the least."""
-        # The first of several: `_waiting` is in the order in which they came.
-        model = min(self._waiting, key=_virtual_s)
-        self._waiting.remove(model)
-        turn = model.waiting.popleft()
-        turn.waits = False
-        self._begin(turn)
-        if model.waiting:
-            self._waiting.append(model)
-        turn.called.release()
+        """Give each free slot to the turn that has waited longest of the model that has had the least."""
+        while self._waiting and self._used < self._slots:
+            model = self._next()
+            self._waiting.remove(model)
+            turn = model.waiting.popleft()
+            turn.waits = False
+            self._begin(turn)
+            if model.waiting:
+                self._waiting.append(model)
+            turn.called.release()
 
 
 class Turn:
     """A device thread's claim to a slot, and the slot when it has one.
 
-    Its methods are for its thread, but for `close`. The fields are the device's, but for `used_s`, the thread's own.
+    Its methods are for its thread, but for `close`. The fields are the device's, but for `used_s`, to which the thread
+    adds the seconds for which it has used the slot.
     """
 
     __slots__ = ("_device", "called", "closed", "has_slot", "is_new", "model", "used_s", "waits")
@@ -191,11 +197,19 @@ class Turn:
 
         False leaves all as it was: what it has it keeps until `line_up` or `give_back`.
         """
-        return self._device._take(self)
-
-    def charge(self, used_s: float) -> None:
-        """The slot has been used for so long."""
-        self.used_s += used_s
+        device = self._device
+        with device._lock:
+            if not self.has_slot:
+                if not device._take_free(self):
+                    return False
+            # What has just been given is used once before it is compared with others again.
+            elif not self.is_new:
+                device._charge(self)
+                if device._is_wanted(self):
+                    return False
+                device._advance(self.model)
+            self.is_new = False
+            return True
 
     def line_up(self) -> bool:
         """Hand what it has to whose turn it is, and stand in line; False if it has a slot at once, or is closed."""

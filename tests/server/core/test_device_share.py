@@ -56,7 +56,7 @@ class Play:
         self.running.remove(ended)
         self.now_s = ended.ends_s
         self.used_s[ended.model] += ended.run_s
-        ended.turn.charge(ended.run_s)
+        ended.turn.used_s += ended.run_s
         if ended.model in self.busy:
             self.ask(ended.model, ended.turn)
         else:
@@ -201,7 +201,7 @@ def test_a_slot_goes_to_who_waits_not_to_who_comes_by() -> None:
     assert a.take()
     assert not b.take()
     assert b.line_up()
-    a.charge(1.0)
+    a.used_s += 1.0
     a.give_back()
     assert holds(b)
     assert not c.take()
@@ -219,7 +219,7 @@ def test_who_waits_may_leave_the_line() -> None:
     b.wait()
     assert not holds(b)
     assert not b.line_up()
-    a.charge(1.0)
+    a.used_s += 1.0
     # Nobody is before it any more.
     assert a.take()
 
@@ -238,3 +238,23 @@ def test_a_thread_waits_for_its_turn() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert holds(b)
+
+
+def test_without_weights_a_device_may_have_no_limit() -> None:
+    device = DeviceShare(1, only_weighted=True)
+    for name in "ab":
+        device.join(ServableId(name, 1), 1.0)
+    a, b = (device.turn(ServableId(name, 1)) for name in "ab")
+    assert a.take()
+    assert b.take()
+    # From now on they take turns, and one has to let go.
+    device.join(ServableId("c", 1), 2.0)
+    a.used_s += 1.0
+    assert not a.take()
+    assert a.line_up()
+    assert b.take()
+    # And from now on they need not.
+    device.leave(ServableId("c", 1))
+    a.wait()
+    assert a.take()
+    assert b.take()
