@@ -210,7 +210,7 @@ def _in_flight(make: Callable[[int], Servable], ahead: int, seconds: float) -> f
 def sharing(heavy: Servable, light: Servable, seconds: float) -> list[dict[str, float | str]]:
     """A light model's latency beside three busy ones, by slots."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
-    table = []
+    table: list[dict[str, float | str]] = []
     cores = os.cpu_count() or 1
     for slots in sorted({1, cores, 100}):
         device = DeviceShare(slots)

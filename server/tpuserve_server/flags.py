@@ -94,7 +94,11 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "scheduling_weight", "A model's share of a device that others use, relative to theirs.", shown_default="1"
         ),
-        Flag("device_slots", "Batches of all models together that run at the same time; 0: as many as cores."),
+        Flag(
+            "device_slots",
+            "Batches of all models together that run at the same time; 0: no limit while all weights are alike, else "
+            "as many as cores.",
+        ),
     ),
     "Runtime": (
         Flag("tensorflow_session_parallelism", "Threads of a session: the two below in one; 0: theirs."),

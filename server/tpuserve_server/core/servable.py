@@ -37,7 +37,8 @@ class Servable(Protocol):
         """How many runs may have been dispatched whose result nobody has taken yet, by all threads together; constant.
 
         1: `dispatch` returns when the run has ended, or nothing is won by dispatching the next before. More: `dispatch`
-        returns at once, runs follow each other in the order of their dispatch, and one may fail without the others.
+        returns at once, runs follow each other in the order of their dispatch, and one may fail without the others. The
+        next batch is joined while the last one runs; who dispatches takes the results in order.
         """
         ...
 
