@@ -84,11 +84,23 @@ class FakeRun:
 
 
 class WatchedDevice(DeviceShare):
-    """`lined_up` is released whenever a device thread stands in line, or gets a slot when it was about to."""
+    """`lined_up` is released whenever a device thread stands in line, or gets a slot when it was about to.
+
+    `weights` are those of the models that have joined and not left.
+    """
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots)
         self.lined_up = threading.Semaphore(0)
+        self.weights: dict[str, float] = {}
+
+    def join(self, servable_id: ServableId, weight: float) -> None:
+        super().join(servable_id, weight)
+        self.weights[servable_id.name] = weight
+
+    def leave(self, servable_id: ServableId) -> None:
+        super().leave(servable_id)
+        del self.weights[servable_id.name]
 
     def _line_up(self, turn: Turn) -> bool:
         waits = super()._line_up(turn)

@@ -163,6 +163,7 @@ async def test_a_model_without_work_is_unloaded_while_another_keeps_the_device(h
     a, b = house.add("a"), house.add("b", threads=2)
     await a.hold()
     task = b.submit(1)
+    await asyncio.to_thread(house.device.lined_up.acquire)
     assert task.future.cancel()
     assert b.batcher.discard(task, "cancelled")
     await asyncio.to_thread(b.batcher.stop)
@@ -173,6 +174,7 @@ async def test_the_last_request_leaves_a_model_that_is_being_unloaded(house: Hou
     a, b = house.add("a"), house.add("b")
     await a.hold()
     task = b.submit(1)
+    await asyncio.to_thread(house.device.lined_up.acquire)
     stopping = asyncio.create_task(asyncio.to_thread(b.batcher.stop))
     while await accepts(b):
         pass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics
+from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
 from tests.saved_models import (
     predict_request,
     save_half_plus_two,
@@ -242,6 +242,37 @@ def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) 
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert str(tmp_path) not in raised.value.message
     assert not executor.loaded
+
+
+def ask(loaded: LoadedVersion) -> Task:
+    future = asyncio.get_running_loop().create_future()
+    x = np.ones((1, 2), np.float32)
+    task = Task("serving_default", ("y",), {"x": x}, 1, Deadline.never(), future, shareable=False)
+    loaded.batcher.submit(task)
+    return task
+
+
+async def test_versions_take_turns_on_the_device_by_their_weights(tmp_path: Path) -> None:
+    device = WatchedDevice(1)
+    executor = FakeExecutor()
+    options = LoadingOptions(parameters=BatchingParameters(scheduling_weight=3), warmup=WarmupOptions(enabled=False))
+    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics(), device)
+    ids = [ServableId(name, 1) for name in "ab"]
+    loaded = [loader.load(AspiredVersion(servable_id, VersionLocation(str(tmp_path)))) for servable_id in ids]
+    assert device.weights == {"a": 3, "b": 3}
+    first, second = (executor.loaded[servable_id] for servable_id in ids)
+    first.gate.clear()
+    tasks = [ask(loaded[0])]
+    await asyncio.to_thread(first.entered.acquire)
+    tasks.append(ask(loaded[1]))
+    await asyncio.to_thread(device.lined_up.acquire)
+    assert not second.batches
+    first.gate.set()
+    for task in tasks:
+        assert not isinstance(await task.future, ServingError)
+    for version in loaded:
+        await asyncio.to_thread(loader.unload, version)
+    assert device.weights == {}
 
 
 def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
