@@ -124,6 +124,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Tell time by `clock`."""
         super().__init__()
         self._clock = clock
+        self._handle = asyncio.Handle(print, (), self)
 
     def is_closed(self) -> bool:
         """There is nothing to close."""
@@ -143,9 +144,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *_Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """After what is due now. The context does not matter here."""
+        """After what is due now. The context does not matter here, and the handle cancels nothing."""
         self._clock.soon(callback, *args)
-        return asyncio.Handle(callback, args, self)
+        return self._handle
 
     def call_soon_threadsafe(
         self,

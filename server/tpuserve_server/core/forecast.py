@@ -40,12 +40,20 @@ class DeviceForecast:
 
     def start_s(self, now_s: float, runs_s: Sequence[float]) -> float:
         """When a batch can start that is to run after those of `runs_s`, none of which has begun."""
+        if self._devices == 1:
+            return self._alone_s(now_s) + sum(runs_s) + max(self._delay_s, 0.0)
         ends = [max(now_s, ends[-1]) for ends in self._ends.values() if ends]
         ends += [now_s] * (self._devices - len(ends))
         heapq.heapify(ends)
         for run_s in runs_s:
             heapq.heapreplace(ends, ends[0] + run_s)
         return ends[0] + max(self._delay_s, 0.0)
+
+    def _alone_s(self, now_s: float) -> float:
+        for ends in self._ends.values():
+            if ends and ends[-1] > now_s:
+                return ends[-1]
+        return now_s
 
     def _learn(self, delay_s: float) -> None:
         off_s = delay_s - self._delay_s
