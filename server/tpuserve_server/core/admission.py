@@ -142,7 +142,10 @@ def _own_size(
     `due_s`: seconds from the next batch's start to when the first in the queue must be answered.
     """
     total = rows_ahead + rows
-    first = max(sizes.largest_within(due_s), min(target, sizes.largest_within(latency_s / 2)), 0)
+    first = sizes.largest_within(due_s)
+    if first < 0:
+        # It will be late in any, and then runs in one that costs little for each row.
+        first = max(min(target, sizes.largest_within(latency_s / 2)), 0)
     if not rows_ahead or total <= sizes.rows[first]:
         return max(sizes.index(total), target)
     runs_s.append(sizes.mean_s[first])
