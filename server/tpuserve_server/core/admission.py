@@ -58,6 +58,9 @@ class Admission:
         sizes, target = plan.sizes(task.lengths)
         if sizes is None:
             return
+        if not rows_ahead and not others_s and self._forecast.is_free(now_s):
+            self._check_alone(task, plan, sizes)
+            return
         runs_s = list(others_s)
         due_s = oldest_s + plan.latency_s - self._forecast.start_s(now_s, runs_s) if rows_ahead else plan.latency_s
         own = _own_size(sizes, target, rows_ahead, task.rows, due_s, plan.latency_s, runs_s)
@@ -70,6 +73,14 @@ class Admission:
             if is_free and self._is_trial(now_s, finish_s - now_s):
                 return
             raise self._refusal(task, plan, finish_s, rows_ahead)
+
+    def _check_alone(self, task: Task, plan: ObjectivePlan, sizes: Sizes) -> None:
+        """It starts at once, and only its own deadline counts: to refuse it would bring nobody forward, and if nothing
+        ran nobody would learn that costs have fallen.
+        """
+        task.predicted_s = self._forecast.start_s(task.enqueued_s, ()) + sizes.mean_s[sizes.index(task.rows)]
+        if task.predicted_s > task.deadline.at_s:
+            raise self._refusal(task, plan, task.predicted_s, 0)
 
     def work_s(self, task: Task, rows: int) -> float:
         """What a batch of `rows` rows like this task's costs; 0 while nobody knows."""

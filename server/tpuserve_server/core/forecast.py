@@ -5,8 +5,11 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-# Weight of the latest delay in what is known of them.
+# Weight of the latest delay in what is known of them; and how many spreads, or seconds, one counts at most: a pause
+# of everything must not be feared for long.
 _WEIGHT = 0.05
+_MOST_SPREADS = 4.0
+_LEAST_BOUND_S = 1e-3
 
 
 class DeviceForecast:
@@ -25,6 +28,10 @@ class DeviceForecast:
     def spread_s(self) -> float:
         """Standard deviation of the difference between a batch's start and its forecast."""
         return math.sqrt(self._variance)
+
+    def is_free(self, now_s: float) -> bool:
+        """Whether a thread has nothing to run, as far as that is known."""
+        return sum(1 for ends in self._ends.values() if ends and ends[-1] > now_s) < self._devices
 
     def started(self, thread: int, now_s: float, ready_s: float, run_s: float) -> None:
         """A thread has taken a batch, whose oldest task came at `ready_s`, and should be done with it in `run_s`."""
@@ -56,6 +63,6 @@ class DeviceForecast:
         return now_s
 
     def _learn(self, delay_s: float) -> None:
-        off_s = delay_s - self._delay_s
+        off_s = min(delay_s - self._delay_s, max(_MOST_SPREADS * self.spread_s, _LEAST_BOUND_S))
         self._delay_s += _WEIGHT * off_s
         self._variance = (1 - _WEIGHT) * (self._variance + _WEIGHT * off_s * off_s)

@@ -49,8 +49,11 @@ class ObjectivePlan:
         return known[0], known[1]
 
     def margin_s(self, spread_s: float) -> float:
-        """How much longer than on average something may take, by its standard deviation, for the percentile to hold."""
-        return self._margin * spread_s
+        """How much longer than on average something may take, by its standard deviation, for the percentile to hold.
+
+        Half of the objective at most: where costs vary that much, refusing more helps nobody.
+        """
+        return min(self._margin * spread_s, self.latency_s / 2)
 
     def saw(self, rows: int, now_s: float) -> None:
         """A request of `rows` rows has come, whether or not it is taken."""
