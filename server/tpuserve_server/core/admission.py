@@ -33,6 +33,7 @@ class Admission:
         """`devices` batches run at a time. Objectives need allowed sizes."""
         self._id = servable_id
         self._costs = costs
+        self._devices = devices
         self._forecast = DeviceForecast(devices)
         self._running: dict[int, deque[Sequence[Task]]] = {}
         self._next_trial_s = math.inf
@@ -58,7 +59,7 @@ class Admission:
         sizes, target = plan.sizes(task.lengths)
         if sizes is None:
             return
-        if not rows_ahead and not others_s and self._forecast.is_free(now_s):
+        if not rows_ahead and not others_s and self._is_free():
             self._check_alone(task, plan, sizes)
             return
         runs_s = list(others_s)
@@ -69,17 +70,14 @@ class Admission:
         spread_s = (sizes.spread_s[own] ** 2 + self._forecast.spread_s**2) ** 0.5
         finish_s = task.predicted_s + plan.margin_s(spread_s)
         if finish_s > min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
-            is_free = not (rows_ahead or others_s or any(self._running.values()))
-            if is_free and self._is_trial(now_s, finish_s - now_s):
-                return
             raise self._refusal(task, plan, finish_s, rows_ahead)
 
     def _check_alone(self, task: Task, plan: ObjectivePlan, sizes: Sizes) -> None:
-        """It starts at once, and only its own deadline counts: to refuse it would bring nobody forward, and if nothing
-        ran nobody would learn that costs have fallen.
-        """
-        task.predicted_s = self._forecast.start_s(task.enqueued_s, ()) + sizes.mean_s[sizes.index(task.rows)]
-        if task.predicted_s > task.deadline.at_s:
+        """It starts at once, and alone: what it costs on average counts. To refuse it brings nobody forward."""
+        now_s = task.enqueued_s
+        task.predicted_s = self._forecast.start_s(now_s, ()) + sizes.mean_s[sizes.index(task.rows)]
+        due_s = min(now_s + plan.latency_s, task.deadline.at_s)
+        if task.predicted_s > due_s and not self._is_trial(now_s, task.predicted_s - now_s):
             raise self._refusal(task, plan, task.predicted_s, 0)
 
     def work_s(self, task: Task, rows: int) -> float:
@@ -122,6 +120,10 @@ class Admission:
                 plan.finished(tasks, now_s)
         errors_s = [now_s - task.predicted_s for task in tasks if task.predicted_s]
         return tasks[0].signature_name if tasks else "", errors_s
+
+    def _is_free(self) -> bool:
+        """Whether a device thread has nothing to run."""
+        return sum(map(bool, self._running.values())) < self._devices
 
     def _is_trial(self, now_s: float, duration_s: float) -> bool:
         """Whether a request that a free device would refuse is run to see how long it takes now."""

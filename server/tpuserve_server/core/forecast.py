@@ -29,10 +29,6 @@ class DeviceForecast:
         """Standard deviation of the difference between a batch's start and its forecast."""
         return math.sqrt(self._variance)
 
-    def is_free(self, now_s: float) -> bool:
-        """Whether a thread has nothing to run, as far as that is known."""
-        return sum(1 for ends in self._ends.values() if ends and ends[-1] > now_s) < self._devices
-
     def started(self, thread: int, now_s: float, ready_s: float, run_s: float) -> None:
         """A thread has taken a batch, whose oldest task came at `ready_s`, and should be done with it in `run_s`."""
         ends = self._ends.setdefault(thread, deque())

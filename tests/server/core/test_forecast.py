@@ -42,15 +42,6 @@ def test_a_pause_of_everything_is_not_feared_for_long() -> None:
     assert forecast.spread_s < 0.01
 
 
-def test_a_device_is_free_when_what_runs_should_have_ended() -> None:
-    forecast = DeviceForecast(2)
-    forecast.started(1, 10.0, 10.0, 4.0)
-    assert forecast.is_free(11.0)
-    forecast.started(2, 10.0, 10.0, 6.0)
-    assert not forecast.is_free(11.0)
-    assert forecast.is_free(14.5)
-
-
 def test_starts_that_are_regularly_late_are_expected_to_be() -> None:
     forecast = DeviceForecast(1)
     for turn in range(200):
