@@ -19,7 +19,7 @@ class BatchingMode(enum.StrEnum):
     TIMEOUT = "timeout"
     """When the device is free and its oldest request has waited long enough: TensorFlow Serving's rule."""
     OBJECTIVE = "objective"
-    """When waiting longer would endanger a latency objective."""
+    """As soon as the device is free, with as many rows as a latency objective leaves; who would be late is refused."""
 
 
 class PaddingPolicy(enum.StrEnum):
