@@ -93,7 +93,7 @@ def run(requests: list[Request]) -> Run:
 pauses = st.one_of(st.just(0.0), st.floats(0.01, 0.5), st.floats(0, 30))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(pauses, st.integers(1, 40)), max_size=12))
 def test_whoever_is_admitted_is_answered_within_the_objective(crowds: list[tuple[float, int]]) -> None:
     requests = [Request(0.0 if number else pause_s) for pause_s, count in crowds for number in range(count)]
@@ -102,7 +102,7 @@ def test_whoever_is_admitted_is_answered_within_the_objective(crowds: list[tuple
     assert all(wait_s <= OBJECTIVE_S + 1e-6 for wait_s in found.waits_s.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.builds(
