@@ -45,7 +45,7 @@ class Backlog:
             raise InvalidArgument(f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}")
         key = lane.key(task)
         batches = self._batches.get(key) if task.shareable else None
-        if self._admission is not None and not task.priority:
+        if self._admission is not None and not task.priority and self._admission.promises(task.signature_name):
             self._check_in_time(self._admission, task, key)
         last = batches[-1] if batches is not None else None
         if last is not None and last.rows + task.rows <= lane.max_rows:
@@ -71,17 +71,21 @@ class Backlog:
         return True
 
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
-        """The ready batch whose oldest task has waited longest; None if none is. `closed`: one that takes no more."""
+        """The ready batch whose oldest task has waited longest; None if none is.
+
+        `closed`: only if there is one that takes no more. It may be another: who has waited longer goes first, or those
+        who come without end, and fill their batches, would keep a lone request from ever being next.
+        """
         ready: Batch | None = None
         since_s = math.inf
+        may_run = not closed
         for batches in self._batches.values():
             first = batches[0]
-            if closed and len(batches) == 1 and not first.is_full:
-                continue
+            may_run = may_run or len(batches) > 1 or first.is_full
             oldest_s = first.tasks[0].enqueued_s
             if oldest_s < since_s and (not first.lane.timeout_s or _ready_s(batches) <= now_s):
                 ready, since_s = first, oldest_s
-        return ready
+        return ready if may_run else None
 
     def next_s(self) -> float:
         """When a batch will be ready, if nothing comes; `inf` if nothing waits."""

@@ -30,7 +30,7 @@ class PaddingPolicy(enum.StrEnum):
     BATCH_DOWN = "batch_down"
     """The largest that they fill; what does not fit waits for the next batch."""
     MIN_COST = "min_cost"
-    """Of these two the one that costs less for each row."""
+    """Of all sizes the one that costs least for each row that runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class BatchQueue:
     def take(self, now_s: float, *, closed: bool = False) -> list[Task]:
         """The tasks of the next batch, out of the queue; none if none is ready.
 
-        `closed`: only a batch that gains no rows by waiting longer, and that no other of higher priority waits beside.
+        `closed`: only if a batch waits that gains no rows by waiting longer, and none of higher priority beside it.
         """
         batch = self._high.ready(now_s, closed=closed)
         if batch is not None:
@@ -80,9 +80,12 @@ class BatchQueue:
         self._low.hurry()
 
     def _take_for_padding(self, batch: Batch, tasks: list[Task]) -> list[Task]:
-        """Tasks of low priority for the rows that would be padding: these cost nothing more."""
+        """Tasks of low priority for the rows that would be padding: these cost nothing more.
+
+        Not where rows are padded to each other's shape: a long one would make all the others as long.
+        """
         first = tasks[0]
-        if not first.shareable:
+        if not first.shareable or (batch.lane.pads and batch.lane.free_rows):
             return []
         rows = sum(task.rows for task in tasks)
         bucket = choose_bucket(rows, self._options[first.signature_name].buckets)

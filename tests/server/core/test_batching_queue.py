@@ -481,3 +481,26 @@ def test_low_priority_fills_the_size_that_was_chosen(waiting: Waiting) -> None:
     # Three of high priority and one of low; the others have a batch of their own.
     assert waiting.take() == [1, 1]
     assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [{"options": BatchingOptions(4), "signature": DOUBLE_WIDE}], indirect=True)
+def test_ahead_of_time_too_who_has_waited_longest_goes_first(waiting: Waiting) -> None:
+    waiting.add(1, width=3)
+    assert waiting.queue.take(waiting.now_s, closed=True) == []
+    for _ in range(2):
+        waiting.now_s += 1
+        waiting.add(4)
+    ahead = [[task.rows for task in waiting.queue.take(waiting.now_s, closed=True)] for _ in range(4)]
+    assert ahead == [[1], [4], [4], []]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [{"options": BatchingOptions(8, (4, 8), pad_variable_length_inputs=True), "signature": DOUBLE_WIDE}],
+    indirect=True,
+)
+def test_low_priority_makes_no_rows_longer(waiting: Waiting) -> None:
+    waiting.add(1, width=500, priority=Priority.LOW)
+    waiting.add(3, width=2)
+    assert waiting.take() == [3]
+    assert waiting.take() == [1]
