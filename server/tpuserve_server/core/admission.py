@@ -43,6 +43,10 @@ class Admission:
             if sizes.objective is not None and sizes.buckets
         }
 
+    def promises(self, signature_name: str) -> bool:
+        """Whether the signature has an objective, so that its requests are to be checked."""
+        return signature_name in self._plans
+
     def check(self, task: Task, rows_ahead: int, oldest_s: float, others_s: Sequence[float]) -> None:
         """Predict when a task that has just come will be answered; its own `predicted_s`.
 
@@ -69,13 +73,19 @@ class Admission:
         task.predicted_s = start_s + sizes.mean_s[own]
         spread_s = (sizes.spread_s[own] ** 2 + self._forecast.spread_s**2) ** 0.5
         finish_s = task.predicted_s + plan.margin_s(spread_s)
-        if finish_s > min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
+        if finish_s <= min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
+            return
+        # What its costs say is too long on any device must be tried on this one too, which others may keep busy always.
+        runs_s, own = _parts(sizes, task.rows)
+        alone_s = sum(runs_s) + sizes.mean_s[own]
+        if alone_s <= plan.latency_s or not self._is_trial(now_s, alone_s):
             raise self._refusal(task, plan, finish_s, rows_ahead)
 
     def _check_alone(self, task: Task, plan: ObjectivePlan, sizes: Sizes) -> None:
         """It starts at once, and alone: what it costs on average counts. To refuse it brings nobody forward."""
         now_s = task.enqueued_s
-        task.predicted_s = self._forecast.start_s(now_s, ()) + sizes.mean_s[sizes.index(task.rows)]
+        runs_s, own = _parts(sizes, task.rows)
+        task.predicted_s = self._forecast.start_s(now_s, runs_s) + sizes.mean_s[own]
         due_s = min(now_s + plan.latency_s, task.deadline.at_s)
         if task.predicted_s > due_s and not self._is_trial(now_s, task.predicted_s - now_s):
             raise self._refusal(task, plan, task.predicted_s, 0)
@@ -103,6 +113,11 @@ class Admission:
         run_s = self.work_s(first, sum(task.rows for task in tasks))
         self._forecast.started(thread, now_s, first.enqueued_s, run_s)
         self._running.setdefault(thread, deque()).append(tasks)
+
+    def dropped(self, thread: int) -> None:
+        """A device thread has not run the last batch that it took: nobody waited for it any more."""
+        self._running[thread].pop()
+        self._forecast.dropped(thread)
 
     def finished(self, thread: int, in_flight: int, now_s: float) -> tuple[str, Sequence[float]]:
         """A device thread has answered all but the last `in_flight` of the batches that it took.
@@ -147,6 +162,12 @@ class Admission:
         )
 
 
+def _parts(sizes: Sizes, rows: int) -> tuple[list[float], int]:
+    """How rows run that nothing is ahead of: costs of the batches that they fill, and the index of the last's size."""
+    full, last = divmod(rows - 1, sizes.rows[-1])
+    return [sizes.mean_s[-1]] * full, sizes.index(last + 1)
+
+
 def _own_size(
     sizes: Sizes, target: int, rows_ahead: int, rows: int, due_s: float, latency_s: float, runs_s: list[float]
 ) -> int:
@@ -160,7 +181,9 @@ def _own_size(
         # It will be late in any, and then runs in one that costs little for each row.
         first = max(min(target, sizes.largest_within(latency_s / 2)), 0)
     if not rows_ahead or total <= sizes.rows[first]:
-        return max(sizes.index(total), target)
+        parts_s, own = _parts(sizes, total)
+        runs_s += parts_s
+        return max(own, target)
     runs_s.append(sizes.mean_s[first])
     total = max(total - sizes.rows[first], rows)
     chunk = max(target, sizes.index(rows))

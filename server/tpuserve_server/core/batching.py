@@ -204,7 +204,7 @@ class Batcher:
                 self._idle -= 1
 
     def _following_batch(self, turn: Turn) -> list[Task]:
-        """A batch to run after those in flight, if there is one that gains no rows by waiting for them."""
+        """A batch to run after those in flight, if there is one that gains no rows by waiting for them, or is older."""
         with self._changed:
             return self._take(self._clock.monotonic_s(), closed=True) if turn.take() else []
 
@@ -222,9 +222,15 @@ class Batcher:
 
     def _run_next(self, runner: BatchRunner, turn: Turn) -> bool:
         """One batch, in a frame of its own: while the thread waits for the next, nothing of the last stays alive."""
-        tasks = self._following_batch(turn) if runner.in_flight else self._next_batch(turn)
+        in_flight = runner.in_flight
+        tasks = self._following_batch(turn) if in_flight else self._next_batch(turn)
         if tasks:
-            if runner.start(tasks):
+            has_room = runner.start(tasks)
+            if self._admission is not None and runner.in_flight == in_flight:
+                # Nobody waited for it any more.
+                with self._changed:
+                    self._admission.dropped(threading.get_ident())
+            if has_room:
                 # Another may follow at once.
                 return True
         elif not runner.in_flight:

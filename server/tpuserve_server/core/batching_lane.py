@@ -16,7 +16,6 @@ class Lane:
 
     __slots__ = (
         "enqueued",
-        "free_ranks",
         "free_rows",
         "has_objective",
         "least_bucket",
@@ -38,8 +37,8 @@ class Lane:
         self.pads = options is not None and options.pad_variable_length_inputs
         self.sequences = options.sequences if options else None
         shapes = [spec.shape for spec in signature.inputs.values()]
-        self.free_ranks = None in shapes
-        self.free_rows = any(shape is None or None in shape[1:] for shape in shapes)
+        # A signature that is batched has no input of unknown rank.
+        self.free_rows = any(shape is not None and None in shape[1:] for shape in shapes)
         self.has_objective = options is not None and options.objective is not None
         self.enqueued = 0
         # Above this there is a choice of how many rows to run.
@@ -62,8 +61,7 @@ class Lane:
         arrays = task.inputs.values()
         # No padding where a row has no value to pad with, nor for parts of a request: each would be padded differently.
         if self.pads and task.rows <= self.max_rows and all(array.size for array in arrays):
-            ranks = tuple(array.ndim for array in arrays) if self.free_ranks else ()
-            return (task.signature_name, task.output_names, "padded", ranks)
+            return (task.signature_name, task.output_names, "padded")
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
 
     def may_cut(self, task: Task) -> bool:

@@ -44,6 +44,8 @@ class _Run:
     buffers: BatchBuffers
     started_s: float
     flight: InFlight | ServingError
+    # Whether it had the device to itself from the end of the batch before it, so that its duration says what it costs.
+    is_timed: bool = True
 
 
 class BatchRunner:
@@ -103,10 +105,15 @@ class BatchRunner:
         tasks = run.tasks
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
             middle = len(tasks) // 2
+            # The halves run behind what else is in flight, which will have ended when they have: nobody knows when.
+            for other in self._runs:
+                other.is_timed = False
             for half in (tasks[:middle], tasks[middle:]):
                 # One after the other, in the same buffers. What else is in flight is not touched.
                 if live := self._drop_dead(half):
-                    self._finish(self._start(live, run.buffers))
+                    part = self._start(live, run.buffers)
+                    part.is_timed = not self._runs
+                    self._finish(part)
             return
         complete(list(zip(tasks, outcomes, strict=True)))
 
@@ -179,7 +186,7 @@ class BatchRunner:
         first = run.tasks[0]
         options = run.options
         expected_s = 0.0
-        if first.shareable or options is None:
+        if run.is_timed and (first.shareable or options is None):
             expected_s = self._costs.learn(first.signature_name, run.bucket, run_s, first.lengths)
         self._metrics.batch_finished(
             servable=self._id,

@@ -105,7 +105,9 @@ class Task:
         for size in sizes:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
-            part.enqueued_s, part.priority, part.predicted_s = self.enqueued_s, self.priority, self.predicted_s
+            part.enqueued_s, part.priority = self.enqueued_s, self.priority
+            # What was predicted of the request is told of its last part.
+            part.predicted_s = self.predicted_s if start + size == self.rows else 0.0
             part.lengths, part.whole, part.start = self.lengths, self.whole, self.start + start
             parts.append(part)
             start += size

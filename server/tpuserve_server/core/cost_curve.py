@@ -7,7 +7,8 @@ from dataclasses import dataclass
 # A run's weight never falls below this: what is known moves over to a change within some fifty batches.
 _LEAST_WEIGHT = 0.02
 # From this run on, one that took far longer than expected (a collection of garbage, a neighbour) counts as this many
-# spreads late. If it stays so slow, the spread widens with each, and the mean follows.
+# spreads late. If it stays so slow, the spread widens with each, and the mean follows. Before, when nobody knows the
+# spread, it counts as twice what is expected at most.
 _TRUSTED_RUNS = 6
 _MOST_SPREADS = 4.0
 # One so much faster is believed sooner: nothing makes a run too fast, but what made others slow may be gone.
@@ -72,7 +73,9 @@ class _Size:
         if weight < _LEAST_WEIGHT:
             weight = _LEAST_WEIGHT
         off_s = run_s - self.mean_s
-        if off_s * off_s > _MOST_SPREADS**2 * self.variance and self.runs > _TRUSTED_RUNS:
+        if self.runs <= _TRUSTED_RUNS:
+            off_s = min(off_s, self.mean_s or off_s)
+        elif off_s * off_s > _MOST_SPREADS**2 * self.variance:
             most_s = _MOST_SPREADS * self.spread_s()
             if off_s < -most_s:
                 self.mean_s += _FAST_WEIGHT * off_s

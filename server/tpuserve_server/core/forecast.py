@@ -41,6 +41,12 @@ class DeviceForecast:
         """A thread is done with the oldest of what it has begun."""
         self._ends[thread].popleft()
 
+    def dropped(self, thread: int) -> None:
+        """A thread has not run the last of what it was to begin."""
+        ends = self._ends[thread]
+        ends.pop()
+        self._last_end_s[thread] = ends[-1] if ends else -math.inf
+
     def start_s(self, now_s: float, runs_s: Sequence[float]) -> float:
         """When a batch can start that is to run after those of `runs_s`, none of which has begun."""
         if self._devices == 1:

@@ -185,3 +185,41 @@ async def test_costs_that_were_too_high_are_put_right_by_trials() -> None:
             bench.admission.finished(THREAD, 0, now_s)
     assert bench.admits(bench.task(now_s + 1, rows=8))
     assert bench.admits(bench.task(now_s + 2, rows=8))
+
+
+async def test_a_request_for_several_batches_is_as_late_as_its_last() -> None:
+    bench = Bench()
+    two, three = bench.task(100.0, rows=16), bench.task(100.0, rows=17)
+    assert bench.admits(two)
+    assert two.predicted_s == pytest.approx(118.0)
+    assert not bench.admits(three)
+    # Nothing is ahead of it but what runs.
+    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    assert bench.admits(bench.task(96.0, rows=8))
+    assert not bench.admits(bench.task(96.0, rows=16))
+
+
+async def test_what_is_predicted_of_a_request_is_told_of_its_last_part() -> None:
+    bench = Bench()
+    task = bench.task(100.0, rows=16)
+    assert bench.admits(task)
+    assert [part.predicted_s for part in task.split([8, 8])] == [0.0, task.predicted_s]
+
+
+async def test_a_batch_that_was_dropped_leaves_the_device_free() -> None:
+    bench = Bench()
+    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    assert not bench.admits(bench.task(100.0, deadline=Deadline(112.0)))
+    bench.admission.dropped(THREAD)
+    assert bench.admits(bench.task(100.0, deadline=Deadline(112.0)))
+
+
+async def test_costs_that_were_too_high_are_tried_beside_others_that_keep_the_device_busy() -> None:
+    costs = learned()
+    for _ in range(500):
+        for rows in SIZES:
+            costs.learn("f", rows, 50.0)
+    bench = Bench(costs)
+    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    admitted = [now_s for now_s in range(100, 20_000, 10) if bench.admits(bench.task(now_s), others_s=[5.0])]
+    assert admitted == [pytest.approx(100 + 5010 * count, abs=60 * count) for count in (1, 2, 3)]

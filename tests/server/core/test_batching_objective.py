@@ -158,3 +158,11 @@ def test_requests_of_several_rows_are_admitted_by_their_rows(rows: int) -> None:
     found = run([Request(0.0, rows=rows)] * 100)
     assert len(found.waits_s) == 32 // rows
     assert max(found.waits_s.values()) <= OBJECTIVE_S
+
+
+def test_a_batch_that_nobody_waits_for_any_more_does_not_keep_the_device_busy() -> None:
+    low, gone = Request(0.0, priority=Priority.LOW), Request(0.1, priority=Priority.LOW, timeout_s=1.0)
+    # Alone it is in time, in a batch of the size that is planned for it would not be.
+    found = run([low, gone, Request(20.0, timeout_s=6.0)])
+    assert not found.refusals
+    assert found.batches == [1, 1]

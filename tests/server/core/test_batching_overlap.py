@@ -289,3 +289,16 @@ async def test_another_models_turn_comes_before_more_is_dispatched(make_bench: C
     assert await values_of(held, other, *flood) == [[0], [2], *([2 * value] * 4 for value in range(4))]
     # What was in flight ends; what waits does not go before it.
     assert before_b == ["d0", "w0", "r0", "d1", "d2", "w1", "r1", "w2", "r2"]
+
+
+async def test_runs_that_halves_have_disturbed_teach_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(2)
+    bench.stream.at_result = lambda: bench.clock.advance(0.010)
+    held = await bench.hold()
+    mixed = [bench.submit(value) for value in (1, -1, 2, 3)]
+    following = [bench.submit(value, value, value, value) for value in (4, 5)]
+    bench.end()
+    await asyncio.gather(*(task.future for task in (held, *mixed, *following)))
+    learned = {cost.rows: (cost.runs, cost.mean_s) for curve in bench.costs.snapshot() for cost in curve.costs}
+    # The first of those that follow was on the device when the halves were put behind it.
+    assert learned == {1: (1, pytest.approx(0.010)), 4: (1, pytest.approx(0.010))}

@@ -174,3 +174,10 @@ def test_sizes_are_bounded() -> None:
         curve.learn(rows, 0.001 + rows * 1e-6)
     assert len(curve.measured()) == 1024
     assert mean_s(curve, 4999) == pytest.approx(0.001 + 4999e-6, rel=0.01)
+
+
+def test_one_late_run_among_the_first_counts_as_little_as_can_be() -> None:
+    curve = CostCurve()
+    for run_s in (0.005, 0.005, 0.005, 0.005, 1.0, 0.005):
+        curve.learn(8, run_s)
+    assert mean_s(curve, 8) < 0.0065

@@ -49,3 +49,15 @@ def test_starts_that_are_regularly_late_are_expected_to_be() -> None:
         forecast.finished(1)
     assert forecast.start_s(300.0, []) == pytest.approx(300.5, abs=0.01)
     assert forecast.spread_s == pytest.approx(0.0, abs=0.02)
+
+
+def test_what_was_not_begun_keeps_nobody_waiting() -> None:
+    forecast = DeviceForecast(1)
+    forecast.started(1, 10.0, 10.0, 4.0)
+    forecast.started(1, 11.0, 11.0, 4.0)
+    forecast.dropped(1)
+    assert forecast.start_s(11.0, []) == 14.0
+    forecast.finished(1)
+    forecast.started(1, 20.0, 20.0, 4.0)
+    forecast.dropped(1)
+    assert forecast.start_s(20.0, []) == 20.0
