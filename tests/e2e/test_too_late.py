@@ -64,7 +64,7 @@ def test_it_is_refused_at_once_with_the_time_to_come_again(slow: Slow) -> None:
         said = json.load(refused)["error"]
     assert re.fullmatch(
         r"Servable \{name: m version: 1\} would finish this request in [\d.]+ ms, later than the request's deadline in "
-        r"[\d.]+ ms \(0 rows are ahead of it\); try again in \d+ ms",
+        r"[\d.]+ ms \(0 rows wait before it\); try again in \d+ ms",
         said,
     )
     with Client(slow.server.grpc, retry=Retry(max_attempts=1)) as client, pytest.raises(ResourceExhausted) as raised:

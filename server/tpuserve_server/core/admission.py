@@ -157,7 +157,7 @@ class Admission:
         retry_s = max(finish_s - now_s - min(objective_ms, deadline_ms) / 1000, _LEAST_RETRY_S)
         return TooLate(
             f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than {limit} "
-            f"({rows_ahead} rows are ahead of it); try again in {retry_s * 1000:.0f} ms",
+            f"({rows_ahead} rows wait before it); try again in {retry_s * 1000:.0f} ms",
             retry_s,
         )
 

@@ -48,22 +48,23 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """A size that has been run, its cost as it was measured, and how often it was."""
+    """A size that has been run, its cost as it was measured, its fastest run, and how often it was."""
 
     rows: int
     mean_s: float
     spread_s: float
+    fastest_s: float
     runs: int
 
 
 class _Size:
     """Mean and variance of one size's runs. `least_s` is the least mean there was, `rested` after how many runs."""
 
-    __slots__ = ("least_s", "mean_s", "rested", "runs", "variance")
+    __slots__ = ("fastest_s", "least_s", "mean_s", "rested", "runs", "variance")
 
     def __init__(self, run_s: float) -> None:
         self.runs = self.rested = 1
-        self.mean_s = self.least_s = run_s
+        self.mean_s = self.least_s = self.fastest_s = run_s
         self.variance = 0.0
 
     def learn(self, run_s: float) -> None:
@@ -72,6 +73,8 @@ class _Size:
         weight = 1.0 / self.runs
         if weight < _LEAST_WEIGHT:
             weight = _LEAST_WEIGHT
+        if run_s < self.fastest_s:
+            self.fastest_s = run_s
         off_s = run_s - self.mean_s
         if self.runs <= _TRUSTED_RUNS:
             off_s = min(off_s, self.mean_s or off_s)
@@ -147,7 +150,8 @@ class CostCurve:
     def measured(self) -> tuple[MeasuredCost, ...]:
         """Each size, ascending, as it was measured."""
         return tuple(
-            MeasuredCost(rows, size.mean_s, size.spread_s(), size.runs) for rows, size in sorted(self._sizes.items())
+            MeasuredCost(rows, size.mean_s, size.spread_s(), size.fastest_s, size.runs)
+            for rows, size in sorted(self._sizes.items())
         )
 
     def _by_line(self, rows: int, line: Line) -> Cost:

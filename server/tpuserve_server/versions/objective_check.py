@@ -11,8 +11,11 @@ from tpuserve_server.core.errors import InvalidArgument
 def check_objectives(batching: Mapping[str, BatchingOptions], costs: CostModel) -> None:
     """Nothing is said of signatures that were not warmed.
 
+    What counts is the fastest run there was: beside traffic, to which a load gives way, the usual one says how busy the
+    machine is, and a version that is to take over from one which keeps the objective would be refused for that.
+
     Raises:
-        InvalidArgument: a signature's smallest batch takes longer than its objective, with what would work.
+        InvalidArgument: no batch of a signature has run within its objective, with what would work.
     """
     for name, options in batching.items():
         cheapest = _cheapest(name, costs)
@@ -22,20 +25,16 @@ def check_objectives(batching: Mapping[str, BatchingOptions], costs: CostModel) 
 
 def _cheapest(signature_name: str, costs: CostModel) -> MeasuredCost | None:
     measured = [cost for curve in costs.snapshot() if curve.signature_name == signature_name for cost in curve.costs]
-    return min(measured, key=_usual_s, default=None)
-
-
-def _usual_s(cost: MeasuredCost) -> float:
-    return cost.mean_s + cost.spread_s
+    return min(measured, key=lambda cost: cost.fastest_s, default=None)
 
 
 def _check(signature_name: str, objective_s: float, cheapest: MeasuredCost) -> None:
-    if _usual_s(cheapest) <= objective_s:
+    if cheapest.fastest_s <= objective_s:
         return
     # A request that finds the device busy waits for one batch and runs in the next.
-    enough_ms = math.ceil(2 * _usual_s(cheapest) * 1000)
+    enough_ms = math.ceil(2 * (cheapest.mean_s + cheapest.spread_s) * 1000)
     raise InvalidArgument(
         f"latency_objective_ms is {objective_s * 1000:g}, but the fastest batch of signature '{signature_name}', of "
         f"{cheapest.rows} row{'s' if cheapest.rows > 1 else ''}, takes {cheapest.mean_s * 1000:.3g} ms, give or take "
-        f"{cheapest.spread_s * 1000:.2g}: give at least {enough_ms}, which is twice as long, or leave it out"
+        f"{cheapest.spread_s * 1000:.2g}, and {cheapest.fastest_s * 1000:.3g} at its best: give at least {enough_ms}, which is twice as long, or leave it out"
     )

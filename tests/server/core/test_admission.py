@@ -98,7 +98,7 @@ async def test_the_refusal_says_when_it_would_be_done_and_when_to_try_again() ->
     message = r"would finish this request in 27\d{3}\.\d ms, later than its objective of 20000 ms"
     with pytest.raises(TooLate, match=message) as raised:
         bench.admission.check(bench.task(100.0), 8, 100.0, [])
-    assert "(8 rows are ahead of it)" in raised.value.message
+    assert "(8 rows wait before it)" in raised.value.message
     assert raised.value.retry_after_s == pytest.approx(7.0, abs=0.5)
 
 
