@@ -52,8 +52,8 @@ class LatencyObjective:
             )
         if not 50 < self.percentile < 100:
             raise InvalidArgument(
-                f"latency_percentile must be above 50 and below 100; was {self.percentile:g}: give the share of requests "
-                "for which the objective is to hold, such as 99"
+                f"latency_percentile must be above 50 and below 100; was {self.percentile:g}: give the share of "
+                "requests for which the objective is to hold, such as 99"
             )
 
 
