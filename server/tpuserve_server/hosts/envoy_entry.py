@@ -59,7 +59,7 @@ class EnvoyEntry:
 
     async def _answer_rest(self, scope: "Scope", receive: ConformingReceive, send: "Send") -> None:
         try:
-            await self._rest.answer(scope, receive, send)
+            await self._rest(scope, receive, send)
         finally:
             receive.close()
 

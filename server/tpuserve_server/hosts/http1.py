@@ -1,10 +1,21 @@
-"""HTTP/1.1 as uvicorn speaks it, with bounded headers and without offers of other protocols."""
+"""HTTP/1.1 on uvicorn's protocol class: short ways for short requests, bounded headers, nothing but HTTP/1.1."""
 
+import asyncio
 import json
-from typing import Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tpuserve_server.hosts.http1_exchange import Exchange
+from tpuserve_server.hosts.http1_head import parse_target
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 _MAX_HEAD_BYTES = 60 << 10
 # The two headers that offer another protocol (RFC 9110, 7.8); a server may ignore them.
@@ -14,16 +25,70 @@ _OFFER: Final = (b"connection", b"upgrade")
 class Http1Protocol(HttpToolsProtocol):
     """One connection; its event loop's thread owns it. For `uvicorn.Config`'s `http`.
 
+    Instead of uvicorn's, whose generality costs a request 10 us, `Exchange` is what a request and its response are. Of
+    uvicorn's options those that python.py does not set are not looked at.
+
     Java's HttpClient offers HTTP/2 along with a request, body and all. httptools ends the message at such an offer, and
     leaves the body unread: the message is read once more, without the offer.
     """
 
-    _in_head = False
-    _head_bytes = 0
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """As uvicorn calls it."""
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = False
+        self._head_bytes = 0
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.done.set_result(None)
+        self._scope: Scope = {}
+        self._newest: Exchange | None = None  # Whose body is being read.
+        self._answering: Exchange | None = None  # Older, where requests are pipelined.
+        self._waiting: deque[Exchange] = deque()
+        self._idle_since_s: float | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Of asyncio.Protocol."""
+        super().connection_made(transport)
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+        }
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Of asyncio.Protocol."""
+        self.connections.discard(self)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._answering is not None:
+            self._answering.disconnect()
+        self._waiting.clear()
+        self._newest = self._answering = None
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+        self.parser = None  # type: ignore[assignment]  # as in uvicorn
+
+    def shutdown(self) -> None:
+        """Of HttpToolsProtocol: close, after the last response that is being waited for."""
+        if self._newest is None or self._newest.response_complete:
+            self.transport.close()
+        else:
+            self._newest.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Of asyncio.Protocol."""
-        self._unset_keepalive_if_required()
+        self._idle_since_s = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -37,18 +102,83 @@ class Http1Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Of httptools."""
         self._in_head = True
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_headers_complete(self) -> None:
         """Of httptools."""
         self._in_head, self._head_bytes = False, 0
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
+        parser = self.parser
+        if parser.should_upgrade():
+            return
+        target = parse_target(self.url)
+        scope = {**self._scope}
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"], scope["raw_path"], scope["query_string"] = target
+        scope["headers"] = self.headers
+        keep_alive = parser.should_keep_alive()
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+            keep_alive = keep_alive and version != "1.0"
+        exchange = Exchange(self, scope, expects_continue=self.expect_100_continue, keep_alive=keep_alive)
+        self._newest = exchange
+        if self._answering is None:
+            self._answer(exchange)
+        else:
+            self.flow.pause_reading()
+            self._waiting.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        """Of httptools."""
+        exchange = self._newest
+        if exchange is not None and not exchange.response_complete:
+            exchange.add(body)
+            if exchange.held_bytes > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """Of httptools."""
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
+        exchange = self._newest
+        if exchange is not None and not exchange.response_complete and not self.parser.should_upgrade():
+            exchange.complete()
+
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Of Connection."""
+        return self.server_state.default_headers
+
+    def on_response_complete(self) -> None:
+        """Of Connection."""
+        self.server_state.total_requests += 1
+        self._answering = None
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._waiting:
+            self._answer(self._waiting.popleft())
+        else:
+            self._be_idle()
+
+    def _answer(self, exchange: Exchange) -> None:
+        self._answering = exchange
+        self.tasks.add(self.loop.create_task(exchange.run(self.app, self.tasks.discard)))
+
+    def _be_idle(self) -> None:
+        # One timer for all of the connection's life, which is late by what came meanwhile.
+        self._idle_since_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        self._idle_timer = None
+        if self._idle_since_s is None:
+            return
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s <= 0:
+            self.transport.close()
+        else:
+            self._idle_timer = self.loop.call_later(left_s, self._close_if_idle)
 
     def _decline(self, unread: bytes) -> None:
         method = self.parser.get_method()

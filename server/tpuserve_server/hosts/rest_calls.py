@@ -2,16 +2,16 @@
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN
-from tpuserve_server.hosts.unread_body import BodyReceive, CountedReceive, discard, has_body, is_small
+from tpuserve_server.hosts.unread_body import BodyReceive, discard, has_body, is_small
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Scope, Send
 
 _CLOSE = (b"connection", b"close")
 # In the shape that the REST application gives to errors.
@@ -20,7 +20,7 @@ _CUT_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(
 
 
 class RestCalls:
-    """An ASGI application around another one."""
+    """An ASGI application around another one; servers must tell it how far a body has been read."""
 
     def __init__(self, app: "ASGIApp", in_flight: InFlight) -> None:
         self._app = app
@@ -28,14 +28,8 @@ class RestCalls:
         # Whether every answer asks its client to close the connection.
         self.farewell = False
 
-    def __call__(  # a coroutine either way, and one frame less on the hot one
-        self, scope: "Scope", receive: "Receive", send: "Send"
-    ) -> "Coroutine[Any, Any, None]":
-        """ASGI, for `http` scopes."""
-        return self.answer(scope, CountedReceive(receive), send)
-
-    async def answer(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
-        """As ASGI's call, with a `receive` that says how far it has been read."""
+    async def __call__(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
+        """ASGI, for `http` scopes, with a `receive` that says how far it has been read."""
         begun = False
         has_content = scope["method"] != "HEAD"
 

@@ -35,22 +35,6 @@ class BodyReceive(Protocol):
         ...
 
 
-class CountedReceive:
-    """A conforming server's `receive`."""
-
-    __slots__ = ("ended", "server")
-
-    def __init__(self, server: "Receive") -> None:
-        self.server = server
-        self.ended = False
-
-    async def __call__(self) -> "Message":
-        """ASGI's `receive`."""
-        message = await self.server()
-        self.ended = not message.get("more_body", False)
-        return message
-
-
 def has_body(scope: "Scope") -> bool:
     """Whether the request announces one."""
     return _announced_bytes(scope) != 0

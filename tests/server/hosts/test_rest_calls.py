@@ -8,6 +8,7 @@ import pytest
 
 from tests.server.hosts.asgi_client import Exchange, body
 from tpuserve_server.hosts import unread_body
+from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 
@@ -33,8 +34,20 @@ class Held:
         await asyncio.Event().wait()
 
 
-async def nothing_to_receive() -> "Message":
-    return {"type": "http.disconnect"}
+def nothing() -> ConformingReceive:
+    async def receive() -> "Message":
+        return {"type": "http.disconnect"}
+
+    return ConformingReceive(receive, DisconnectWatch())
+
+
+def calls_to(app: "ASGIApp") -> "ASGIApp":
+    calls = RestCalls(app, InFlight())
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await calls(scope, ConformingReceive(receive, DisconnectWatch()), send)
+
+    return answer
 
 
 def collecting(sent: "list[Message]") -> "Send":
@@ -53,7 +66,7 @@ async def test_answers_ask_clients_to_go_only_when_it_is_time(farewell: bool) ->
     sent: list[Message] = []
     calls = RestCalls(answer, InFlight())
     calls.farewell = farewell
-    await calls(SCOPE, nothing_to_receive, collecting(sent))
+    await calls(SCOPE, nothing(), collecting(sent))
     assert sent[0]["headers"] == ([(b"connection", b"close")] if farewell else [])
     assert sent[1] == BODY
 
@@ -62,7 +75,7 @@ async def test_a_call_that_is_cut_before_its_answer_is_refused() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     await call
@@ -75,7 +88,7 @@ async def test_an_answer_that_has_begun_breaks_off_when_it_is_cut() -> None:
     in_flight = InFlight()
     app = Held(START)
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     with pytest.raises(asyncio.CancelledError):
@@ -88,7 +101,7 @@ async def test_a_call_that_somebody_else_cancels_is_not_answered() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing_to_receive, collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -111,7 +124,7 @@ async def refuse_half_read(scope: "Scope", receive: "Receive", send: "Send") -> 
 async def test_a_body_that_nobody_read_is_read_before_the_answer_ends(app: "ASGIApp") -> None:
     left = [body(b"a", more=True), body(b"b", more=True), body(b"c")]
     exchange = Exchange(left, headers=[(b"content-length", b"100000")])
-    await exchange.run(RestCalls(app, InFlight()))
+    await exchange.run(calls_to(app))
     assert exchange.sent[0]["headers"] == [(b"connection", b"close")]
     # The whole answer goes before the rest is waited for.
     assert exchange.sent[1:] == [{**BODY, "more_body": True}, {**BODY, "body": b""}]
@@ -121,7 +134,7 @@ async def test_a_body_that_nobody_read_is_read_before_the_answer_ends(app: "ASGI
 
 async def test_a_connection_outlives_a_small_body_that_nobody_read() -> None:
     exchange = Exchange([body(b"a", more=True), body(b"b")], headers=[(b"content-length", b"2")])
-    await exchange.run(RestCalls(refuse_unread, InFlight()))
+    await exchange.run(calls_to(refuse_unread))
     assert exchange.sent[0]["headers"] == []
 
 
@@ -130,10 +143,10 @@ async def test_a_body_without_end_is_left(monkeypatch: pytest.MonkeyPatch, name:
     monkeypatch.setattr(unread_body, name, limit)
     more = [body(b"ab", more=True)] if name == "MAX_BYTES" else []
     exchange = Exchange(more, headers=[(b"transfer-encoding", b"chunked")])
-    await exchange.run(RestCalls(refuse_unread, InFlight()))
+    await exchange.run(calls_to(refuse_unread))
     assert exchange.sent[-1] == {**BODY, "body": b""}
 
 
 async def test_an_answer_to_head_has_no_body() -> None:
-    exchange = await Exchange([body(b"")], method="HEAD", headers=[]).run(RestCalls(refuse_unread, InFlight()))
+    exchange = await Exchange([body(b"")], method="HEAD", headers=[]).run(calls_to(refuse_unread))
     assert exchange.sent[1:] == [{**BODY, "body": b""}]

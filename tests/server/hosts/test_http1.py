@@ -1,0 +1,425 @@
+"""HTTP/1.1 of the Python host over real sockets, and where time matters over a transport that is none."""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tpuserve_server.hosts.http1 import Http1Protocol
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POST = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+GET = b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def config(app: "ASGIApp", **more: Any) -> uvicorn.Config:  # noqa: ANN401  # uvicorn's own
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        **more,
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(app: "ASGIApp") -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server of `app`."""
+    state = ServerState()
+    state.default_headers = [(b"date", b"today")]
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Http1Protocol(config(app), state, {}), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            for connection in list(state.connections):
+                connection.transport.abort()
+            while state.tasks:
+                await asyncio.wait(state.tasks)
+
+
+async def read_body(receive: "Receive") -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        assert message["type"] == "http.request"
+        body, more = body + message["body"], message["more_body"]
+    return body
+
+
+async def respond(send: "Send", body: bytes, status: int = 200) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def echo(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    await respond(send, await read_body(receive))
+
+
+async def say_path(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    await respond(send, f"{scope['method']} {scope['path']}?{scope['query_string'].decode()}".encode())
+
+
+def response(body: bytes, *more: bytes) -> bytes:
+    lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), b"date: today", *more]
+    return b"\r\n".join([*lines, b"", body])
+
+
+async def test_connections_are_used_again() -> None:
+    async with served(echo) as (reader, writer):
+        for body in (b"one", b"", b"x" * 300_000, b"last"):
+            writer.write(POST % (len(body), body))
+            assert await reader.readexactly(len(response(body))) == response(body)
+
+
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    async with served(say_path) as (reader, writer):
+        writer.write(b"".join(GET % b"%d?a=%%20" % number for number in range(5)))
+        expected = b"".join(response(b"GET /%d?a=%%20" % number) for number in range(5))
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_body_in_chunks_is_put_together() -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n")
+        assert await reader.readexactly(len(response(b"abcdef"))) == response(b"abcdef")
+
+
+async def test_body_that_comes_slowly_is_handed_on_as_it_comes() -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        message = await receive()
+        while message["more_body"]:
+            got.put_nowait(message["body"])
+            message = await receive()
+        await respond(send, b"done")
+
+    async with served(app) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n")
+        for piece in (b"a", b"b", b"c"):
+            writer.write(piece)
+            while await got.get() != piece:
+                pass
+        writer.write(b"d")
+        assert await reader.readexactly(len(response(b"done"))) == response(b"done")
+
+
+async def test_client_that_asks_for_leave_to_send_its_body_gets_it() -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ok")
+        assert await reader.readexactly(len(response(b"ok"))) == response(b"ok")
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nconnection: close\r\n"])
+async def test_connection_is_closed_for_who_asks(head: bytes) -> None:
+    async with served(say_path) as (reader, writer):
+        writer.write(head + b"\r\n")
+        assert await reader.read() == response(b"GET /?", b"connection: close")
+
+
+async def test_application_may_close_the_connection() -> None:
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        headers = [(b"connection", b"close"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        assert await reader.read() == (
+            b"HTTP/1.1 204 No Content\r\nconnection: close\r\ncontent-length: 0\r\ndate: today\r\n\r\n"
+        )
+
+
+async def test_body_of_unknown_length_is_sent_in_chunks() -> None:
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await send({"type": "http.response.start", "status": 200})
+        for piece in (b"first", b"", b"x" * 100_000):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        expected = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ndate: today\r\n\r\n"
+        expected += b"5\r\nfirst\r\n186a0\r\n" + b"x" * 100_000 + b"\r\n0\r\n\r\n"
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_answer_to_head_has_a_length_and_no_body() -> None:
+    async with served(say_path) as (reader, writer):
+        writer.write(b"HEAD / HTTP/1.1\r\n\r\n" + GET % b"next")
+        head = response(b"HEAD /?").removesuffix(b"HEAD /?")
+        assert await reader.readexactly(len(head)) == head
+        assert await reader.readexactly(len(response(b"GET /next?"))) == response(b"GET /next?")
+
+
+async def test_client_that_reads_slowly_holds_its_sender() -> None:
+    sent = 0
+    piece = b"x" * 1_000_000
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000000")]})
+        for number in range(100):
+            await send({"type": "http.response.body", "body": piece, "more_body": number < 99})
+            sent += len(piece)
+
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert sent < 50_000_000
+        assert len(await reader.readexactly(100_000_000)) == 100_000_000
+    assert sent == 100_000_000
+
+
+@pytest.mark.parametrize("pipelined", [b"", GET % b"next"])
+async def test_application_hears_that_its_client_left(pipelined: bytes) -> None:
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    begun = asyncio.Event()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await read_body(receive)
+        begun.set()
+        heard.put_nowait(await receive())
+        await respond(send, b"to nobody")
+
+    async with served(app) as (_, writer):
+        writer.write(GET % b"" + pipelined)
+        await begun.wait()
+        writer.close()
+        assert await heard.get() == {"type": "http.disconnect"}
+
+
+async def test_who_waits_for_a_client_to_leave_is_told_once_the_response_is_complete() -> None:
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await read_body(receive)
+        watch = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        await respond(send, b"done")
+        heard.put_nowait(await watch)
+
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        assert await reader.readexactly(len(response(b"done"))) == response(b"done")
+        assert await heard.get() == {"type": "http.disconnect"}
+
+
+async def fail(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    raise ValueError("a secret")
+
+
+async def say_nothing(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    pass
+
+
+@pytest.mark.parametrize("app", [fail, say_nothing])
+async def test_failed_application_is_an_internal_error_that_tells_nothing(app: "ASGIApp") -> None:
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+        assert answer.endswith(b'\r\nconnection: close\r\ndate: today\r\n\r\n{"error":"Internal error"}')
+
+
+def sends(*messages: "Message") -> "ASGIApp":
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        for message in messages:
+            await send(message)
+
+    return app
+
+
+def start(*headers: tuple[bytes, bytes]) -> "Message":
+    return {"type": "http.response.start", "status": 200, "headers": list(headers)}
+
+
+TWO = (b"content-length", b"2")
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        pytest.param(sends(start(TWO)), id="no body"),
+        pytest.param(sends(start(TWO), {"type": "http.response.body", "body": b"x"}), id="short body"),
+        pytest.param(sends(start(TWO), {"type": "http.response.body", "body": b"xxx"}), id="long body"),
+        pytest.param(sends(start(TWO), start(TWO)), id="begun twice"),
+    ],
+)
+async def test_response_that_is_not_whole_breaks_off(app: "ASGIApp") -> None:
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("header", [(b"a\r\nb", b"c"), (b"a", b"b\r\nc: d"), (b"", b"a")])
+async def test_headers_cannot_be_smuggled_into_a_response(header: tuple[bytes, bytes]) -> None:
+    async with served(sends(start(TWO, header), {"type": "http.response.body", "body": b"ok"})) as (reader, writer):
+        writer.write(GET % b"")
+        assert (await reader.read()).startswith(b"HTTP/1.1 500 ")
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, and remembers that it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+class Timers:
+    """An event loop's clock, which stands still, and its timers, of which there is one at most."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.create_task = loop.create_task
+        self.create_future = loop.create_future
+        self.now_s = 0.0
+        self.due: tuple[float, Callable[[], None]] | None = None
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> "Timers":
+        assert self.due is None
+        self.due = (self.now_s + delay_s, call)
+        return self
+
+    def cancel(self) -> None:
+        self.due = None
+
+    def fire(self) -> None:
+        assert self.due is not None
+        (self.now_s, call), self.due = self.due, None
+        call()
+
+
+async def request(protocol: Http1Protocol) -> None:
+    protocol.data_received(GET % b"")
+    await asyncio.wait(protocol.tasks)
+
+
+async def test_idle_connection_is_closed_by_one_timer_that_is_late_by_what_came_meanwhile() -> None:
+    timers, transport = Timers(asyncio.get_running_loop()), Transport()
+    protocol = Http1Protocol(config(say_path, timeout_keep_alive=10), ServerState(), {}, timers)  # type: ignore[arg-type]
+    protocol.connection_made(transport)
+    await request(protocol)
+    timers.now_s = 7.0
+    await request(protocol)
+    timers.fire()
+    assert (timers.now_s, transport.closed) == (10.0, False)
+    timers.fire()
+    assert (timers.now_s, transport.closed) == (17.0, True)
+
+
+async def test_busy_connection_is_not_closed_by_the_timer_of_idle_ones() -> None:
+    timers, transport = Timers(asyncio.get_running_loop()), Transport()
+    protocol = Http1Protocol(config(echo, timeout_keep_alive=10), ServerState(), {}, timers)  # type: ignore[arg-type]
+    protocol.connection_made(transport)
+    await request(protocol)
+    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n")
+    timers.fire()
+    assert not transport.closed
+    protocol.data_received(b"x")
+    await asyncio.wait(protocol.tasks)
+    timers.fire()
+    assert transport.closed
+
+
+async def test_lost_connection_leaves_no_timer() -> None:
+    timers, transport = Timers(asyncio.get_running_loop()), Transport()
+    protocol = Http1Protocol(config(echo), ServerState(), {}, timers)  # type: ignore[arg-type]
+    protocol.connection_made(transport)
+    await request(protocol)
+    protocol.connection_lost(None)
+    assert timers.due is None
+
+
+async def test_shutdown_closes_what_is_idle_and_lets_answers_end() -> None:
+    idle, busy = Transport(), Transport()
+    state = ServerState()
+    for transport in (idle, busy):
+        Http1Protocol(config(echo), state, {}).connection_made(transport)
+    protocol = next(each for each in state.connections if each.transport is busy)
+    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n")
+    for connection in state.connections:
+        connection.shutdown()
+    assert (idle.closed, busy.closed) == (True, False)
+    protocol.data_received(b"x")
+    await asyncio.wait(state.tasks)
+    assert busy.closed
+    assert b"\r\nconnection: close\r\n" in busy.written
+    for connection in list(state.connections):
+        connection.connection_lost(None)
+
+
+async def test_a_short_response_is_one_write() -> None:
+    writes: list[bytes] = []
+    transport = Transport()
+    transport.write = lambda data: writes.append(bytes(data))  # type: ignore[method-assign]
+    protocol = Http1Protocol(config(say_path), ServerState(), {})
+    protocol.connection_made(transport)
+    await request(protocol)
+    assert writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nGET /?"]
+    protocol.connection_lost(None)
+
+
+def test_uvicorn_still_has_the_class_that_this_one_is_made_on() -> None:
+    """When this fails, read what uvicorn has changed before the names here are: http1.py overrides most of them."""
+    methods = {name for name, value in vars(HttpToolsProtocol).items() if inspect.isfunction(value)}
+    assert methods == {
+        "__init__",
+        "_get_upgrade",
+        "_should_upgrade",
+        "_should_upgrade_to_ws",
+        "_start_asgi_task",
+        "_unset_keepalive_if_required",
+        "_unsupported_upgrade_warning",
+        "connection_lost",
+        "connection_made",
+        "data_received",
+        "eof_received",
+        "handle_websocket_upgrade",
+        "on_body",
+        "on_header",
+        "on_headers_complete",
+        "on_message_begin",
+        "on_message_complete",
+        "on_response_complete",
+        "on_url",
+        "pause_writing",
+        "resume_writing",
+        "send_400_response",
+        "shutdown",
+        "timeout_keep_alive_handler",
+    }
+    assert list(inspect.signature(HttpToolsProtocol).parameters) == ["config", "server_state", "app_state", "_loop"]
