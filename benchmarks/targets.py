@@ -68,7 +68,9 @@ def echoes(host: Host, scratch: Path) -> Iterator[dict[Protocol, Target]]:
 
 
 @contextlib.contextmanager
-def model_server(host: Host, model_base: Path, scratch: Path, *flags: str) -> Iterator[dict[Protocol, Target]]:
+def model_server(
+    host: Host, model_base: Path, scratch: Path, *flags: str, name: str = MODEL_NAME
+) -> Iterator[dict[Protocol, Target]]:
     """`tpuserve serve` with the model on a host, ready to answer."""
     grpc_port, rest_port = free_port(), free_port()
     command = [
@@ -76,7 +78,7 @@ def model_server(host: Host, model_base: Path, scratch: Path, *flags: str) -> It
         f"--host_backend={host}",
         f"--port={grpc_port}",
         f"--rest_api_port={rest_port}",
-        f"--model_name={MODEL_NAME}",
+        f"--model_name={name}",
         f"--model_base_path={model_base}",
         "--bind_address=127.0.0.1",
         *flags,
