@@ -19,6 +19,7 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 FEATURES, HIDDEN, CLASSES = 64, 128, 10
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 INPUT, OUTPUT, SIGNATURE, DEEP_SIGNATURE = "x", "y", "serving_default", "deep"
+DEEP_FEATURES = 256
 VERSION = 1
 
 
@@ -58,15 +59,18 @@ def write(base: Path, deep_layers: int = 0) -> Path:
         return {OUTPUT: tf.nn.relu(x @ module.hidden) @ module.out}
 
     random = np.random.default_rng(21)
-    module.deep = [tf.Variable(random.normal(0.0, 1 / 16, (256, 256)).astype(np.float32)) for _ in range(deep_layers)]
-    module.bias = [tf.Variable(np.zeros(256, np.float32)) for _ in range(deep_layers)]
+    module.deep = [
+        tf.Variable(random.normal(0.0, 1 / 16, (DEEP_FEATURES, DEEP_FEATURES)).astype(np.float32))
+        for _ in range(deep_layers)
+    ]
+    module.bias = [tf.Variable(np.zeros(DEEP_FEATURES, np.float32)) for _ in range(deep_layers)]
 
     def serve_deep(x: tf.Tensor) -> dict[str, tf.Tensor]:
         for index in range(deep_layers):
             x = tf.nn.relu(x @ module.deep[index] + module.bias[index])
         return {OUTPUT: x}
 
-    functions = {SIGNATURE: (serve, FEATURES)} | ({DEEP_SIGNATURE: (serve_deep, 256)} if deep_layers else {})
+    functions = {SIGNATURE: (serve, FEATURES)} | ({DEEP_SIGNATURE: (serve_deep, DEEP_FEATURES)} if deep_layers else {})
     signatures = {
         name: tf.function(function, input_signature=[tf.TensorSpec((None, features), tf.float32, name=INPUT)])
         for name, (function, features) in functions.items()
