@@ -9,7 +9,6 @@ import json
 import random
 import sys
 import time
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ class Seen:
 
     latencies_ms: list[float] = field(default_factory=list)
     lags_ms: list[float] = field(default_factory=list)
-    codes: Counter[str] = field(default_factory=Counter)
+    codes: dict[str, int] = field(default_factory=dict)
 
 
 async def load(port: int, body: bytes, rate_per_s: float, seconds: float, seed: int) -> Seen:
@@ -42,8 +41,8 @@ async def load(port: int, body: bytes, rate_per_s: float, seconds: float, seed: 
         for _ in range(CHANNELS)
     ]
     calls: list[Any] = [channel.unary_unary(METHOD) for channel in channels]
-    for call in calls:
-        await call(body, timeout=_TIMEOUT_S)
+    for channel in channels:
+        await channel.channel_ready()
     tasks = set()
     end_s = time.monotonic() + seconds
     due_s = time.monotonic() + times.expovariate(rate_per_s)
@@ -67,10 +66,11 @@ async def _one(call: Any, body: bytes, due_s: float, seen: Seen) -> None:  # noq
     try:
         await call(body, timeout=_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
-        seen.codes[error.code().name] += 1
+        code = error.code().name
     else:
-        seen.codes["OK"] += 1
+        code = "OK"
         seen.latencies_ms.append(1000 * (time.monotonic() - due_s))
+    seen.codes[code] = seen.codes.get(code, 0) + 1
 
 
 def main() -> None:
