@@ -25,7 +25,8 @@ from rich.table import Table
 # Run by path, so that it works from anywhere: the workspace's root is not on the path then.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import mlp_model
+from benchmarks import environments, mlp_model
+from benchmarks.environments import SetupFailed
 from benchmarks.load_tools import ToolFailed, percentile
 from benchmarks.open_load import Seen
 from benchmarks.process_tree import ServerDied
@@ -67,22 +68,25 @@ class Step:
     others: dict[str, int]
 
 
-def capacity(target: Target) -> tuple[float, dict[int, float]]:
-    """Requests a second of batches that can run back to back within the objective, and what each size costs in seconds.
-
-    A request that has just missed a batch waits for that one and is then in the next: twice a batch's cost must fit.
-    """
-    page = http_get(target.port, "/metrics").decode()
-    found = re.findall(r"^tpuserve_batch_cost_seconds\{(.*)\} (\S+)$", page, re.MULTILINE)
+def batch_costs(page: str) -> dict[int, float]:
+    """What a batch of the deep signature costs by its rows, in seconds, from a page of metrics."""
     costs = {}
-    for text, value in found:
+    for text, value in re.findall(r"^tpuserve_batch_cost_seconds\{(.*)\} (\S+)$", page, re.MULTILINE):
         labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
         if labels["signature"] == mlp_model.DEEP_SIGNATURE:
             costs[int(labels["bucket"])] = float(value)
+    return costs
+
+
+def capacity(costs: dict[int, float]) -> float:
+    """Requests a second of batches that can run back to back within the objective.
+
+    A request that has just missed a batch waits for that one and is then in the next: twice a batch's cost must fit.
+    """
     fitting = {rows: cost_s for rows, cost_s in costs.items() if 2 * cost_s <= OBJECTIVE_MS / 1000}
     if not fitting:
         raise ServerDied(f"no batch can run twice in {OBJECTIVE_MS:g} ms on this machine: {costs}")
-    return max(rows / cost_s for rows, cost_s in fitting.items()) / ROWS, costs
+    return max(rows / cost_s for rows, cost_s in fitting.items()) / ROWS
 
 
 def write_body(scratch: Path) -> Path:
@@ -146,11 +150,11 @@ def steps(mode: str, base: Path, rate_of: dict[int, float], run: "Run") -> Itera
 def calibrate(base: Path, run: "Run") -> tuple[float, dict[int, float]]:
     """The capacity, from costs that the server has learned under load: those of its warm-up had the machine alone."""
     with model_server("envoy", base, run.scratch, *FLAGS) as server:
+        costs = batch_costs(http_get(server["rest"].port, "/metrics").decode())
         for seed in (1, 2):
-            per_s, costs = capacity(server["rest"])
-            send(server["grpc"], run.body, 0.8 * per_s, run.seconds, seed)
-        per_s, costs = capacity(server["rest"])
-    return per_s, costs
+            send(server["grpc"], run.body, 0.8 * capacity(costs), run.seconds, seed)
+            costs = batch_costs(http_get(server["rest"].port, "/metrics").decode())
+    return capacity(costs), costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +190,9 @@ def show(found: Sequence[Step], per_s: float, console: Console) -> None:
 @click.command(epilog="Exit codes: 0 measured, 1 something did not work.")
 @click.option("--seconds", default=8, show_default=True, help="Seconds a step.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write what was found to this file.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw p99 and goodput over the load into this .svg.")
 @click.option("--modes", default=",".join(MODES), show_default=True, help="Modes to measure.")
-def main(seconds: int, json_file: Path | None, modes: str) -> None:
+def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str) -> None:
     """Serve a model with an objective of 20 ms and step the load up to twice of what it can do."""
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
@@ -204,17 +209,19 @@ def main(seconds: int, json_file: Path | None, modes: str) -> None:
             )
             rate_of = {percent: per_s * percent / 100 for percent in STEPS}
             found = [each for mode in modes.split(",") for each in steps(mode, base, rate_of, run)]
-    except (ServerDied, ToolFailed, OSError) as error:
+            show(found, per_s, console)
+            figures = json_file or scratch / "objective.json"
+            write(figures, per_s, costs, found)
+            if picture is not None:
+                environments.draw("draw_objective.py", figures, picture)
+    except (ServerDied, ToolFailed, SetupFailed, OSError) as error:
         raise click.ClickException(str(error)) from None
-    show(found, per_s, console)
-    if json_file is not None:
-        report = {
-            "objective_ms": OBJECTIVE_MS,
-            "percentile": PERCENTILE,
-            "capacity_per_s": per_s,
-            "batch_cost_s": costs,
-        }
-        json_file.write_text(json.dumps(report | {"steps": [asdict(each) for each in found]}, indent=2))
+
+
+def write(path: Path, per_s: float, costs: dict[int, float], found: Sequence[Step]) -> None:
+    """All figures as JSON."""
+    about = {"objective_ms": OBJECTIVE_MS, "percentile": PERCENTILE, "capacity_per_s": per_s, "batch_cost_s": costs}
+    path.write_text(json.dumps({**about, "steps": [asdict(each) for each in found]}, indent=2))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

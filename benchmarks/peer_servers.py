@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import peer_environments
+from benchmarks import environments
 from benchmarks.peer_wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, ROWS_REST, Wire
 from benchmarks.process_tree import ProcessTree, started
 from benchmarks.targets import ROOT, Host, Protocol, free_port, model_server
@@ -108,7 +108,7 @@ def version(subject: Subject) -> str:
     """The release that is measured, as its lock or our own distribution says."""
     if subject.host is not None:
         return importlib.metadata.version(subject.package)
-    return peer_environments.pinned(subject.name, subject.package)
+    return environments.pinned(subject.name, subject.package)
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]
             yield Serving(subject, targets["grpc"].tree, ports)
         return
     ports = {"rest": free_port(), "grpc": free_port()}
-    command = [str(peer_environments.python(subject.name)), str(PROGRAMS / subject.name / "server.py"), str(version)]
+    command = [str(environments.python(subject.name)), str(PROGRAMS / subject.name / "server.py"), str(version)]
     command += [str(port) for port in ports.values()]
     with started(command, scratch / f"{subject.name}.log", _environment(subject.name, scratch)) as tree:
         yield Serving(subject, tree, ports)
@@ -128,7 +128,7 @@ def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]
 
 def _environment(name: str, scratch: Path) -> dict[str, str]:
     """What the peers' programs run under: nothing of our own environment's packages, no reports to their makers."""
-    programs = peer_environments.python(name).parent
+    programs = environments.python(name).parent
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return inherited | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",

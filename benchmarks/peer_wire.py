@@ -2,6 +2,8 @@
 
 import functools
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,12 +75,12 @@ def _infer_json_answer(answer: bytes) -> Floats:
 @functools.cache
 def _inference() -> dict[str, Any]:
     """The protocol's message classes by name, made from the .proto file."""
-    from grpc_tools import protoc
-
     source = ROOT / "benchmarks" / "peers" / "inference.proto"
     with tempfile.TemporaryDirectory() as directory:
         described = Path(directory) / "inference.bin"
-        protoc.main(["protoc", f"-I{source.parent}", f"--descriptor_set_out={described}", source.name])
+        # Not in this process: the compiler brings a protobuf of its own, which dies beside TensorFlow's.
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source.parent}", f"--descriptor_set_out={described}"]
+        subprocess.run([*command, source.name], check=True)
         files = descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes())
     return dict(message_factory.GetMessages(list(files.file)))
 

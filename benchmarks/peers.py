@@ -7,7 +7,6 @@ Everything is started here, in a network that has loopback and nothing else wher
 import dataclasses
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -21,12 +20,12 @@ from rich.console import Console
 # Run by path, so that it works from anywhere: the workspace's root is not on the path then.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import loopback, mlp_model, peer_environments, peer_measurement, peer_outcome, peer_report
+from benchmarks import environments, loopback, mlp_model, peer_measurement, peer_outcome, peer_report
+from benchmarks.environments import CHARTS, SetupFailed
 from benchmarks.load_tools import ToolFailed, missing_tools
 from benchmarks.measurement import WrongAnswer
-from benchmarks.peer_environments import CHART, SetupFailed
 from benchmarks.peer_outcome import Outcome, Result
-from benchmarks.peer_servers import PROGRAMS, SUBJECTS, Subject, serving, version
+from benchmarks.peer_servers import SUBJECTS, Subject, serving, version
 from benchmarks.process_tree import ServerDied
 from benchmarks.targets import ROOT, write_model
 
@@ -66,13 +65,13 @@ def main(
     signal.signal(signal.SIGTERM, _exit_on_signal)
     subjects = _chosen(only)
     console = Console(stderr=True, highlight=False, markup=False)
-    environments = [] if earlier else [subject.name for subject in subjects if subject.host is None]
-    environments += [CHART] if docs or setup_only or lock else []
+    needed = [] if earlier else [subject.name for subject in subjects if subject.host is None]
+    needed += [CHARTS] if docs or setup_only or lock else []
     try:
         if lock:
-            _lock(environments, console)
+            _lock(needed, console)
         else:
-            _set_up(environments, console)
+            _set_up(needed, console)
         if lock or setup_only:
             return
         outcome = Outcome.read(earlier) if earlier else _measure_all(subjects, seconds, console)
@@ -82,17 +81,17 @@ def main(
     sys.exit(any(result.failed for result in outcome.results))
 
 
-def _lock(environments: Iterable[str], console: Console) -> None:
-    for name in environments:
+def _lock(names: Iterable[str], console: Console) -> None:
+    for name in names:
         console.print(f"pinning {name}")
-        peer_environments.lock(name)
+        environments.lock(name)
 
 
-def _set_up(environments: Iterable[str], console: Console) -> None:
-    for name in environments:
-        if not peer_environments.is_ready(name):
-            console.print(f"building {peer_environments.ENVIRONMENTS.name}/{name}")
-            peer_environments.build(name)
+def _set_up(names: Iterable[str], console: Console) -> None:
+    for name in names:
+        if not environments.is_ready(name):
+            console.print(f"building {environments.ENVIRONMENTS.name}/{name}")
+            environments.build(name)
 
 
 def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) -> Outcome:
@@ -139,15 +138,10 @@ def _report(outcome: Outcome, json_file: Path | None, docs: bool) -> None:
 
 
 def _draw(outcome: Outcome) -> None:
-    picture = DOCUMENT.parent / PICTURE
-    picture.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="peers-") as directory:
         figures = Path(directory) / "peers.json"
         outcome.write(figures)
-        command = [str(peer_environments.python(CHART)), str(PROGRAMS / CHART / "draw.py"), str(figures), str(picture)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(f"the chart could not be drawn:\n{done.stderr[-1000:]}")
+        environments.draw("draw_peers.py", figures, DOCUMENT.parent / PICTURE)
 
 
 def _chosen(only: str | None) -> list[Subject]:

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import peer_environments
-from benchmarks.peer_environments import CHART, SetupFailed
+from benchmarks import environments
+from benchmarks.environments import CHARTS, SetupFailed
 from benchmarks.peer_servers import PROGRAMS, SUBJECTS, version
 from benchmarks.peers import main
 
 PEERS = [subject for subject in SUBJECTS if subject.host is None]
 
 
-@pytest.mark.parametrize("name", [*(peer.name for peer in PEERS), CHART])
+@pytest.mark.parametrize("name", [*(peer.name for peer in PEERS), CHARTS])
 def test_locks_pin_with_hashes_and_name_no_registry(name: str) -> None:
-    text = peer_environments.lock_file(name).read_text()
+    text = environments.lock_file(name).read_text()
     requirements = [line for line in text.splitlines() if line and line[0] not in " #"]
     assert requirements
     assert all(re.match(r"[a-z0-9._-]+==\S+ .*\\$", line) for line in requirements)
@@ -32,24 +32,24 @@ def test_every_peer_has_a_program_and_a_version(peer: object) -> None:
 
 def test_a_package_that_is_not_pinned_is_an_error() -> None:
     with pytest.raises(SetupFailed, match="does not pin tensorflow-lite"):
-        peer_environments.pinned("triton", "tensorflow-lite")
+        environments.pinned("triton", "tensorflow-lite")
 
 
 def test_an_environment_is_ready_as_long_as_its_lock_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_environments, "ENVIRONMENTS", tmp_path / "environments")
-    monkeypatch.setattr(peer_environments, "LOCKS", tmp_path / "locks")
-    lock = peer_environments.lock_file("empty")
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path / "environments")
+    monkeypatch.setattr(environments, "PEERS", tmp_path / "locks")
+    lock = environments.lock_file("empty")
     lock.parent.mkdir(parents=True)
     lock.write_text("# nothing\n")
-    assert not peer_environments.is_ready("empty")
-    peer_environments.build("empty")
-    assert peer_environments.is_ready("empty")
+    assert not environments.is_ready("empty")
+    environments.build("empty")
+    assert environments.is_ready("empty")
     lock.write_text("# nothing more\n")
-    assert not peer_environments.is_ready("empty")
+    assert not environments.is_ready("empty")
     lock.write_text("no requirement at all\n")
     with pytest.raises(SetupFailed, match="uv pip sync failed"):
-        peer_environments.build("empty")
-    assert not peer_environments.is_ready("empty")
+        environments.build("empty")
+    assert not environments.is_ready("empty")
 
 
 def test_unknown_servers_are_refused_by_name() -> None:

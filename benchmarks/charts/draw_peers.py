@@ -6,33 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from style import plt, save
 
-# Legible on white and on black, as the background is neither: the picture has none.
-INK = "#7d8590"
 COLOURS = {"rest": "#3b82d6", "grpc": "#e0823d"}
 NAMES = {"rest": "HTTP, JSON", "grpc": "gRPC"}
 HEIGHT = 0.38
-STYLE = {
-    "svg.fonttype": "none",
-    # The same figures give the same file.
-    "svg.hashsalt": "peers",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 
 def main(figures: Path, picture: Path) -> None:
     results = [result for result in json.loads(figures.read_text())["results"] if result["measured"]]
     results.reverse()
-    mpl.rcParams.update(STYLE)
     figure, (rates, costs) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 * len(results) + 1.2))
     _bars(rates, results, "requests a second, 32 in flight (more is better)", _rate, "{:,.0f}")
     _bars(
@@ -45,7 +29,7 @@ def main(figures: Path, picture: Path) -> None:
     handles, labels = rates.get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(picture, transparent=True, metadata={"Date": None})
+    save(figure, picture)
 
 
 def _rate(point: dict[str, Any]) -> float:

@@ -1,4 +1,7 @@
-"""An environment for each peer, below .peers/, from a lock of its own: hash-checked, built anew when that changes."""
+"""Environments outside the workspace's lock, below .peers/: one for each peer, and one that draws charts.
+
+Each is made from a lock of its own, hash-checked, and made anew when that changes.
+"""
 
 import hashlib
 import shutil
@@ -9,9 +12,9 @@ from pathlib import Path
 from benchmarks.targets import ROOT
 
 ENVIRONMENTS = ROOT / ".peers"
-LOCKS = ROOT / "benchmarks" / "peers"
-# Not a peer: what draws the chart.
-CHART = "chart"
+PEERS = ROOT / "benchmarks" / "peers"
+# Not a peer: matplotlib, and the programs that draw with it.
+CHARTS = "charts"
 _STAMP = "lock.sha256"
 # A gigabyte at most, on a slow line.
 TIMEOUT_S = 1800.0
@@ -28,7 +31,8 @@ def python(name: str) -> Path:
 
 def lock_file(name: str) -> Path:
     """The pins of an environment."""
-    return LOCKS / name / "requirements.lock"
+    folder = ROOT / "benchmarks" / CHARTS if name == CHARTS else PEERS / name
+    return folder / "requirements.lock"
 
 
 def is_ready(name: str) -> bool:
@@ -44,6 +48,21 @@ def build(name: str) -> None:
     _uv("venv", "--python", sys.executable, str(target))
     _uv("pip", "sync", "--python", str(python(name)), "--require-hashes", str(lock_file(name)))
     (target / _STAMP).write_text(_fingerprint(name))
+
+
+def draw(program: str, figures: Path, picture: Path) -> None:
+    """Draw `picture` (.svg) of `figures` (.json) with a program of benchmarks/charts/. Builds what is needed first.
+
+    Raises:
+        SetupFailed: the environment could not be built, or the program failed.
+    """
+    if not is_ready(CHARTS):
+        build(CHARTS)
+    picture.parent.mkdir(exist_ok=True)
+    command = [str(python(CHARTS)), str(ROOT / "benchmarks" / CHARTS / program), str(figures), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupFailed(f"{picture.name} could not be drawn:\n{done.stderr[-1000:]}")
 
 
 def lock(name: str) -> None:
