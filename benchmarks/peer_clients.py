@@ -110,14 +110,13 @@ async def poison(wire: Wire, port: int) -> Poisoned:
 async def stall(wire: Wire, port: int, large: bytes) -> Stall:
     """Ask small requests all the time, post the large body meanwhile, and see who waited for it."""
     asked: list[Asked] = []
-    done = asyncio.Event()
+    begun, done = asyncio.Event(), asyncio.Event()
     async with _http() as client, asyncio.TaskGroup() as tasks:
         for _ in range(ASKERS):
-            tasks.create_task(_keep_asking(client, wire, port, asked, done))
+            tasks.create_task(_keep_asking(client, wire, port, asked, begun, done))
         await asyncio.sleep(STEADY_S)
-        while not asked:
-            # A slow machine has not come to the first yet; what fails counts too, so that this ends.
-            await asyncio.sleep(PAUSE_S)
+        # A slow machine may not have come to the first yet; what fails counts too, so that this ends.
+        await begun.wait()
         sent_s = time.monotonic()
         answer = await _post_beside(wire, port, large)
         await asyncio.sleep(AFTERWARDS_S)
@@ -133,7 +132,12 @@ def worst_ms(asked: Sequence[Asked], sent_s: float) -> tuple[float, float]:
 
 
 async def _keep_asking(
-    client: httpx.AsyncClient, wire: Wire, port: int, asked: list[Asked], done: asyncio.Event
+    client: httpx.AsyncClient,
+    wire: Wire,
+    port: int,
+    asked: list[Asked],
+    begun: asyncio.Event,
+    done: asyncio.Event,
 ) -> None:
     body = wire.encode(mlp_model.example())
     # The first opens the connection.
@@ -142,6 +146,7 @@ async def _keep_asking(
         started_s = time.monotonic()
         await _post(client, wire, port, body)
         asked.append(Asked(started_s, time.monotonic() - started_s))
+        begun.set()
         await asyncio.sleep(PAUSE_S)
 
 
