@@ -177,7 +177,7 @@ def check_answer(request: Request, outcome: Outcome | BaseException, batching: B
             assert not batching.sequence_buckets or y.shape[1] == width
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(script=steps, batching=options(), num_batch_threads=st.integers(1, 3), max_in_flight=st.integers(1, 3))
 def test_every_request_is_answered_with_its_own_rows_in_order(
     script: list[Submit | Cancel | Wait | Gate], batching: BatchingOptions, num_batch_threads: int, max_in_flight: int
@@ -202,7 +202,7 @@ def test_every_request_is_answered_with_its_own_rows_in_order(
 well = submits.map(lambda submit: replace(submit, poisoned=False, timeout_s=None))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     script=st.lists(
         st.one_of(well, well, st.builds(Wait, st.floats(0, 3)), st.builds(Gate, st.booleans())), max_size=30
