@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.errors import Cancelled, Internal, ServingError
 from tpuserve_server.core.loader import LoadedVersion, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
@@ -50,7 +50,7 @@ class VersionManager:
     `_lock`, and so are decisions about what to do next; the registry has a lock of its own, taken inside.
     """
 
-    def __init__(self, registry: ModelRegistry, loader: Loader, clock: Clock, options: LoadOptions) -> None:
+    def __init__(self, registry: ModelRegistry, loader: Loader, clock: WaitingClock, options: LoadOptions) -> None:
         """Nothing is loaded before the first `aspire`."""
         self._registry = registry
         self._loader = loader

@@ -1,9 +1,10 @@
 """RetryTimer: says when a version that failed to load is due for another try."""
 
+import math
 import threading
 from collections.abc import Callable
 
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.types import ServableId
 
 
@@ -13,7 +14,7 @@ class RetryTimer:
     `_due_s` and `_stopping` are guarded by `_changed`. `on_due` is called without the lock and must not block.
     """
 
-    def __init__(self, clock: Clock, on_due: Callable[[ServableId], None]) -> None:
+    def __init__(self, clock: WaitingClock, on_due: Callable[[ServableId], None]) -> None:
         """Nothing is due yet."""
         self._clock = clock
         self._on_due = on_due
@@ -53,11 +54,10 @@ class RetryTimer:
         """Wait for the next one that is due; None when stopped."""
         with self._changed:
             while not self._stopping:
-                now_s = self._clock.monotonic_s()
                 first = min(self._due_s, key=self._due_s.__getitem__, default=None)
-                if first is not None and self._due_s[first] <= now_s:
+                due_s = math.inf if first is None else self._due_s[first]
+                if first is not None and due_s <= self._clock.monotonic_s():
                     del self._due_s[first]
                     return first
-                wait_s = None if first is None else self._due_s[first] - now_s
-                self._changed.wait(wait_s if wait_s is None else min(wait_s, threading.TIMEOUT_MAX))
+                self._clock.wait_until(self._changed, due_s)
             return None

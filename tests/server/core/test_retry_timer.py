@@ -4,7 +4,8 @@ import queue
 
 import pytest
 
-from tpuserve_server.core.deadline import SystemClock
+from tests.fake_device import FakeClock
+from tpuserve_server.core.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.retry_timer import RetryTimer
 from tpuserve_server.core.types import ServableId
 
@@ -13,9 +14,9 @@ FOR_EVER_S = 1e9
 
 
 class Timer:
-    def __init__(self) -> None:
+    def __init__(self, clock: WaitingClock | None = None) -> None:
         self.called: queue.Queue[ServableId] = queue.Queue()
-        self.timer = RetryTimer(SystemClock(), self.called.put)
+        self.timer = RetryTimer(clock or SystemClock(), self.called.put)
 
 
 def test_each_is_called_once_when_it_is_due() -> None:
@@ -30,10 +31,19 @@ def test_each_is_called_once_when_it_is_due() -> None:
 
 
 def test_the_earlier_comes_first() -> None:
-    timer = Timer()
-    timer.timer.set(A, 0.02)
-    timer.timer.set(B, 0.01)
-    assert [timer.called.get(timeout=10) for _ in range(2)] == [B, A]
+    clock = FakeClock()
+    timer = Timer(clock)
+    timer.timer.set(A, 2)
+    timer.timer.set(B, 1)
+    while clock.waits.get(timeout=10) != clock.now_s + 1:
+        pass
+    clock.advance(1)
+    assert timer.called.get(timeout=10) == B
+    while clock.waits.get(timeout=10) != clock.now_s + 1:
+        pass
+    assert timer.called.empty()
+    clock.advance(1)
+    assert timer.called.get(timeout=10) == A
     timer.timer.stop()
 
 
