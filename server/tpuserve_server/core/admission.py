@@ -1,7 +1,7 @@
 """Admission: refuses at once whoever cannot be answered in time, by what is known of the device and the queue."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.batching_options import BatchingOptions
@@ -98,6 +98,20 @@ class Admission:
             return sizes.mean_s[sizes.index(rows)]
         cost = self._costs.cost(task.signature_name, rows, task.lengths)
         return 0.0 if cost is None else cost.mean_s
+
+    def works_s(self, batches: Sequence[tuple[Task, int]], now_s: float) -> list[float]:
+        """What batches of other keys will cost that wait: the first task and the rows of each. They grow until they
+        start, each by its part of the rate at which requests for its signature come.
+        """
+        runs_s: list[float] = []
+        keys = Counter(task.signature_name for task, _ in batches)
+        for task, rows in batches:
+            plan = self._plans.get(task.signature_name)
+            if plan is not None and task.shareable:
+                wait_s = self._forecast.start_s(now_s, runs_s) - now_s
+                rows += int(plan.rows_per_s * wait_s / (keys[task.signature_name] + 1))
+            runs_s.append(self.work_s(task, rows))
+        return runs_s
 
     def rows_to_run(self, tasks: Sequence[Task], now_s: float) -> int:
         """How many rows of these tasks of one key, the oldest first, should run now that a device thread is free."""

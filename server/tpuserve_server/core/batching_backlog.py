@@ -137,13 +137,14 @@ class Backlog:
         return batch.rows_to_run()
 
     def _check_in_time(self, admission: Admission, task: Task, key: Hashable) -> None:
-        rows, oldest_s, others_s = 0, task.enqueued_s, []
+        rows, oldest_s = 0, task.enqueued_s
+        others: list[tuple[Task, int]] = []
         for other, batches in self._batches.items():
             if other == key and task.shareable:
                 rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
             else:
-                others_s += [admission.work_s(batch.tasks[0], batch.rows) for batch in batches]
-        admission.check(task, rows, oldest_s, others_s)
+                others += [(batch.tasks[0], batch.rows) for batch in batches]
+        admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else ())
 
     def _fill_holes(self, batch: Batch) -> None:
         """What has been discarded has left places, which the next in the queue take."""

@@ -55,6 +55,11 @@ class ObjectivePlan:
         """
         return min(self._margin * spread_s, self.latency_s / 2)
 
+    @property
+    def rows_per_s(self) -> float:
+        """How fast requests have come lately."""
+        return self._rate
+
     def saw(self, rows: int, now_s: float) -> None:
         """A request of `rows` rows has come, whether or not it is taken."""
         tau_s = _RATE_OBJECTIVES * self.latency_s
