@@ -113,10 +113,16 @@ class Admission:
             runs_s.append(self.work_s(task, rows))
         return runs_s
 
-    def rows_to_run(self, tasks: Sequence[Task], now_s: float) -> int:
-        """How many rows of these tasks of one key, the oldest first, should run now that a device thread is free."""
+    def rows_to_run(self, tasks: Sequence[Task], now_s: float, others: Sequence[tuple[Task, int]] = ()) -> int:
+        """How many rows of these tasks of one key, the oldest first, should run now that a device thread is free.
+
+        `others`: the first task and the rows of each batch of other keys that waits.
+        """
         plan = self._plans.get(tasks[0].signature_name)
-        return sum(task.rows for task in tasks) if plan is None else plan.rows_to_run(tasks, now_s)
+        if plan is None:
+            return sum(task.rows for task in tasks)
+        others_s = sum(self.work_s(task, rows) for task, rows in others) / self._devices
+        return plan.rows_to_run(tasks, now_s, others_s)
 
     def started(self, thread: int, tasks: Sequence[Task], now_s: float) -> None:
         """A device thread has taken these tasks, which it runs when it has finished what it took before."""

@@ -130,20 +130,28 @@ class Backlog:
     def _rows_to_run(self, batch: Batch, batches: deque[Batch], now_s: float) -> int:
         """Of the first of the batches of its key."""
         if self._admission is not None and batch.lane.has_objective:
-            return self._admission.rows_to_run([task for waiting in batches for task in waiting.tasks], now_s)
+            others = self._others(batch.key) if len(self._batches) > 1 else ()
+            return self._admission.rows_to_run([task for one in batches for task in one.tasks], now_s, others)
         if batch.lane.timeout_s and (len(batches) > 1 or batch.is_full):
             # TensorFlow Serving leaves a batch as it is that is full, or closed by the next.
             return batch.rows
         return batch.rows_to_run()
 
+    def _others(self, key: Hashable) -> list[tuple[Task, int]]:
+        """The first task and the rows of each batch that waits of other keys than this."""
+        return [
+            (batch.tasks[0], batch.rows)
+            for other, batches in self._batches.items()
+            if other != key
+            for batch in batches
+        ]
+
     def _check_in_time(self, admission: Admission, task: Task, key: Hashable) -> None:
         rows, oldest_s = 0, task.enqueued_s
-        others: list[tuple[Task, int]] = []
-        for other, batches in self._batches.items():
-            if other == key and task.shareable:
-                rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
-            else:
-                others += [(batch.tasks[0], batch.rows) for batch in batches]
+        if task.shareable and (batches := self._batches.get(key)):
+            rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
+        # What runs alone shares no batch with others of its key.
+        others = self._others(key if task.shareable else None)
         admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else ())
 
     def _fill_holes(self, batch: Batch) -> None:

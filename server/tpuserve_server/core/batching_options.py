@@ -68,7 +68,7 @@ class BatchingOptions:
     the smaller ones padded to the largest (TensorFlow Serving, batching/batching_options.h). With `sequence_buckets`
     they are padded to the next of these lengths, so that rows of few shapes ever reach the device.
 
-    With an `objective` there is no timeout: how long a batch waits follows from it.
+    With an `objective` there is no timeout: no batch waits, and how many rows leave follows from it.
 
     Raises:
         InvalidArgument: sizes are not positive and ascending, or do not fit together, or the timeout is negative, or

@@ -67,12 +67,19 @@ def choose_target(sizes: Sizes, latency_s: float, margins: float, rows_per_s: fl
 
 
 def choose_rows(
-    sizes: Sizes, latency_s: float, target: int, now_s: float, enqueued_s: Sequence[float], rows: Sequence[int]
+    sizes: Sizes,
+    latency_s: float,
+    target: int,
+    now_s: float,
+    enqueued_s: Sequence[float],
+    rows: Sequence[int],
+    others_s: float = 0.0,
 ) -> int:
     """How many of the rows that wait should run now, if the device is free: an allowed size, or larger than all.
 
     `enqueued_s` and `rows` are the tasks', oldest first. Fewest rows late, those that are left behind for the next
-    batch among them; of several ways that which costs least for each row, and of those the largest.
+    batch among them; of several ways that which costs least for each row, and of those the largest. Others' batches,
+    which take `others_s`, run before the next.
     """
     ends = _running_sum(rows)
     total = ends[-1]
@@ -86,7 +93,7 @@ def choose_rows(
         late = _rows_before(finish_s - latency_s, enqueued_s, ends, 0, taken)
         if taken < len(ends):
             rest = sizes.index(total - ends[taken - 1])
-            next_s = finish_s + sizes.mean_s[min(rest, max(target, index))]
+            next_s = finish_s + others_s + sizes.mean_s[min(rest, max(target, index))]
             late += _rows_before(next_s - latency_s, enqueued_s, ends, taken, len(ends))
         rate = ends[taken - 1] / sizes.mean_s[index]
         if (-late, rate) >= (-best_late, best_rate):

@@ -74,8 +74,8 @@ class ObjectivePlan:
         else:
             self._look_up(lengths)
 
-    def rows_to_run(self, tasks: Sequence[Task], now_s: float) -> int:
-        """How many rows of these tasks of one key, the oldest first, should run now."""
+    def rows_to_run(self, tasks: Sequence[Task], now_s: float, others_s: float) -> int:
+        """How many rows of these tasks of one key, the oldest first, should run now; others' then take `others_s`."""
         sizes, target = self.sizes(tasks[0].lengths)
         rows = [task.rows for task in tasks]
         if sizes is None or not tasks[0].shareable:
@@ -84,7 +84,7 @@ class ObjectivePlan:
             # Whoever of high priority comes while it runs must wait for it, and has time for one more batch.
             target = max(sizes.largest_within(self.latency_s / 2), 0)
             return max(sizes.rows[target], rows[0])
-        return choose_rows(sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows)
+        return choose_rows(sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows, others_s)
 
     def finished(self, tasks: Sequence[Task], now_s: float) -> None:
         """These were answered together: the margin follows the share of those who had to wait too long."""

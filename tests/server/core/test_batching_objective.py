@@ -1,5 +1,6 @@
 """The real batcher with an objective, in virtual time: whoever is admitted is answered in time."""
 
+import random
 import re
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ class Request:
     rows: int = 1
     priority: Priority = Priority.HIGH
     timeout_s: float | None = None
+    # Requests of different kinds share no batch.
+    kind: int = 0
 
 
 @dataclass
@@ -73,7 +76,8 @@ def run(requests: list[Request]) -> Run:
         future.add_done_callback(lambda _: found.waits_s.update({number: clock.monotonic_s() - at_s}))
         deadline = Deadline.never() if request.timeout_s is None else Deadline(at_s + request.timeout_s)
         inputs = {"x": np.full((request.rows, 1), number, np.float32)}
-        task = Task(ROW_TO_ROW.name, ("y",), inputs, request.rows, deadline, future, True, priority=request.priority)
+        outputs = ("y",) * (1 + request.kind)
+        task = Task(ROW_TO_ROW.name, outputs, inputs, request.rows, deadline, future, True, priority=request.priority)
         try:
             batcher.submit(task)
         except TooLate as error:
@@ -166,3 +170,12 @@ def test_a_batch_that_nobody_waits_for_any_more_does_not_keep_the_device_busy() 
     found = run([low, gone, Request(20.0, timeout_s=6.0)])
     assert not found.refusals
     assert found.batches == [1, 1]
+
+
+def test_the_promise_holds_where_requests_of_two_kinds_share_no_batch() -> None:
+    dice = random.Random(1)
+    # A kind alone could be served at 2 rows a second, by batches of 16; of both there are as many batches to wait for.
+    found = run([Request(dice.expovariate(2.5), kind=dice.randrange(2)) for _ in range(2000)])
+    late = sum(wait_s > OBJECTIVE_S + 1e-6 for wait_s in found.waits_s.values())
+    assert late <= 0.02 * len(found.waits_s)
+    assert len(found.waits_s) > 1000

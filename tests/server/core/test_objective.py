@@ -80,3 +80,10 @@ def test_requests_of_several_rows_stay_whole() -> None:
 
 def test_a_request_larger_than_every_size_runs() -> None:
     assert choose_rows(SLOPED, 26.0, 3, 100.0, [99.0], [100]) == 100
+
+
+def test_what_others_run_in_between_is_not_left_out_when_rows_are_left_behind() -> None:
+    waited_s, rows = [3.0] * 9, [1] * 9
+    # The one that 8 leave behind is in time 13 + 6 s later, and is not when another 5 s come between.
+    assert choose_rows(SLOPED, 26.0, 3, 100.0, [100.0 - wait for wait in waited_s], rows) == 8
+    assert choose_rows(SLOPED, 26.0, 3, 100.0, [100.0 - wait for wait in waited_s], rows, 5.0) == 16
