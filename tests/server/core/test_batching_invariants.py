@@ -153,6 +153,8 @@ def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World,
     for request in play.requests:
         check_answer(play, request)
     assert not play.waiting
+    # Runs of halves among them, for which a whole run's time has passed since the batch was taken.
+    assert not any(reason for seen in play.seen for reason in seen.gone)
 
 
 @settings(max_examples=100, deadline=None)
