@@ -146,7 +146,7 @@ def first_runs(play: Play) -> list[float]:
     return list(dict.fromkeys(value for seen in play.seen for value in seen.real))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(), script=scripts(ill, ill, ill, ill, cancels, waits))
 def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -157,7 +157,7 @@ def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World,
     assert not any(reason for seen in play.seen for reason in seen.gone)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(faults=False), script=scripts(mortal, mortal, mortal, cancels, waits))
 def test_what_nobody_waits_for_never_reaches_the_device_and_is_counted_once(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -170,7 +170,7 @@ def test_what_nobody_waits_for_never_reaches_the_device_and_is_counted_once(worl
     assert sorted(dropped) == sorted(gone)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(), script=scripts(ill, ill, ill, ill, cancels, waits))
 def test_no_row_is_run_before_an_older_one_of_its_kind_and_priority(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -181,7 +181,7 @@ def test_no_row_is_run_before_an_older_one_of_its_kind_and_priority(world: World
         last[kind] = value
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(faults=False), script=scripts(well, well, well, well, cancels, waits))
 def test_every_row_is_run_exactly_once_in_batches_of_the_sizes_allowed(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -202,7 +202,7 @@ def ready_s(world: World, play: Play, seen: Seen) -> float:
     return min(play.owner(value).submitted_s for value in seen.real) + world.batching.timeout_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(faults=False), script=scripts(well, well, well, well, waits))
 def test_a_batch_leaves_when_it_may_and_the_device_is_free(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -216,7 +216,7 @@ def test_a_batch_leaves_when_it_may_and_the_device_is_free(world: World, script:
         free_s = max(free_s, seen.at_s) + world.t0_s + world.per_row_s * len(seen.values)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(faults=False), script=scripts(well, well, well, well, cancels, waits))
 def test_low_priority_runs_where_high_leaves_room(world: World, script: list[Step]) -> None:
     play = played(world, script)
@@ -244,7 +244,7 @@ def test_low_priority_runs_where_high_leaves_room(world: World, script: list[Ste
             assert len(left) > room
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(faults=False), script=scripts(well, well, well, well, waits))
 def test_a_full_queue_of_one_priority_refuses_none_of_the_other(world: World, script: list[Step]) -> None:
     play = played(world, script)
