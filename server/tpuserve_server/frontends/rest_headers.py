@@ -18,8 +18,9 @@ TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
 _KNOWN: Final = frozenset({b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY})
-# A thousand years are enough for anybody, and timers take them.
-_MILLISECONDS = re.compile(rb"[0-9]{1,13}(\.[0-9]{1,9})?")
+_MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,9})?")
+# Clients that mean "for ever" send the largest integer they have. Timers take three hundred years.
+_MOST_MILLISECONDS = 1e13
 _MOST_SHOWN = 32
 
 
@@ -70,6 +71,6 @@ def _timeout_s(value: bytes | None) -> float:
         return math.inf
     text = value.strip()
     if _MILLISECONDS.fullmatch(text) and (milliseconds := float(text)) > 0:
-        return milliseconds / 1000
+        return min(milliseconds, _MOST_MILLISECONDS) / 1000
     shown = value[:_MOST_SHOWN].decode("latin-1")
     raise InvalidArgument(f"{TIMEOUT_HEADER} must be a positive number of milliseconds; was {shown!r}")
