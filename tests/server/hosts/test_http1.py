@@ -279,6 +279,37 @@ async def test_headers_cannot_be_smuggled_into_a_response(header: tuple[bytes, b
         assert (await reader.read()).startswith(b"HTTP/1.1 500 ")
 
 
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"no request\r\n\r\n", b"400 Bad Request"),
+        (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", b"400 Bad Request"),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\na: %b\r\n" % (b"x" * 61_440), b"431 Request Header Fields Too Large"),
+    ],
+)
+async def test_what_is_refused_before_the_application_is_refused_in_json(request_: bytes, status: bytes) -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(request_)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n")
+        assert b'{"error": "' in answer
+
+
+async def test_request_that_offers_another_protocol_is_answered_in_this_one() -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nok")
+        assert await reader.readexactly(len(response(b"ok"))) == response(b"ok")
+
+
+async def test_paths_longer_than_are_kept_are_read_as_others_are() -> None:
+    async with served(say_path) as (reader, writer):
+        for path in (b"x" * 600, b"%20"):
+            writer.write(GET % path)
+            expected = response(b"GET /%b?" % path.replace(b"%20", b" "))
+            assert await reader.readexactly(len(expected)) == expected
+
+
 class Transport(asyncio.Transport):
     """Keeps what is written, and remembers that it was closed."""
 
