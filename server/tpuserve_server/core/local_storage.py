@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,11 @@ class LocalStorage:
         folder = Path(base_path)
         if not folder.is_dir():
             return None
-        names = index_versions(path.name for path in folder.iterdir() if path.is_dir())
+        with os.scandir(folder) as entries:
+            names = index_versions([entry.name for entry in entries if entry.is_dir()])
+        if not folder.is_dir():
+            # Taken away meanwhile, and its links with it: that it looked empty says nothing.
+            return None
         return {number: VersionLocation(str(folder / found[-1]), found[:-1]) for number, found in names.items()}
 
     def fingerprint(self, location: VersionLocation) -> str:

@@ -1,5 +1,6 @@
 """Versions on a real file system."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,22 @@ def test_links_within_the_base_path_and_a_linked_version_folder_are_followed(tmp
     for version in ("1", "2"):
         path = tmp_path / "m" / version
         assert STORAGE.fetch(VersionLocation(str(path))) == path
+
+
+def test_a_base_path_that_goes_away_while_it_is_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "m"
+    (tmp_path / "elsewhere").mkdir()
+    base.mkdir()
+    (base / "1").symlink_to(tmp_path / "elsewhere")
+    listed = os.scandir
+
+    def list_and_lose(path: Path) -> object:
+        entries = listed(path)
+        base.rename(tmp_path / "away")
+        (tmp_path / "elsewhere").rmdir()
+        return entries
+
+    monkeypatch.setattr(os, "scandir", list_and_lose)
+    assert STORAGE.find_versions(str(base)) is None
