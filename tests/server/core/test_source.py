@@ -1,4 +1,5 @@
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Mapping
@@ -117,14 +118,14 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     (tmp_path / "bad").mkdir()
     source = Source(LocalStorage(lambda path: True), lambda name, aspired: reports.append(name), poll_wait_s=1)
     source.watch([ModelConfig(name, str(tmp_path / name)) for name in ("bad", "good")])
-    real = Path.iterdir
+    real = os.scandir
 
-    def iterdir(path: Path) -> object:
+    def scandir(path: Path) -> object:
         if path.name == "bad":
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(os, "scandir", scandir)
     assert not source.poll()
     assert not source.poll()
     assert reports == ["good", "good"]
