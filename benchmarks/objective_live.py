@@ -36,8 +36,8 @@ OBJECTIVE_MS = 20.0
 PERCENTILE = 99
 # So many rows a request and so many layers that a batch costs milliseconds, as on a device, and the generator, which
 # shares the machine, has time for twice the requests that the server can answer.
-ROWS, LAYERS = 8, 60
-SIZES = (8, 16, 32, 48, 64, 96, 128)
+ROWS, LAYERS = 24, 60
+SIZES = (24, 48, 72, 96, 120, 144, 192)
 STEPS = (10, 25, 50, 75, 90, 100, 125, 150, 200)
 MODES = {
     "objective": (f"--latency_objective_ms={OBJECTIVE_MS:g}", f"--latency_percentile={PERCENTILE}"),
@@ -90,7 +90,7 @@ def capacity(costs: dict[int, float]) -> float:
 
 
 def write_body(scratch: Path) -> Path:
-    """A framed request of 8 rows for the deep signature."""
+    """A framed request for the deep signature."""
     from tpuserve_client.exchange import PredictCall
     from tpuserve_client.grpc_wire import GrpcWire
     from tpuserve_client.model import ModelSpec

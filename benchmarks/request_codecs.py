@@ -15,13 +15,13 @@ from tensorflow_serving.apis import predict_pb2
 
 from benchmarks.codec_report import CodecCost, CodecTable
 from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
     ModelSpec,
     PredictResult,
-    Priority,
     ServableId,
     Signature,
     Tensors,

@@ -11,7 +11,8 @@ import numpy as np
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import Array, Priority, ServableId, Signature, State, Tensors, TensorSpec
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
 

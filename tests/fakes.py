@@ -8,6 +8,7 @@ import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -15,7 +16,6 @@ from tpuserve_server.core.types import (
     ModelSpec,
     PredictRequest,
     PredictResult,
-    Priority,
     ServableId,
     Signature,
     State,

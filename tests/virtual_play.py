@@ -13,7 +13,8 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
-from tpuserve_server.core.types import Array, Priority, ServableId, Signature, Tensors
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 
 # A row's value says whose it is and which of theirs: a request has fewer rows than this.
 _ROWS = 1000

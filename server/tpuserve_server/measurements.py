@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 from tpuserve_server.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import Priority, ServableId, State
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.histogram import Histogram
 from tpuserve_server.metric_bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.series import Series

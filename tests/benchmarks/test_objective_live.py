@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.objective_live import batch_costs, capacity, step
+from benchmarks.objective_live import ROWS, batch_costs, capacity, step
 from benchmarks.open_load import Seen
 from benchmarks.process_tree import ServerDied
 
@@ -18,7 +18,7 @@ def test_costs_are_those_of_the_deep_signature() -> None:
 
 def test_capacity_is_of_the_best_batch_that_can_run_twice_within_the_objective() -> None:
     # 128 rows are cheaper each, but 28 ms is more than 20.
-    assert capacity(batch_costs(PAGE)) == pytest.approx(64 / 0.008 / 8)
+    assert capacity(batch_costs(PAGE)) == pytest.approx(64 / 0.008 / ROWS)
 
 
 def test_a_machine_that_is_too_slow_is_said() -> None:

@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.measured import ID, finish, run_batch
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import Priority, ServableId, State
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
 from tpuserve_server.prometheus import PrometheusMetrics
 

@@ -11,7 +11,8 @@ from tpuserve_server.core.errors import TooLate
 from tpuserve_server.core.forecast import DeviceForecast
 from tpuserve_server.core.objective import Sizes
 from tpuserve_server.core.objective_plan import ObjectivePlan
-from tpuserve_server.core.types import Priority, ServableId
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId
 
 # Nobody is told to come back sooner.
 _LEAST_RETRY_S = 0.001

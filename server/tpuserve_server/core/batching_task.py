@@ -11,7 +11,8 @@ import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
-from tpuserve_server.core.types import Priority, Tensors
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Tensors
 
 if TYPE_CHECKING:
     from tpuserve_server.core.batching_lane import Batch

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import Priority, ServableId, State
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId, State
 
 
 class Metrics(Protocol):

@@ -8,7 +8,7 @@ from tpuserve_server.core.batching_options import LatencyObjective
 from tpuserve_server.core.batching_task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.objective import Sizes, choose_rows, choose_target
-from tpuserve_server.core.types import Priority
+from tpuserve_server.core.priority import Priority
 
 # The rate is known from what came in this many objectives' time: long enough to count, short enough to see a burst.
 _RATE_OBJECTIVES = 2.0

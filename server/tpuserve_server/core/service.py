@@ -10,6 +10,7 @@ from tpuserve_server.core.batching import Batcher, Task
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
 from tpuserve_server.core.types import (
@@ -18,7 +19,6 @@ from tpuserve_server.core.types import (
     ModelSpec,
     PredictRequest,
     PredictResult,
-    Priority,
     ServableId,
     Signature,
     Tensors,

@@ -9,6 +9,7 @@ import numpy as np
 
 from tpuserve_server.core.batching_parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.storage import VersionLocation
 
 # Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
@@ -95,13 +96,6 @@ class Signature:
         """Whether every input and output has a free first dimension."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
-
-
-class Priority(enum.IntEnum):
-    """Which requests go first: whatever waits of HIGH goes before LOW, which fills the padding of its batches."""
-
-    HIGH = 0
-    LOW = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import HeldVersion, InferenceService
-from tpuserve_server.core.types import Array, PredictResult, Priority
+from tpuserve_server.core.types import Array, PredictResult
 from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.entry import LogKind

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Priority
+from tpuserve_server.core.priority import Priority
 
 PRIORITY_HEADER: Final = "x-tpuserve-priority"
 

@@ -5,9 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec, PredictResult, Priority
+from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.edge import MeasuredRequest
 from tpuserve_server.frontends.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch

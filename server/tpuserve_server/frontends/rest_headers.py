@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Priority
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
 from tpuserve_server.frontends.rest_errors import BodyTooLarge
 from tpuserve_server.frontends.rest_gzip import is_gzip

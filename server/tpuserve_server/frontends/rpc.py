@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.types import Priority
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.priority import parse_priority
 
 

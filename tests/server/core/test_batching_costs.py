@@ -12,7 +12,8 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import Priority, ServableId, Tensors
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId, Tensors
 
 BATCHED = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
 

@@ -21,8 +21,8 @@ from tpuserve_server.core.errors import (
     Unavailable,
 )
 from tpuserve_server.core.padding import choose_bucket
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.sequences import find_sequences
-from tpuserve_server.core.types import Priority
 
 LOW = Priority.LOW
 waits = st.builds(Wait, st.sampled_from([0.25, 0.5, 1.0, 3.0]))

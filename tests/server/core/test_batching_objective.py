@@ -15,7 +15,8 @@ from tpuserve_server.core.batching_options import BatchingOptions, LatencyObject
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.types import Priority, ServableId
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId
 
 SIZES = (1, 2, 4, 8, 16, 32)
 OBJECTIVE_S = 20.0

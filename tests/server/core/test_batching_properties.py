@@ -12,8 +12,9 @@ from tpuserve_server.core.batching import Batcher, Outcome, Task
 from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.sequences import find_sequences
-from tpuserve_server.core.types import Array, Priority, ServableId
+from tpuserve_server.core.types import Array, ServableId
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from tpuserve_server.core.batching_task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
-from tpuserve_server.core.types import Priority, Signature
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Signature
 
 
 class Waiting:

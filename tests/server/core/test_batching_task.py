@@ -5,7 +5,8 @@ import numpy as np
 from tpuserve_server.core.batching_task import Task, Whole, complete
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
-from tpuserve_server.core.types import Priority, Tensors
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Tensors
 
 
 def outputs(*rows: float) -> Tensors:

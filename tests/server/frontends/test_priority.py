@@ -12,7 +12,8 @@ from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2
 from tests.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, InvalidArgument
-from tpuserve_server.core.types import Priority, Signature, Tensors, TensorSpec
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import Signature, Tensors, TensorSpec
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table

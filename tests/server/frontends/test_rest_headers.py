@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Priority
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.rest_errors import BodyTooLarge, UnsupportedEncoding
 from tpuserve_server.frontends.rest_headers import RequestHeaders, read_headers
 
