@@ -5,6 +5,7 @@ import math
 import re
 import resource
 import shutil
+import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class Load:
 def missing_tools() -> list[str]:
     """Debian packages to install before anything can be measured."""
     return [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
+
+
+def framed(message: bytes) -> bytes:
+    """A message as gRPC sends it, uncompressed: what h2load posts."""
+    return struct.pack(">BI", 0, len(message)) + message
 
 
 def run_h2load(port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path) -> Load:

@@ -2,15 +2,14 @@
 
 import json
 import re
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import mlp_model
-from benchmarks.load_tools import Load, run_h2load, run_wrk
+from benchmarks.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.process_tree import Memory
 from benchmarks.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
 from tpuserve_client import Client
@@ -55,20 +54,24 @@ class Served:
 def write_bodies(scratch: Path) -> Bodies:
     """Write the request bodies once; every point sends the same."""
     x = mlp_model.example()
-    message = grpc_request(x)
     bodies = Bodies(grpc=scratch / "body.grpc", rest=scratch / "body.json")
-    bodies.grpc.write_bytes(struct.pack(">BI", 0, len(message)) + message)
+    bodies.grpc.write_bytes(framed(grpc_request(x)))
     bodies.rest.write_bytes(rest_request(x))
     return bodies
 
 
 def grpc_request(x: mlp_model.Floats) -> bytes:
+    """A serialized PredictRequest for the MLP."""
+    return predict_request(MODEL_NAME, {mlp_model.INPUT: x})
+
+
+def predict_request(model: str, inputs: Mapping[str, mlp_model.Floats], signature_name: str | None = None) -> bytes:
     """A serialized PredictRequest, as the Python client would send it."""
     from tpuserve_client.exchange import PredictCall
     from tpuserve_client.grpc_wire import GrpcWire
     from tpuserve_client.model import ModelSpec
 
-    return GrpcWire().predict(PredictCall(ModelSpec(MODEL_NAME), {mlp_model.INPUT: x})).body
+    return GrpcWire().predict(PredictCall(ModelSpec(model), inputs, signature_name)).body
 
 
 def rest_request(x: mlp_model.Floats) -> bytes:
@@ -109,15 +112,20 @@ def read_served(server: Mapping[Protocol, Target]) -> dict[Protocol, Served]:
 def parse_served(text: str, protocol: Protocol) -> Served:
     """Sum the request counters of a Prometheus page over the samples of one protocol."""
     ok = not_ok = 0
-    for labels, value in re.findall(r"^tpuserve_requests_total\{(.*)\} (\S+)$", text, re.MULTILINE):
-        pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    for pairs, value in samples(text, "tpuserve_requests_total"):
         if pairs.get("protocol", "").lower() != protocol or "predict" not in pairs.get("method", "").lower():
             continue
         if pairs.get("code") == "OK":
-            ok += int(float(value))
+            ok += int(value)
         else:
-            not_ok += int(float(value))
+            not_ok += int(value)
     return Served(ok, not_ok)
+
+
+def samples(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Labels and value of each sample of a metric on a Prometheus page."""
+    for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE):
+        yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
 
 
 def memory(server: Mapping[Protocol, Target]) -> Memory:

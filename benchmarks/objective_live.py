@@ -5,17 +5,12 @@ here, on loopback, and stopped again whatever happens.
 """
 
 import json
-import re
-import signal
-import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 import numpy as np
@@ -27,10 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import environments, mlp_model
 from benchmarks.environments import SetupFailed
-from benchmarks.load_tools import ToolFailed, percentile
+from benchmarks.load_tools import ToolFailed, framed, percentile
+from benchmarks.measurement import predict_request, samples
 from benchmarks.open_load import Seen
-from benchmarks.process_tree import ServerDied
+from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.targets import MODEL_NAME, ROOT, Target, http_get, model_server, write_model
+from tpuserve_server.core import objective
+from tpuserve_server.core.objective import Sizes
 
 OBJECTIVE_MS = 20.0
 PERCENTILE = 99
@@ -70,36 +68,31 @@ class Step:
 
 def batch_costs(page: str) -> dict[int, float]:
     """What a batch of the deep signature costs by its rows, in seconds, from a page of metrics."""
-    costs = {}
-    for text, value in re.findall(r"^tpuserve_batch_cost_seconds\{(.*)\} (\S+)$", page, re.MULTILINE):
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
-        if labels["signature"] == mlp_model.DEEP_SIGNATURE:
-            costs[int(labels["bucket"])] = float(value)
-    return costs
+    return {
+        int(labels["bucket"]): cost_s
+        for labels, cost_s in samples(page, "tpuserve_batch_cost_seconds")
+        if labels["signature"] == mlp_model.DEEP_SIGNATURE
+    }
 
 
 def capacity(costs: dict[int, float]) -> float:
-    """Requests a second of batches that can run back to back within the objective.
+    """Requests a second of batches that can run back to back within the objective (core/objective.py).
 
     A request that has just missed a batch waits for that one and is then in the next: twice a batch's cost must fit.
     """
-    fitting = {rows: cost_s for rows, cost_s in costs.items() if 2 * cost_s <= OBJECTIVE_MS / 1000}
-    if not fitting:
+    sizes = Sizes(tuple(costs), tuple(costs.values()), (0.0,) * len(costs))
+    rows_per_s = objective.capacity(sizes, OBJECTIVE_MS / 1000)
+    if not rows_per_s:
         raise ServerDied(f"no batch can run twice in {OBJECTIVE_MS:g} ms on this machine: {costs}")
-    return max(rows / cost_s for rows, cost_s in fitting.items()) / ROWS
+    return rows_per_s / ROWS
 
 
 def write_body(scratch: Path) -> Path:
     """A framed request for the deep signature."""
-    from tpuserve_client.exchange import PredictCall
-    from tpuserve_client.grpc_wire import GrpcWire
-    from tpuserve_client.model import ModelSpec
-
     x = np.random.default_rng(0).random((ROWS, mlp_model.DEEP_FEATURES), np.float32)
-    call = PredictCall(ModelSpec(MODEL_NAME), {mlp_model.INPUT: x}, mlp_model.DEEP_SIGNATURE)
-    message = GrpcWire().predict(call).body
+    message = predict_request(MODEL_NAME, {mlp_model.INPUT: x}, mlp_model.DEEP_SIGNATURE)
     path = scratch / "deep.grpc"
-    path.write_bytes(struct.pack(">BI", 0, len(message)) + message)
+    path.write_bytes(framed(message))
     return path
 
 
@@ -194,7 +187,7 @@ def show(found: Sequence[Step], per_s: float, console: Console) -> None:
 @click.option("--modes", default=",".join(MODES), show_default=True, help="Modes to measure.")
 def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str) -> None:
     """Serve a model with an objective of 20 ms and step the load up to twice of what it can do."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    exit_on_sigterm()
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="tpuserve-objective-") as folder:
@@ -222,11 +215,6 @@ def write(path: Path, per_s: float, costs: dict[int, float], found: Sequence[Ste
     """All figures as JSON."""
     about = {"objective_ms": OBJECTIVE_MS, "percentile": PERCENTILE, "capacity_per_s": per_s, "batch_cost_s": costs}
     path.write_text(json.dumps({**about, "steps": [asdict(each) for each in found]}, indent=2))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # As Ctrl-C does, so that every started process is stopped.
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

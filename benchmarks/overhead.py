@@ -6,14 +6,11 @@ Everything is started here, on loopback, and stopped again whatever happens.
 
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -25,7 +22,7 @@ from benchmarks import measurement, overhead_report
 from benchmarks.load_tools import ToolFailed, missing_tools
 from benchmarks.measurement import Bodies, Point, Served, WrongAnswer
 from benchmarks.overhead_report import Outcome
-from benchmarks.process_tree import Memory, ServerDied
+from benchmarks.process_tree import Memory, ServerDied, exit_on_sigterm
 from benchmarks.targets import PROTOCOLS, Host, Protocol, Target, echoes, model_server, write_model
 
 IN_FLIGHT = (1, 32, 256)
@@ -101,7 +98,7 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
     if missing := missing_tools():
         raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
     chosen = _chosen_hosts(hosts)
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    exit_on_sigterm()
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tpuserve-overhead-") as directory:
         run = Run(2 if quick else duration, Path(directory), Console(stderr=True), [], {}, [])
@@ -134,11 +131,6 @@ def _chosen_hosts(text: str) -> list[Host]:
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"unknown host {unknown[0]!r}; there are {', '.join(known)}", param_hint="--hosts")
     return [host for host in known if host in names]
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    # As an exception, so that every `with` on the stack stops what it started.
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import mlp_model, peer_clients
-from benchmarks.load_tools import Load, run_h2load, run_wrk
+from benchmarks.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.measurement import WrongAnswer
 from benchmarks.peer_clients import Poisoned, Stall
 from benchmarks.peer_servers import Serving
@@ -120,8 +119,7 @@ def write_body(wire: Wire, scratch: Path) -> Path:
     """The request of one row as the load generator sends it."""
     body = scratch / f"body.{wire.protocol}"
     message = wire.encode(mlp_model.example())
-    framed = struct.pack(">BI", 0, len(message)) + message
-    body.write_bytes(framed if wire.protocol == "grpc" else message)
+    body.write_bytes(framed(message) if wire.protocol == "grpc" else message)
     return body
 
 

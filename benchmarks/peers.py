@@ -6,13 +6,10 @@ Everything is started here, in a network that has loopback and nothing else wher
 
 import dataclasses
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -26,7 +23,7 @@ from benchmarks.load_tools import ToolFailed, missing_tools
 from benchmarks.measurement import WrongAnswer
 from benchmarks.peer_outcome import Outcome, Result
 from benchmarks.peer_servers import SUBJECTS, Subject, serving, version
-from benchmarks.process_tree import ServerDied
+from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.targets import ROOT, write_model
 
 DOCUMENT = ROOT / "docs" / "performance.md"
@@ -62,7 +59,7 @@ def main(
     lock: bool,
 ) -> None:
     """Measure rate, latency, CPU, memory and manners of tpuserve and of six other servers, one after the other."""
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    exit_on_sigterm()
     subjects = _chosen(only)
     console = Console(stderr=True, highlight=False, markup=False)
     needed = [] if earlier else [subject.name for subject in subjects if subject.host is None]
@@ -150,11 +147,6 @@ def _chosen(only: str | None) -> list[Subject]:
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"unknown server {unknown[0]!r}; there are {', '.join(known)}", param_hint="--only")
     return [subject for subject in SUBJECTS if subject.name in names]
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    # As an exception, so that every `with` on the stack stops what it started.
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

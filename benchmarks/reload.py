@@ -6,14 +6,12 @@ Run from anywhere: `.venv/bin/python benchmarks/reload.py` for the soak (about 6
 
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -25,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import measurement, mlp_model
 from benchmarks.load_tools import ToolFailed, missing_tools
 from benchmarks.measurement import Bodies
-from benchmarks.process_tree import ServerDied
+from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.reload_tools import Latency, LightLoad, Load, latency, publish, retire, wait_for
 from benchmarks.targets import (
     MODEL_NAME,
@@ -214,7 +212,7 @@ def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, a
     """
     if measure_swaps and "nghttp2-client" in missing_tools():
         raise click.UsageError("the load generator is missing; install it: apt-get install nghttp2-client")
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    exit_on_sigterm()
     progress = Console(stderr=True)
     chosen: list[Host] = [host for host in ("envoy", "python") if host in hosts.split(",")]
     with tempfile.TemporaryDirectory(prefix="tpuserve-reload-") as directory:
@@ -258,11 +256,6 @@ def _report(measured: "list[Soak] | list[Swap]", as_json: bool) -> None:
 def _as_json(measured: "Soak | Swap") -> dict[str, Any]:
     derived = {"spread": measured.spread} if isinstance(measured, Soak) else {"p99_ratio": measured.ratio}
     return asdict(measured) | derived
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    # As an exception, so that every `with` on the stack stops what it started.
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

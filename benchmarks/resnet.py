@@ -7,9 +7,7 @@ happens.
 
 import json
 import os
-import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 import numpy as np
@@ -29,8 +25,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import resnet_model
-from benchmarks.load_tools import ToolFailed, missing_tools, run_h2load
-from benchmarks.process_tree import ServerDied
+from benchmarks.load_tools import ToolFailed, framed, missing_tools, run_h2load
+from benchmarks.measurement import predict_request
+from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.targets import GRPC_PATH, ROOT, Target, model_server
 from tpuserve_client import Client
 
@@ -131,14 +128,9 @@ def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path
 
 def write_body(scratch: Path) -> Path:
     """A picture as a framed gRPC request of 602 KB."""
-    from tpuserve_client.exchange import PredictCall
-    from tpuserve_client.grpc_wire import GrpcWire
-    from tpuserve_client.model import ModelSpec
-
-    call = PredictCall(ModelSpec(resnet_model.NAME), {resnet_model.INPUT: resnet_model.images(1)})
-    message = GrpcWire().predict(call).body
+    message = predict_request(resnet_model.NAME, {resnet_model.INPUT: resnet_model.images(1)})
     path = scratch / "picture.grpc"
-    path.write_bytes(struct.pack(">BI", 0, len(message)) + message)
+    path.write_bytes(framed(message))
     return path
 
 
@@ -173,7 +165,7 @@ def compare(answers: dict[str, resnet_model.Floats]) -> Agreement:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
 def main(rounds: int, seconds: int, model: Path | None, as_json: bool) -> None:
     """Serve ResNet-50 and compare it with its own session; then both with bfloat16."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    exit_on_sigterm()
     console = Console(stderr=as_json)
     if missing := missing_tools():
         raise click.ClickException(f"h2load is needed: apt-get install {' '.join(missing)}")
@@ -235,11 +227,6 @@ def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Co
         + ", ".join(f"{right:.3f} in {precision}" for precision, right in agreement.right.items())
         + f"), largest difference of a probability {agreement.largest_difference:.3f}"
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # As Ctrl-C does, so that every started process is stopped.
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate, Unavailable
+from tpuserve_server.core.objective import Sizes, capacity
 from tpuserve_server.core.types import ServableId
 
 # As at a version's warm-up.
@@ -52,8 +53,8 @@ class Device:
         """Rows a second at which evenly spaced requests can all be answered in time: batches of the best allowed size,
         back to back, of which two fit the objective.
         """
-        fitting = [size for size in self.sizes if 2 * self.cost_s(size) <= self.latency_s]
-        return max(size / self.cost_s(size) for size in fitting)
+        means_s = tuple(self.cost_s(size) for size in self.sizes)
+        return capacity(Sizes(self.sizes, means_s, (0.0,) * len(means_s)), self.latency_s)
 
 
 @dataclass(frozen=True, slots=True)

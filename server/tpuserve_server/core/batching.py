@@ -52,8 +52,8 @@ class Batcher:
         They take turns with those of others on `device`, by the model's `weight`; without one it is this batcher's own.
 
         A signature not in `options` is never batched: its requests run one by one. Of low priority as many batches may
-        wait as of high where nothing else is said. What runs cost is learned into
-        `costs`, which may know something already.
+        wait as of high where nothing else is said. What runs cost is learned into `costs`, which may know something
+        already.
 
         Raises:
             ResourceExhausted: the system gives no more threads; none is left behind.

@@ -93,10 +93,7 @@ class BatchingOptions:
             raise InvalidArgument(f"max_batch_size must be positive; was {self.max_batch_size}")
         if self.timeout_s < 0:
             raise InvalidArgument(f"batch_timeout_micros must be non-negative; was {round(self.timeout_s * 1e6)}")
-        if self.objective is not None and self.timeout_s:
-            raise InvalidArgument(
-                "latency_objective_ms and batch_timeout_micros contradict each other: give one of them"
-            )
+        choose_mode(waits=self.timeout_s > 0, has_objective=self.objective is not None)
         self._check_execution_size()
         self._check_allowed_sizes()
         check_ascending("sequence_buckets", self.sequence_buckets)
@@ -110,9 +107,7 @@ class BatchingOptions:
     @property
     def mode(self) -> BatchingMode:
         """What decides when a batch leaves."""
-        if self.objective is not None:
-            return BatchingMode.OBJECTIVE
-        return BatchingMode.TIMEOUT if self.timeout_s else BatchingMode.GREEDY
+        return choose_mode(waits=self.timeout_s > 0, has_objective=self.objective is not None)
 
     @property
     def splits(self) -> bool:
@@ -146,6 +141,15 @@ class BatchingOptions:
                 "Last entry in allowed_batch_sizes must match max_batch_size; "
                 f"last entry was {sizes[-1]}; expected {self.max_batch_size}"
             )
+
+
+def choose_mode(*, waits: bool, has_objective: bool) -> BatchingMode:
+    """What follows from a timeout above 0, and from an objective; InvalidArgument where there are both."""
+    if waits and has_objective:
+        raise InvalidArgument("latency_objective_ms and batch_timeout_micros contradict each other: give one of them")
+    if has_objective:
+        return BatchingMode.OBJECTIVE
+    return BatchingMode.TIMEOUT if waits else BatchingMode.GREEDY
 
 
 def check_ascending(name: str, sizes: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ from tpuserve_server.core.batching_options import (
     LatencyObjective,
     PaddingPolicy,
     check_ascending,
+    choose_mode,
 )
 from tpuserve_server.core.errors import InvalidArgument
 
@@ -182,12 +183,8 @@ class BatchingParameters:
             )
 
     def _check_mode(self) -> None:
-        timeout, objective = bool(self.batch_timeout_micros), self.latency_objective_ms is not None
-        if timeout and objective:
-            raise InvalidArgument(
-                "latency_objective_ms and batch_timeout_micros contradict each other: give one of them"
-            )
-        implied = BatchingMode.OBJECTIVE if objective else BatchingMode.TIMEOUT if timeout else BatchingMode.GREEDY
+        has_objective = self.latency_objective_ms is not None
+        implied = choose_mode(waits=bool(self.batch_timeout_micros), has_objective=has_objective)
         if self.batching_mode in (None, implied):
             return
         raise InvalidArgument(f"batching_mode {self.batching_mode} {_WHAT_MODES_NEED[self.batching_mode]}")

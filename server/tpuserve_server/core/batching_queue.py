@@ -29,12 +29,13 @@ class BatchQueue:
     ) -> None:
         """The limits bound the batches that wait, for each signature; of low priority as many as of high by default.
 
-        What runs cost is looked up in `costs`, which others may change meanwhile. `admission` is there where
-        a signature has an objective.
+        What runs cost is looked up in `costs`, which others may change meanwhile. `admission` is there where a
+        signature has an objective.
         """
         low_limit = low_priority_max_enqueued_batches
+        if low_limit is None:
+            low_limit = max_enqueued_batches
         self._options = options
-        low_limit = max_enqueued_batches if low_limit is None else low_limit
         self._high = Backlog(signatures, options, max_enqueued_batches, costs, admission)
         self._low = Backlog(signatures, options, low_limit, costs, admission)
 

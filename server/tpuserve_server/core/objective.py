@@ -8,6 +8,7 @@ worth it: of those who come while one runs, the last `L - c(b)` seconds' fit the
 """
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def choose_rows(
     batch among them; of several ways that which costs least for each row, and of those the largest. Others' batches,
     which take `others_s`, run before the next.
     """
-    ends = _running_sum(rows)
+    ends = list(itertools.accumulate(rows))
     total = ends[-1]
     best = sizes.rows[0]
     best_late, best_rate = total + 1, 0.0
@@ -101,15 +102,6 @@ def choose_rows(
         if taken == len(ends):
             break
     return max(best, rows[0])
-
-
-def _running_sum(values: Sequence[int]) -> list[int]:
-    total = 0
-    sums = []
-    for value in values:
-        total += value
-        sums.append(total)
-    return sums
 
 
 def _rows_before(time_s: float, enqueued_s: Sequence[float], ends: Sequence[int], first: int, last: int) -> int:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Hashable
 
 # Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
-_EARLY_S = 0.002
+EARLY_S = 0.002
 
 
 class RareTimers:
@@ -42,7 +42,7 @@ class RareTimers:
         self._timer = self._loop.call_at(at_s, self._fire)
 
     def _fire(self) -> None:
-        now_s = self._loop.time() + _EARLY_S
+        now_s = self._loop.time() + EARLY_S
         due = [(key, call) for key, (at_s, call) in self._calls.items() if at_s <= now_s]
         for key, _ in due:
             del self._calls[key]

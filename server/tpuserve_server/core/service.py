@@ -11,7 +11,7 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.rare_timers import RareTimers, RareTimersByLoop
+from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -34,9 +34,6 @@ from tpuserve_server.core.validation import (
     matches_shapes,
     with_defaults,
 )
-
-# How much too soon an event loop's timer may fire; uvloop's counts in milliseconds.
-_EARLY_TIMER_S = 0.002
 
 
 class _Held:
@@ -147,7 +144,7 @@ class HeldModel(_Held):
 
     def _abandon(self, task: Task) -> None:
         # A host that watches deadlines itself cancels what has missed one, by a timer that may be a little early.
-        expired = task.deadline.expired(self._clock.monotonic_s() + _EARLY_TIMER_S)
+        expired = task.deadline.expired(self._clock.monotonic_s() + EARLY_S)
         self._handle.loaded.batcher.discard(task, "expired" if expired else "cancelled")
 
     def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
