@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
-import tf_keras  # type: ignore[import-untyped]  # it has none
+import tf_keras
 
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
 

@@ -10,13 +10,13 @@ import time
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import click
 from rich.console import Console
 
 from tpuserve_exporter.errors import ExportError, OptionConflict
-from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions, PadValue, SequenceOptions
+from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions, PadValue, SequenceOptions, SourceKind
 from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
 
 if TYPE_CHECKING:
@@ -44,12 +44,16 @@ Exit codes:
   0  published (or, with --dry-run, all checks passed)
   1  an error nobody foresaw
   2  wrong usage, or the checkpoint does not fit the model
-  3  the source cannot be read
-  4  the builder failed
-  5  parity: the SavedModel answers otherwise than the source
-  6  the SavedModel does not load in a session
-  7  no inputs that fit to check with
-  8  the version is taken, or the base cannot be written
+  3  parity: the SavedModel answers otherwise than the source
+  4  an operation that what was asked for cannot have
+  5  the version is taken, or the base cannot be written
+  6  the source cannot be read
+  7  the builder failed
+  8  the SavedModel does not load in a session
+  9  no inputs that fit to check with
+  10  the source's framework is not installed
+  11  reading the source would run code that came with it
+  12  weights that are NaN or infinite
   130  broken off
 Whatever fails, nothing is published and nothing is left behind.
 """
@@ -104,7 +108,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--from",
     "kind",
-    type=click.Choice(["auto", "tf2-ckpt", "keras", "savedmodel"]),
+    type=click.Choice(["auto", *get_args(SourceKind)]),
     default="auto",
     show_default=True,
     help="What SOURCE is.",

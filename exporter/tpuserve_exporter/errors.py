@@ -3,12 +3,16 @@
 ExportError                 1   (nothing more exact is known)
 ├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
 ├── OptionConflict          2   options that do not go together
-├── SourceUnreadable        3   not there, of no known kind, truncated, a shard missing
-├── BuilderFailed           4   --model cannot be imported, raises, or returns no model
-├── ParityFailed            5   the SavedModel answers otherwise than the source model
-├── SessionLoadFailed       6   the SavedModel does not load in a session, as a server loads it
-├── SamplesUnfit            7   no inputs to check with: --check or --warmup does not fit the signature
-└── PublishFailed           8   the version is taken, or the base directory cannot be written
+├── ParityFailed            3   the SavedModel answers otherwise than the source model
+├── CannotLower             4   an operation that what was asked for cannot have
+├── PublishFailed           5   the version is taken, or the base directory cannot be written
+├── SourceUnreadable        6   not there, of no known kind, truncated, a shard missing
+├── BuilderFailed           7   --model cannot be imported, raises, or returns no model
+├── SessionLoadFailed       8   the SavedModel does not load in a session, as a server loads it
+├── SamplesUnfit            9   no inputs to check with: --check or --warmup does not fit the signature
+├── MissingExtra           10   the source's framework is not installed
+├── UnsafeSource           11   reading it would run code that came with it
+└── WeightsNotFinite       12   weights that are NaN or infinite
 """
 
 import re
@@ -42,28 +46,44 @@ class OptionConflict(ExportError):
     exit_code = 2
 
 
-class SourceUnreadable(ExportError):
+class ParityFailed(ExportError):
     exit_code = 3
 
 
-class BuilderFailed(ExportError):
+class CannotLower(ExportError):
     exit_code = 4
 
 
-class ParityFailed(ExportError):
+class PublishFailed(ExportError):
     exit_code = 5
 
 
-class SessionLoadFailed(ExportError):
+class SourceUnreadable(ExportError):
     exit_code = 6
 
 
-class SamplesUnfit(ExportError):
+class BuilderFailed(ExportError):
     exit_code = 7
 
 
-class PublishFailed(ExportError):
+class SessionLoadFailed(ExportError):
     exit_code = 8
+
+
+class SamplesUnfit(ExportError):
+    exit_code = 9
+
+
+class MissingExtra(ExportError):
+    exit_code = 10
+
+
+class UnsafeSource(ExportError):
+    exit_code = 11
+
+
+class WeightsNotFinite(ExportError):
+    exit_code = 12
 
 
 def reason_of(error: Exception) -> str:

@@ -24,15 +24,13 @@ from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.publish import check_free, publish, staging_directory
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.samples import read_samples
+from tpuserve_exporter.saved_model_writer import write_saved_model
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.detect import detect
-from tpuserve_exporter.sources.keras_file import open_keras_file
+from tpuserve_exporter.sources.kinds import open_source
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model import open_saved_model
-from tpuserve_exporter.sources.tf2_checkpoint import open_tf2_checkpoint
+from tpuserve_exporter.sources.saved_model import copy_saved_model
 from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
-
-_OPENERS = {"tf2-ckpt": open_tf2_checkpoint, "keras": open_keras_file, "savedmodel": open_saved_model}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Export:
         options = self._options
         with self._progress.step("Read the source") as step:
             kind = options.kind or detect(options.source)
-            source = _OPENERS[kind](options.source, options.model)
+            source = open_source(kind, options.source, options.model)
             at_step = "" if source.step is None else f" at step {source.step}"
             restored = "" if source.restore is None else f"; {source.restore.summary()}"
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
@@ -102,7 +100,10 @@ class Export:
 
     def _write(self, source: OpenedSource, staged: Path) -> None:
         with self._progress.step("Write the SavedModel") as step:
-            source.write(staged)
+            if isinstance(source.model, Path):
+                copy_saved_model(source.model, staged)
+            else:
+                write_saved_model(staged, {self._options.model.signature_name: source.model})
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
 

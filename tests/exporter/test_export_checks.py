@@ -22,7 +22,7 @@ def test_a_model_that_differs_with_every_trace_fails_parity(
 ) -> None:
     unsteady = ("--model", "tests.exporter.builders:unsteady", "--allow-unused", "*")
     finished = export(tiny_checkpoint, tmp_path / "unsteady", *unsteady, "--atol", "1e-9", "--rtol", "0")
-    assert finished.code == 5
+    assert finished.code == 3
     assert "output 'scores' is off by up to" in finished.err
     assert not (tmp_path / "unsteady").exists()
 
@@ -112,7 +112,7 @@ def test_a_report_that_fails_in_the_end_hides_no_outcome(export: Export, tiny_ch
     assert (finished.code, "Published version 1" in finished.out) == (0, True)
     assert "warning: cannot write /dev/full: No space left on device" in finished.err
     finished = export(tmp_path / "nothing", tmp_path / "tiny", *TINY, "--report", full)
-    assert (finished.code, "there is no" in finished.err) == (3, True)
+    assert (finished.code, "there is no" in finished.err) == (6, True)
 
 
 def test_json_covers_wrong_usage(export: Export, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_samples_that_do_not_fit_are_explained(
 ) -> None:
     np.savez(tmp_path / "check.npz", **arrays)
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--check", tmp_path / "check.npz")
-    assert finished.code == 7
+    assert finished.code == 9
     assert message in finished.err
     assert not (tmp_path / "tiny").exists()
 
@@ -156,7 +156,7 @@ def test_samples_that_do_not_fit_are_explained(
 def test_an_npz_file_that_is_none_is_explained(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "check.npz").write_text("no zip")
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--check", tmp_path / "check.npz")
-    assert (finished.code, "cannot read check.npz" in finished.err) == (7, True)
+    assert (finished.code, "cannot read check.npz" in finished.err) == (9, True)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "one array"])
@@ -169,7 +169,7 @@ def test_a_damaged_npz_file_is_explained(export: Export, tiny_checkpoint: Path, 
     else:
         path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 400])
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--check", path)
-    assert (finished.code, "check.npz" in finished.err, "Traceback" in finished.err) == (7, True, False)
+    assert (finished.code, "check.npz" in finished.err, "Traceback" in finished.err) == (9, True, False)
 
 
 def test_a_repeated_row_counts_once(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_repeated_row_counts_once(export: Export, tiny_checkpoint: Path, tmp_p
 def test_a_base_that_cannot_be_written_is_explained(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = export(tiny_checkpoint, tmp_path / "file" / "base", *TINY)
-    assert (finished.code, "cannot write to" in finished.err) == (8, True)
+    assert (finished.code, "cannot write to" in finished.err) == (5, True)
 
 
 def test_model_arguments_are_checked(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:

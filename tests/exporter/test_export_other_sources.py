@@ -61,7 +61,7 @@ def test_damaged_keras_file_is_unreadable(export: Export, tmp_path: Path) -> Non
     builders.tiny().save(tmp_path / "whole.keras")
     (tmp_path / "cut.keras").write_bytes((tmp_path / "whole.keras").read_bytes()[:500])
     finished = export(tmp_path / "cut.keras", tmp_path / "tiny")
-    assert finished.code == 3
+    assert finished.code == 6
     assert "cannot read cut.keras" in finished.err
 
 
@@ -164,7 +164,7 @@ def test_a_source_with_files_that_cannot_be_copied_is_unreadable(
     source = _save_module(tmp_path / "source")
     (source / "assets" / "gone.txt").symlink_to(tmp_path / "nowhere")
     finished = export(source, tmp_path / "lookup")
-    assert (finished.code, "cannot copy source: " in finished.err) == (3, True)
+    assert (finished.code, "cannot copy source: " in finished.err) == (6, True)
     assert "Traceback" not in finished.err
     assert not (tmp_path / "lookup").exists()
 
@@ -192,7 +192,7 @@ def test_warmup_requests_of_the_source_that_no_server_could_run_are_refused(
     content = (source / WARMUP).read_bytes()
     (source / WARMUP).write_bytes(content[: len(content) - cut])
     finished = export(source, tmp_path / "lookup")
-    assert (finished.code, message in finished.err) == (7, True), finished.err
+    assert (finished.code, message in finished.err) == (9, True), finished.err
     assert not (tmp_path / "lookup").exists()
 
 
@@ -216,7 +216,7 @@ def test_warmup_inputs_that_the_model_refuses_are_explained(export: Export, tens
     np.savez(tmp_path / "bad.npz", text=np.array(["1.5", "two"]))
     files = ("--check", tmp_path / "good.npz", "--warmup", tmp_path / "bad.npz")
     finished = export(source, tmp_path / "parser", *files)
-    assert (finished.code, "the warm-up request of 2 row(s) for serving_default fails" in finished.err) == (7, True)
+    assert (finished.code, "the warm-up request of 2 row(s) for serving_default fails" in finished.err) == (9, True)
     assert not (tmp_path / "parser").exists()
 
 
@@ -233,7 +233,7 @@ def test_saved_model_with_a_damaged_graph_fails_the_session_load(
     graph = source / "saved_model.pb"
     graph.write_bytes(graph.read_bytes()[:200])
     finished = export(source, tmp_path / "lookup")
-    assert finished.code == 6
+    assert finished.code == 8
     assert "does not load in a session" in finished.err
     assert not (tmp_path / "lookup").exists()
 
@@ -243,7 +243,7 @@ def test_made_up_strings_that_a_model_refuses_ask_for_real_ones(
 ) -> None:
     source = _save_number_parser(tmp_path / "source")
     finished = export(source, tmp_path / "parser")
-    assert finished.code == 7
+    assert finished.code == 9
     assert "--check samples.npz" in finished.err
     np.savez(tmp_path / "samples.npz", text=np.array(["1.5", "2"]))
     finished = export(source, tmp_path / "parser", "--check", tmp_path / "samples.npz")
@@ -315,7 +315,7 @@ def test_what_is_no_source_is_said_so(export: Export, tensorflow: None, tmp_path
     if kind == "a base of versions":
         _save_module(source / "1")
     finished = export(source, tmp_path / "base")
-    assert finished.code == 3
+    assert finished.code == 6
     assert ("its subdirectories 1 are SavedModels" in finished.err) is (kind == "a base of versions")
 
 

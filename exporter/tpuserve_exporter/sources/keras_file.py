@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable, reason_of
 from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import KerasServing, described_dtype, with_compute_dtype
+from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.served_function import TracedReference
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:
     import keras
 
 
-def open_keras_file(source: Path, options: ModelOptions) -> OpenedSource:
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Load the model. Raises SourceUnreadable, OptionConflict, and CheckpointMismatch where weights do not fit."""
-    reference = KerasServing(_load(source, options), options)
-    served = reference
+    model = served = _load(source, options)
     if options.compute_dtype != "keep":
-        served = KerasServing(with_compute_dtype(_load(source, options), options.compute_dtype), options)
+        served = with_compute_dtype(_load(source, options), options.compute_dtype)
     return OpenedSource(
         kind="keras",
         name=source.name,
-        write=served.write,
-        reference=reference,
-        compute_dtype=described_dtype(served.model),
+        model=serve_keras(served, options),
+        reference=TracedReference(serve_keras(model, options)),
+        compute_dtype=described_dtype(served),
         builder=options.builder,
     )
 

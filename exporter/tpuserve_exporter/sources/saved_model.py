@@ -11,16 +11,16 @@ from tpuserve_exporter.sources.opened import OpenedSource
 _OURS = "tpuserve"
 
 
-def open_saved_model(source: Path, options: ModelOptions) -> OpenedSource:
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Raises OptionConflict for options that would change a model which is only copied."""
     if options.builder is not None or options.inputs or options.outputs:
         raise OptionConflict("a SavedModel brings its own graph and names: --model, --input and --output do not apply")
     if options.compute_dtype != "keep":
         raise OptionConflict("a SavedModel is taken over as it is: --compute-dtype does not apply")
-    return OpenedSource(kind="savedmodel", name=source.name, write=lambda path: _copy(source, path))
+    return OpenedSource(kind="savedmodel", name=source.name, model=source)
 
 
-def _copy(source: Path, path: Path) -> None:
+def copy_saved_model(source: Path, path: Path) -> None:
     """Raises OptionConflict where the copy would lie in what is copied, SourceUnreadable for files that cannot be."""
     if path.resolve().is_relative_to(source.resolve()):
         raise OptionConflict(f"OUT_BASE lies within SOURCE ({source}): choose a directory beside it")

@@ -10,10 +10,11 @@ import numpy as np
 from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
 from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import KerasServing, described_dtype, with_compute_dtype
+from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.served_function import TracedReference
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.variable_matching import Matching, compare, match, other_models
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
 
 
-def open_tf2_checkpoint(source: Path, options: ModelOptions) -> OpenedSource:
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Build, restore and name. `source` is a directory, a prefix or an `.index` file.
 
     Raises SourceUnreadable, BuilderFailed, and CheckpointMismatch with the report of what does not fit.
@@ -35,17 +36,15 @@ def open_tf2_checkpoint(source: Path, options: ModelOptions) -> OpenedSource:
         )
     graph = read_object_graph(find_prefix(source))
     model, report = _build_and_restore(options.builder, graph, options)
-    reference = KerasServing(model, options)
-    served = reference
+    served = model
     if options.compute_dtype != "keep":
-        other, _ = _build_and_restore(options.builder, graph, options)
-        served = KerasServing(with_compute_dtype(other, options.compute_dtype), options)
+        served = with_compute_dtype(_build_and_restore(options.builder, graph, options)[0], options.compute_dtype)
     return OpenedSource(
         kind="tf2-ckpt",
         name=graph.prefix.name,
-        write=served.write,
-        reference=reference,
-        compute_dtype=described_dtype(served.model),
+        model=serve_keras(served, options),
+        reference=TracedReference(serve_keras(model, options)),
+        compute_dtype=described_dtype(served),
         step=read_step(graph),
         builder=options.builder,
         restore=report,

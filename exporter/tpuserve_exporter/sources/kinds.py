@@ -1,0 +1,52 @@
+"""The kinds of source there are: how each is opened, and which packages that takes."""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import MissingExtra
+from tpuserve_exporter.options import ModelOptions, SourceKind
+from tpuserve_exporter.sources.opened import OpenedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`module` in this package has a function `open_source(path, options)`; `title` is for people.
+
+    The packages that it imports beside TensorFlow come with `tpuserve-exporter[extra]`.
+    """
+
+    name: SourceKind
+    title: str
+    module: str
+    extra: str = ""
+    packages: tuple[str, ...] = ()
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2_checkpoint"),
+        Kind("keras", "a .keras or .h5 file", "keras_file"),
+        Kind("savedmodel", "a SavedModel", "saved_model"),
+    )
+}
+
+
+def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
+    """Read the source. Raises ExportError: MissingExtra, or what its kind's module raises."""
+    wanted = KINDS[kind]
+    missing = [package for package in wanted.packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise MissingExtra(
+            f"{source.name} is {wanted.title}, which takes {', '.join(missing)}: "
+            f"pip install 'tpuserve-exporter[{wanted.extra}]'"
+        )
+    opener: Callable[[Path, ModelOptions], OpenedSource]
+    opener = importlib.import_module(f"tpuserve_exporter.sources.{wanted.module}").open_source
+    return opener(source, options)
