@@ -20,7 +20,7 @@ from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions, 
 from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.export import Exported
+    from tpuserve_exporter.export_run import Exported
 
 PROG_NAME = "tpuserve export"
 _BROKEN_OFF = 130
@@ -260,7 +260,7 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
 
     with progress.step("Start TensorFlow"):
         start_tensorflow()
-    from tpuserve_exporter.export import Export
+    from tpuserve_exporter.export_run import Export
 
     return Export(options, progress).run()
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuserve_exporter.errors import ExportError
-from tpuserve_exporter.export import Exported
+from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 
 # Of a mismatch table: enough to see what is wrong, and still on one screen.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tpuserve_exporter.export import Exported
+from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
 from tpuserve_exporter.options import SequenceOptions
 from tpuserve_exporter.progress import TerminalProgress
