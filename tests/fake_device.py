@@ -188,7 +188,9 @@ class RecordingMetrics:
     ) -> None:
         self.batches.append((sum(task_rows), bucket))
 
-    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
+    def finish_predicted(
+        self, *, servable: ServableId, signature: str, errors_s: Sequence[float], host_s: float
+    ) -> None:
         self.finish_errors_s.extend(errors_s)
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:

@@ -125,6 +125,12 @@ class FakeHeldModel(HeldModel):
     def servable_id(self) -> ServableId:
         return ServableId("m", 7)
 
+    def promises(self, signature_name: str) -> bool:
+        return self._service.promised
+
+    def answered(self, signature_name: str, latency_s: float) -> None:
+        self._service.answers.append((signature_name, latency_s))
+
     async def predict(
         self,
         inputs: Tensors,
@@ -153,6 +159,9 @@ class FakeHeldVersion(HeldVersion):
     @property
     def signatures(self) -> Mapping[str, Signature]:
         return self._service.signatures
+
+    def promises(self, signature_name: str) -> bool:
+        return self._service.promised
 
     async def predict(
         self,
@@ -188,6 +197,9 @@ class FakeService(InferenceService):
         self.cancelled = 0
         self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
         self.label_versions: dict[str, int] = {}
+        # Whether it has a latency objective; and the answers that went out under it, with their latencies.
+        self.promised = False
+        self.answers: list[tuple[str, float]] = []
 
     async def predict(self, request: PredictRequest) -> PredictResult:
         self._check(request.spec)

@@ -59,6 +59,7 @@ class Measurements:
         self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
         self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
         self._costs: dict[ServableId, CostModel] = {}
+        self._host_s: dict[BatchKey, float] = {}
         self._logged: Counter[tuple[str, str]] = Counter()
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
@@ -105,8 +106,12 @@ class Measurements:
             FinishedBatch(servable, signature, api, task_rows, bucket, queue_waits_s, run_s, expected_s, has_buckets)
         )
 
-    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
+    def finish_predicted(
+        self, *, servable: ServableId, signature: str, errors_s: Sequence[float], host_s: float
+    ) -> None:
         """Requests whose finish had been predicted were answered."""
+        with self._lock:
+            self._host_s[BatchKey(servable, signature)] = host_s
         self._batches.finish_error[BatchKey(servable, signature)].add_all(errors_s)
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
@@ -144,6 +149,8 @@ class Measurements:
                 del self._states[id_]
             for key in [key for key in self._dropped if key[0] in gone]:
                 del self._dropped[key]
+            for kept in [kept for kept in self._host_s if kept.servable in gone]:
+                del self._host_s[kept]
             for unwarmed in [key for key in self._unwarmed if key[0] in gone]:
                 del self._unwarmed[unwarmed]
             for id_ in gone:
@@ -188,6 +195,11 @@ class Measurements:
         with self._lock:
             models = dict(self._costs)
         return {servable: costs.snapshot() for servable, costs in models.items()}
+
+    def kept_for_host(self) -> dict[BatchKey, float]:
+        """Seconds of latency objectives that are kept for what happens outside the batcher."""
+        with self._lock:
+            return dict(self._host_s)
 
     def warmups(self) -> dict[ServableId, Warmup]:
         """The warm-up of every version that is there and had one."""

@@ -43,6 +43,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield from self._request_families()
         yield from self._batch_families()
         yield from self._cost_families()
+        yield self._host_family()
         yield self._unwarmed_family()
         yield self._dropped_family()
         yield self._states_family()
@@ -95,6 +96,13 @@ class PrometheusMetrics(Measurements, Collector):
                     base.add_metric(labels, curve.line.t0_s)
                     per_row.add_metric(labels, curve.line.per_row_s)
         yield from (mean, spread, base, per_row)
+
+    def _host_family(self) -> Metric:
+        text = "What of a latency objective is kept for what happens outside the batcher, as learned from late answers."
+        family = GaugeMetricFamily("tpuserve_objective_host_seconds", text, labels=_BATCH_LABELS)
+        for key, host_s in self.kept_for_host().items():
+            family.add_metric(_batch_labels(key), host_s)
+        return family
 
     def _unwarmed_family(self) -> Metric:
         text = "Runs of shapes that warm-up had not run: a compiled device compiles on them."

@@ -73,10 +73,13 @@ def test_runs_are_compared_with_what_was_expected_of_them() -> None:
 
 def test_finishes_are_compared_with_their_prediction() -> None:
     metrics = PrometheusMetrics()
-    metrics.finish_predicted(servable=ID, signature="s", errors_s=[-0.004, 0.0, 0.001, 0.4])
+    metrics.finish_predicted(servable=ID, signature="s", errors_s=[-0.004, 0.0, 0.001, 0.4], host_s=0.0025)
     found = samples(metrics)
     name = "tpuserve_finish_error_seconds_bucket"
     assert [found[name, le, "m", "s", "3"] for le in ("-0.005", "-0.002", "0.0", "0.1", "+Inf")] == [0, 1, 2, 3, 4]
+    assert found["tpuserve_objective_host_seconds", "m", "s", "3"] == 0.0025
+    metrics.version_changed(servable=ID, state=State.END)
+    assert ("tpuserve_objective_host_seconds", "m", "s", "3") not in samples(metrics)
 
 
 def test_many_batches_of_many_requests_are_all_counted() -> None:

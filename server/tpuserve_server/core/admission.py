@@ -14,8 +14,9 @@ from tpuserve_server.core.objective_plan import ObjectivePlan
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId
 
-# Nobody is told to come back sooner.
+# Nobody is told to come back sooner, nor of a shorter way through the host.
 _LEAST_RETRY_S = 0.001
+_LEAST_TOLD_S = 0.0001
 # While a free device refuses, one request in so many times its own duration is run all the same. What is known may be
 # wrong, a neighbour that slowed everything down long gone; and without a run nothing would ever be learned.
 _DURATIONS_A_TRIAL = 100.0
@@ -47,6 +48,16 @@ class Admission:
     def promises(self, signature_name: str) -> bool:
         """Whether the signature has an objective, so that its requests are to be checked."""
         return signature_name in self._plans
+
+    def answered(self, signature_name: str, latency_s: float) -> None:
+        """An answer of high priority went out `latency_s` after its request had come."""
+        if (plan := self._plans.get(signature_name)) is not None:
+            plan.answered(latency_s)
+
+    def host_s(self, signature_name: str) -> float:
+        """What of a signature's objective is kept for the host, 0 without one."""
+        plan = self._plans.get(signature_name)
+        return 0.0 if plan is None else plan.host_s
 
     def check(self, task: Task, rows_ahead: int, oldest_s: float, others_s: Sequence[float]) -> None:
         """Predict when a task that has just come will be answered; its own `predicted_s`.
@@ -171,11 +182,13 @@ class Admission:
 
     def _refusal(self, task: Task, plan: ObjectivePlan, finish_s: float, rows_ahead: int) -> TooLate:
         now_s = task.enqueued_s
-        objective_ms, deadline_ms = plan.latency_s * 1000, task.deadline.remaining_s(now_s) * 1000
-        limit = f"its objective of {objective_ms:g} ms"
-        if deadline_ms < objective_ms:
-            limit = f"the request's deadline in {deadline_ms:.1f} ms"
-        retry_s = max(finish_s - now_s - min(objective_ms, deadline_ms) / 1000, _LEAST_RETRY_S)
+        left_s, deadline_s = plan.latency_s, task.deadline.remaining_s(now_s)
+        limit = f"its objective of {plan.objective_s * 1000:g} ms"
+        if plan.host_s >= _LEAST_TOLD_S:
+            limit += f" less {plan.host_s * 1000:.1f} ms for its way in and out"
+        if deadline_s < left_s:
+            limit = f"the request's deadline in {deadline_s * 1000:.1f} ms"
+        retry_s = max(finish_s - now_s - min(left_s, deadline_s), _LEAST_RETRY_S)
         return TooLate(
             f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than {limit} "
             f"({rows_ahead} rows wait before it); try again in {retry_s * 1000:.0f} ms",

@@ -105,6 +105,18 @@ class Batcher:
         """Whether requests for this signature may share batches."""
         return signature_name in self._options
 
+    def promises(self, signature_name: str) -> bool:
+        """Whether answers of this signature are to go out within a latency objective."""
+        return self._admission is not None and self._admission.promises(signature_name)
+
+    def answered(self, signature_name: str, latency_s: float) -> None:
+        """An answer of high priority went out `latency_s` after its request had come: what of that the host took is
+        kept free from now on.
+        """
+        if self._admission is not None:
+            with self._changed:
+                self._admission.answered(signature_name, latency_s)
+
     def submit(self, task: Task) -> None:
         """Queue a task or refuse it at once. Called on the task's event loop.
 
@@ -244,5 +256,8 @@ class Batcher:
         """What was predicted of the batch that has just been answered with what came."""
         with self._changed:
             signature_name, errors_s = admission.finished(threading.get_ident(), in_flight, self._clock.monotonic_s())
+            host_s = admission.host_s(signature_name)
         if errors_s:
-            self._metrics.finish_predicted(servable=self._id, signature=signature_name, errors_s=errors_s)
+            self._metrics.finish_predicted(
+                servable=self._id, signature=signature_name, errors_s=errors_s, host_s=host_s
+            )

@@ -55,8 +55,13 @@ class Metrics(Protocol):
         """
         ...
 
-    def finish_predicted(self, *, servable: ServableId, signature: str, errors_s: Sequence[float]) -> None:
-        """Requests were answered whose finish had been predicted: each one's actual time less the predicted."""
+    def finish_predicted(
+        self, *, servable: ServableId, signature: str, errors_s: Sequence[float], host_s: float
+    ) -> None:
+        """Requests were answered whose finish had been predicted: each one's actual time less the predicted.
+
+        `host_s` of the objective are kept for what happens outside the batcher.
+        """
         ...
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:

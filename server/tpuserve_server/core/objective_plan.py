@@ -7,6 +7,7 @@ from statistics import NormalDist
 from tpuserve_server.core.batching_options import LatencyObjective
 from tpuserve_server.core.batching_task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.host_allowance import HostAllowance
 from tpuserve_server.core.objective import Sizes, choose_rows, choose_target
 from tpuserve_server.core.priority import Priority
 
@@ -30,7 +31,8 @@ class ObjectivePlan:
         self, signature_name: str, objective: LatencyObjective, buckets: tuple[int, ...], costs: CostModel
     ) -> None:
         """Nothing has come yet. `buckets` are the allowed sizes, ascending, at least one."""
-        self.latency_s = objective.latency_s
+        self.objective_s = objective.latency_s
+        self._host = HostAllowance(objective.latency_s, objective.percentile)
         self._name = signature_name
         self._buckets = buckets
         self._costs = costs
@@ -40,6 +42,16 @@ class ObjectivePlan:
         self._seen_s = -math.inf
         # By padded lengths: costs, the index of the size to plan for, batches until both are looked up again.
         self._known: dict[tuple[int, ...], tuple[Sizes | None, int, int]] = {}
+
+    @property
+    def host_s(self) -> float:
+        """What of the objective is kept for the host."""
+        return self._host.seconds
+
+    @property
+    def latency_s(self) -> float:
+        """What is left of it for the queue and the device."""
+        return self.objective_s - self._host.seconds
 
     def sizes(self, lengths: tuple[int, ...]) -> tuple[Sizes | None, int]:
         """What batches cost, None while nobody knows; and the index of the size to plan for."""
@@ -62,7 +74,7 @@ class ObjectivePlan:
 
     def saw(self, rows: int, now_s: float) -> None:
         """A request of `rows` rows has come, whether or not it is taken."""
-        tau_s = _RATE_OBJECTIVES * self.latency_s
+        tau_s = _RATE_OBJECTIVES * self.objective_s
         self._rate = self._rate * math.exp((self._seen_s - now_s) / tau_s) + rows / tau_s
         self._seen_s = now_s
 
@@ -86,6 +98,10 @@ class ObjectivePlan:
             return max(sizes.rows[target], rows[0])
         return choose_rows(sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows, others_s)
 
+    def answered(self, latency_s: float) -> None:
+        """An answer of high priority went out `latency_s` after its request had come."""
+        self._host.answered(latency_s)
+
     def finished(self, tasks: Sequence[Task], now_s: float) -> None:
         """These were answered together: the margin follows the share of those who had to wait too long."""
         promised = [task for task in tasks if task.priority is Priority.HIGH]
@@ -104,6 +120,8 @@ class ObjectivePlan:
             self._known[lengths] = (None, 0, 0)
         else:
             sizes = Sizes(self._buckets, tuple(cost.mean_s for cost in known), tuple(cost.spread_s for cost in known))
+            # Two batches of the smallest size: else nothing could run any more that would show how little is needed.
+            self._host.leave(2 * sizes.mean_s[0])
             target = choose_target(sizes, self.latency_s, self._margin, self._rate)
             self._known[lengths] = (sizes, target, _BATCHES_A_LOOK)
         return self._known[lengths]

@@ -60,6 +60,14 @@ class _Held:
         """The version that is held."""
         return self._handle.servable_id
 
+    def promises(self, signature_name: str) -> bool:
+        """Whether answers of this signature are to go out within a latency objective."""
+        return self._handle.loaded.batcher.promises(signature_name)
+
+    def answered(self, signature_name: str, latency_s: float) -> None:
+        """As `Batcher.answered`. May be called when the version has been let go."""
+        self._handle.loaded.batcher.answered(signature_name, latency_s)
+
 
 class HeldModel(_Held):
     """One signature of one version, held for a request: what was decoded by it is run by it."""

@@ -6,8 +6,8 @@ from types import TracebackType
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
 
 _NEVER = Deadline.never()
 # Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
@@ -46,6 +46,8 @@ class Edge:
             code=_code(error, request.deadline, now_s),
             latency_s=now_s - request.started_s,
         )
+        if error is None and request.promise is not None:
+            request.promise.answered(request.signature, now_s - request.came_s)
         if request.examples:
             self._metrics.examples_received(model=model, count=request.examples)
 
@@ -53,7 +55,9 @@ class Edge:
 class MeasuredRequest:
     """One request under way. Whoever learns its method, model, number of tf.Examples and what it `runs` says so."""
 
-    __slots__ = ("_edge", "deadline", "examples", "method", "model", "signature", "started_s", "version")
+    __slots__ = (
+        "_edge", "came_s", "deadline", "examples", "method", "model", "promise", "signature", "started_s", "version",
+    )  # fmt: skip
 
     def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
         """See `Edge.request`."""
@@ -65,15 +69,23 @@ class MeasuredRequest:
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
+        # When all of it was there: a client may take its time to send.
+        self.came_s = started_s
+        self.promise: HeldModel | HeldVersion | None = None
 
     def __enter__(self) -> "MeasuredRequest":
         """The request itself."""
         return self
 
-    def runs(self, servable_id: ServableId, signature: str = "") -> None:
-        """The version and signature that the request resolved to, which are measured apart; none for several."""
-        self.version = servable_id.version
+    def runs(self, held: HeldModel | HeldVersion, signature: str = "", priority: Priority = Priority.LOW) -> None:
+        """The version and signature that the request resolved to, which are measured apart; none for several.
+
+        Of high priority its answer may be due within a latency objective.
+        """
+        self.version = held.servable_id.version
         self.signature = signature
+        if priority is Priority.HIGH and held.promises(signature):
+            self.promise = held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -59,7 +59,7 @@ class ExampleMethods:
             measured.model = request.tasks[0].spec.name
             priority = context.priority
             with self._service.hold_version(request.tasks[0].spec) as version:
-                measured.runs(version.servable_id)
+                measured.runs(version)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
@@ -80,7 +80,7 @@ class ExampleMethods:
                 run = find_run(
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names
                 )
-                measured.runs(version.servable_id, run.signature.name)
+                measured.runs(version, run.signature.name, priority)
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
                 result = await run_examples(version, run, examples, context.deadline, priority)

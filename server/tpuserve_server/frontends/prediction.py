@@ -45,7 +45,7 @@ class PredictionMethods:
             measured.model = spec.name
             priority = context.priority
             with self._service.hold(spec) as model:
-                measured.runs(model.servable_id, model.signature.name)
+                measured.runs(model, model.signature.name, priority)
                 # Before decoding, which may take memory that nobody sent.
                 check_names(model.signature, proto.inputs)
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)

@@ -69,7 +69,7 @@ class RestExamples:
             run = find_run(
                 version.signatures, method, request.signature_name, check_method_name=self._check_method_names
             )
-            measured.runs(version.servable_id, run.signature.name)
+            measured.runs(version, run.signature.name, priority)
             with ClientWatch(receive, self._watch_delay_s, self._timers.of(asyncio.get_running_loop())):
                 result = await run_examples(version, run, request.examples, deadline, priority)
         encoded = method.encode_json(result.outputs, len(request.examples))

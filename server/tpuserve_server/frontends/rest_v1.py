@@ -124,8 +124,8 @@ class V1:
 
     def _deadline(self, headers: RequestHeaders, measured: MeasuredRequest) -> Deadline:
         """The sooner of the server's, which counts from now, and the client's, who has waited since it was read."""
-        at_s = self._clock.monotonic_s() + self._options.timeout_s
-        return Deadline(min(at_s, measured.started_s + headers.timeout_s))
+        measured.came_s = now_s = self._clock.monotonic_s()
+        return Deadline(min(now_s + self._options.timeout_s, measured.started_s + headers.timeout_s))
 
     async def _predict(
         self, target: ModelSpec, headers: RequestHeaders, receive: "Receive", measured: MeasuredRequest
@@ -136,7 +136,7 @@ class V1:
         is_large = body_bytes > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
         with self._hold(_with_signature(target, parsed.signature_name)) as model:
-            measured.runs(model.servable_id, model.signature.name)
+            measured.runs(model, model.signature.name, headers.priority)
             if is_large:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:

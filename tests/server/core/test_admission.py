@@ -155,6 +155,23 @@ async def test_the_margin_widens_when_answers_are_late() -> None:
     assert not bench.admits(*just_in_time)
 
 
+async def test_what_the_host_takes_of_the_objective_is_learned_from_answers_that_went_out_late() -> None:
+    bench = Bench()
+    just_in_time = bench.task(100.0), 8, 93.0
+    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    assert bench.admits(*just_in_time)
+    for _ in range(6):
+        bench.admission.answered("f", OBJECTIVE_S + 1.0)
+    assert bench.admission.host_s("f") == pytest.approx(3.0, rel=0.01)
+    with pytest.raises(
+        TooLate, match=r"later than its objective of 20000 ms less 29\d\d\.\d ms for its way in and out"
+    ):
+        bench.admission.check(*just_in_time, [])
+    for _ in range(1300):
+        bench.admission.answered("f", OBJECTIVE_S)
+    assert bench.admits(*just_in_time)
+
+
 async def test_while_a_free_device_refuses_one_in_a_hundred_is_run_to_see() -> None:
     bench = Bench()
     hurried = [bench.task(now_s, rows=8, deadline=Deadline(now_s + 8.0)) for now_s in range(100, 3000, 10)]

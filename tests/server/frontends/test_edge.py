@@ -1,12 +1,14 @@
 """What the edge reports of each request."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Code, NotFound, Unavailable
+from tpuserve_server.core.errors import Code, NotFound, ServingError, Unavailable
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.edge import Edge
 
@@ -78,7 +80,35 @@ def test_what_a_request_runs_on_is_reported() -> None:
     service = FakeService()
     with Edge(service, metrics, FakeClock(), "grpc").request("Predict") as measured:
         measured.model = "m"
-        measured.runs(service.hold(ModelSpec("m")).servable_id, "serving_default")
+        measured.runs(service.hold(ModelSpec("m")), "serving_default")
         measured.examples = 3
     assert (metrics.finished[0].version, metrics.finished[0].signature) == (7, "serving_default")
     assert metrics.examples == [("m", 3)]
+
+
+@pytest.mark.parametrize(
+    ("priority", "fault", "told"),
+    [
+        (Priority.HIGH, None, [("serving_default", 0.2)]),
+        (Priority.LOW, None, []),
+        (Priority.HIGH, Unavailable("full"), []),
+    ],
+)
+def test_an_answer_that_was_promised_in_time_is_told_of_from_when_the_request_had_come(
+    priority: Priority, fault: ServingError | None, told: list[tuple[str, float]]
+) -> None:
+    service, clock = FakeService(), FakeClock()
+    service.promised = True
+    with (
+        contextlib.suppress(Unavailable),
+        Edge(service, FakeMetrics(), clock, "rest").request("Predict") as measured,
+        service.hold(ModelSpec("m")) as model,
+    ):
+        # Its body took that long.
+        clock.now_s += 3.0
+        measured.came_s = clock.now_s
+        measured.runs(model, "serving_default", priority)
+        clock.now_s += 0.2
+        if fault is not None:
+            raise fault
+    assert [(name, round(latency_s, 6)) for name, latency_s in service.answers] == told
