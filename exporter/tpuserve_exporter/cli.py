@@ -16,7 +16,16 @@ import click
 from rich.console import Console
 
 from tpuserve_exporter.errors import ExportError, OptionConflict
-from tpuserve_exporter.options import ExportOptions, InputNaming, ModelOptions, PadValue, SequenceOptions, SourceKind
+from tpuserve_exporter.options import (
+    ExportOptions,
+    InputNaming,
+    ModelOptions,
+    PadValue,
+    Rename,
+    SequenceOptions,
+    SourceKind,
+    Weights,
+)
 from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
 
 if TYPE_CHECKING:
@@ -128,6 +137,27 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--allow-missing", metavar="GLOB", multiple=True, help="Variables the checkpoint may lack. Repeat.")
 @click.option("--allow-unused", metavar="GLOB", multiple=True, help="Variables the model may lack. Repeat.")
+@click.option(
+    "--weights",
+    type=click.Choice(get_args(Weights)),
+    default="auto",
+    show_default=True,
+    help="The weights as trained (raw), their moving average (ema), or the average where training kept one (auto).",
+)
+@click.option(
+    "--rename",
+    "renames",
+    metavar="REGEX=REPL",
+    multiple=True,
+    help="What to make of the names of stored variables before they are matched, e.g. '^encoder/=backbone/'. Repeat.",
+)
+@click.option("--allow-nan", is_flag=True, help="Publish weights that are NaN or infinite, with a warning.")
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="Let SOURCE run code that it brings along (Lambda layers, pickles) while it is read. It may do all that you "
+    "can: read your files, use your credentials. Only for sources you trust.",
+)
 @click.option("--signature-name", default="serving_default", show_default=True, help="What to call the signature.")
 @click.option(
     "--input",
@@ -277,6 +307,10 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
         inputs=tuple(InputNaming.parse(text) for text in arguments.pop("inputs")),
         outputs=arguments.pop("outputs"),
         compute_dtype=dtype,
+        weights=arguments.pop("weights"),
+        renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),
+        allow_nan=arguments.pop("allow_nan"),
+        unsafe=arguments.pop("unsafe"),
     )
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:

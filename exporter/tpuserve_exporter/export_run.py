@@ -29,8 +29,9 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_source
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model import copy_saved_model
+from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
 from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
+from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,19 @@ class Export:
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
         for note in source.restore.notes if source.restore else ():
             self._warn(note)
+        self._check_weights(source)
         return source
+
+    def _check_weights(self, source: OpenedSource) -> None:
+        """Raises WeightsNotFinite, unless that is allowed."""
+        model = source.model
+        values = saved_values(model) if isinstance(model, Path) else named_values(model.trackables)
+        with self._progress.step("Look for NaN in the weights"):
+            found = find_not_finite(values)
+        if found and not self._options.model.allow_nan:
+            raise not_finite(found)
+        if found:
+            self._warn(describe(found))
 
     @contextlib.contextmanager
     def _staging(self) -> Iterator[Path]:

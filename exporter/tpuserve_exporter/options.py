@@ -10,6 +10,7 @@ from tpuserve_exporter.errors import OptionConflict
 
 SourceKind: TypeAlias = Literal["tf2-ckpt", "keras", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
+Weights: TypeAlias = Literal["auto", "raw", "ema"]
 
 # What pads a sequence: a number of the input's dtype, or text for strings.
 PadValue: TypeAlias = bool | int | float | str
@@ -38,8 +39,32 @@ class InputNaming:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """One --rename: what of a stored variable's name matches `pattern` becomes `replacement`, before it is matched."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Rename":
+        """`^encoder/=backbone/`: split at the last `=`, which no variable's name has. `\\1` is the first group."""
+        regex, equals, replacement = text.rpartition("=")
+        if not regex or not equals:
+            raise OptionConflict(f"--rename {text!r} is not of the form REGEX=REPLACEMENT")
+        try:
+            pattern = re.compile(regex)
+            pattern.sub(replacement, "")  # is the replacement one, too
+        except (re.error, IndexError) as error:
+            raise OptionConflict(f"--rename {text!r}: {error}") from error
+        return cls(pattern, replacement)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is built, restored and given a signature."""
+    """How a model is built, restored and given a signature.
+
+    `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
+    """
 
     builder: str | None = None
     builder_args: Mapping[str, object] = field(default_factory=dict)
@@ -49,6 +74,10 @@ class ModelOptions:
     inputs: tuple[InputNaming, ...] = ()
     outputs: tuple[str, ...] = ()
     compute_dtype: ComputeDtype = "keep"
+    weights: Weights = "auto"
+    renames: tuple[Rename, ...] = ()
+    allow_nan: bool = False
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ def write_saved_model(path: Path, functions: Mapping[str, ServedFunction]) -> No
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
-    for trackable in _distinct(functions):
-        archive.track(trackable)
+    # Within a module, not themselves: of a Keras model tracked as such every variable is written twice, and loaded so.
+    module = tf.Module()
+    module.tracked = _distinct(functions)
+    archive.track(module)
     traced = {name: function.trace()[0] for name, function in functions.items()}
     for name, function in traced.items():
         archive.add_endpoint(name, function)

@@ -78,8 +78,8 @@ class ObjectGraph:
         return {n: variable for n, variable in self.variables.items() if n in self.slots or n not in others}
 
     def read(self, variable: StoredVariable) -> Array:
-        """The value. Raises SourceUnreadable for a shard that is missing or cut short."""
-        return _read_tensor(self.reader, self.prefix, variable.key)
+        """The value. Raises SourceUnreadable as `read_tensor` does."""
+        return read_tensor(self.reader, self.prefix, variable.key)
 
 
 def read_object_graph(prefix: Path) -> ObjectGraph:
@@ -87,11 +87,11 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
     import tensorflow as tf
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-    reader = _open(prefix)
+    reader = open_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     if _GRAPH_KEY not in shapes:
         raise SourceUnreadable(f"{prefix.name} is a name-based TF1 checkpoint: no object graph in it")
-    graph = TrackableObjectGraph.FromString(bytes(_read_tensor(reader, prefix, _GRAPH_KEY).item()))
+    graph = TrackableObjectGraph.FromString(bytes(read_tensor(reader, prefix, _GRAPH_KEY).item()))
     variables = {
         number: StoredVariable(
             number, attribute.full_name or attribute.checkpoint_key, attribute.checkpoint_key,
@@ -110,7 +110,8 @@ def _slot_nodes(graph: "TrackableObjectGraph") -> Iterator[int]:
     return (slot.slot_variable_node_id for node in graph.nodes for slot in node.slot_variables)
 
 
-def _open(prefix: Path) -> "tf.train.CheckpointReader":
+def open_checkpoint(prefix: Path) -> "tf.train.CheckpointReader":
+    """A reader of the checkpoint `prefix`, of either kind. Raises SourceUnreadable."""
     import tensorflow as tf
 
     try:
@@ -119,7 +120,8 @@ def _open(prefix: Path) -> "tf.train.CheckpointReader":
         raise SourceUnreadable(f"cannot read {prefix.name}.index: {_reason(error, prefix)}") from error
 
 
-def _read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> Array:
+def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> Array:
+    """The value under `key`. Raises SourceUnreadable for a shard that is missing or cut short."""
     import numpy as np
     import tensorflow as tf
 
