@@ -13,7 +13,7 @@ SOURCES := server exporter clients loadtests examples benchmarks deploy tests
 TEST_PROCESSES ?= 2
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
-.PHONY: help setup demo serve test format lint types layers unit lock clean
+.PHONY: help setup demo serve examples test format lint types layers unit lock clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ demo: setup ## Train, export, serve, predict by gRPC and REST, load-test, stop
 
 serve: setup ## Train and export the digits model if need be, serve it until Ctrl-C
 	@$(BIN)/python examples/digits/demo.py --serve
+
+examples: setup ## Train, export, serve and check every example; ONLY=name,name for some
+	@$(BIN)/python examples/run_all.py --only "$(ONLY)"
 
 test: setup lint types layers unit ## Format check, lint, types, layers, tests with coverage
 

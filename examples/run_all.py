@@ -1,0 +1,264 @@
+"""Every example, the whole way: train, export, serve, ask by gRPC and REST, and compare with the source's own answers.
+
+    make examples                    # all of them
+    make examples ONLY=digits        # one, or several with commas between
+
+Ends with one table, and with status 1 if anything failed. What each step printed is in .demo/examples/NAME/*.log.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from examples.example import Example, Tensors, find_names, load_example  # noqa: E402 - the repository is no package
+from examples.local_server import BIN, LocalServer, ServerFailed, serving  # noqa: E402
+from examples.trained import Trained, TrainingFailed, train_apart  # noqa: E402
+from tpuserve_client import Client, TpuserveError  # noqa: E402
+
+REQUEST_TIMEOUT_S = 60.0
+# Columns of a table written to a file or a pipe.
+LOG_WIDTH = 120
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How far one example came. Differences are the largest absolute ones; None where it did not come so far."""
+
+    name: str
+    source: str
+    skipped: str = ""
+    error: str = ""
+    exported: bool = False
+    parity_max_difference: float | None = None
+    served_equal: bool = False
+    grpc_max_difference: float | None = None
+    rest_max_difference: float | None = None
+    train_seconds: float | None = None
+    export_seconds: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.skipped) or (self.exported and self.served_equal and not self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An example whose version is published, and what the source answers."""
+
+    example: Example
+    trained: Trained
+    base_path: Path
+    atol: float
+    rtol: float
+
+
+class StepFailed(Exception):
+    """A step of one example failed; the others go on."""
+
+
+def main() -> int:
+    """Run what was asked for. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names of examples, with commas between; all by default")
+    parser.add_argument("--work", type=Path, default=ROOT / ".demo" / "examples", help="where sources and models go")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+    arguments = parser.parse_args()
+    names = find_names()
+    wanted = [name.strip() for name in arguments.only.split(",") if name.strip()] or names
+    if unknown := sorted(set(wanted) - set(names)):
+        parser.error(f"no example is called {', '.join(unknown)}; there are {', '.join(names)}")
+    # As Ctrl-C, so that whoever stops this stops its server, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    try:
+        outcomes = run_all(wanted, arguments.work, console)
+    except KeyboardInterrupt:
+        print("\nbroken off", file=sys.stderr)
+        return 130
+    ok = all(outcome.ok for outcome in outcomes)
+    if arguments.json:
+        print(json.dumps({"ok": ok, "examples": [{**asdict(one), "ok": one.ok} for one in outcomes]}, indent=2))
+    else:
+        print_table(console, outcomes, arguments.work)
+    return 0 if ok else 1
+
+
+def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]:
+    """Train and export one after the other, then serve all of them by one server and ask it."""
+    outcomes, exported = [], []
+    for index, name in enumerate(names, start=1):
+        outcome = Outcome(name, "")
+        outcomes.append(outcome)
+        say(console, f"[{index}/{len(names)}] {name}")
+        try:
+            example = load_example(name)
+            outcome.source, outcome.skipped = example.source, example.missing
+            if not outcome.skipped:
+                exported.append(train_and_export(example, work / name, outcome))
+        except (StepFailed, TrainingFailed) as error:
+            outcome.error = str(error)
+        except Exception as error:  # of an example's module: the others go on
+            outcome.error = f"examples/{name}/example.py: {type(error).__name__}: {error}"
+        say(console, f"      {describe(outcome)}")
+    if exported:
+        serve_and_ask(exported, {one.name: one for one in outcomes}, work, console)
+    return outcomes
+
+
+def train_and_export(example: Example, folder: Path, outcome: Outcome) -> Exported:
+    """Train into `folder`, made anew, and publish the next version. Raises StepFailed or TrainingFailed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    trained = train_apart(example.name, folder, folder / "train.log")
+    outcome.train_seconds = trained.seconds
+    base_path = folder / "models" / example.name
+    started_s = time.monotonic()
+    report = export(example, trained.source, base_path, folder / "export.log")
+    outcome.exported, outcome.export_seconds = True, time.monotonic() - started_s
+    parity = report["manifest"]["parity"]
+    outcome.parity_max_difference = parity["max_abs_difference"]
+    return Exported(example, trained, base_path, parity["atol"], parity["rtol"])
+
+
+def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[str, Any]:
+    """`tpuserve export`, as a user types it; its JSON report. Raises StepFailed."""
+    command = [str(BIN / "tpuserve"), "export", str(source), str(base_path), *example.export_options, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
+    try:
+        report: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise StepFailed(f"export ended with status {done.returncode} and no report") from None
+    if not report["ok"]:
+        raise StepFailed(f"export ended with status {done.returncode}: {report['error']}")
+    return report
+
+
+def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
+    """One server for all; a model that is not served, or answers otherwise, is noted in its outcome."""
+    say(console, f"Serve and ask {len(exported)} model(s)")
+    base_paths = {one.example.name: one.base_path for one in exported}
+    with serving(base_paths, work, work / "server.log") as server:
+        for one in exported:
+            outcome = outcomes[one.example.name]
+            try:
+                server.wait_for(one.example.name)
+                ask(one, server, outcome)
+            except (ServerFailed, StepFailed, TpuserveError) as error:
+                outcome.error = str(error)
+            say(console, f"      {outcome.name}: {describe(outcome)}")
+
+
+def ask(one: Exported, server: LocalServer, outcome: Outcome) -> None:
+    """Every request by both protocols. Raises StepFailed for the first answer that is not the source's."""
+    for protocol, address in (("grpc", server.grpc), ("rest", server.rest)):
+        largest = 0.0
+        with Client(address) as client:
+            for request, expected in zip(one.trained.requests, one.trained.answers, strict=True):
+                served = client.predict(
+                    one.example.name, request, signature_name=one.example.signature, timeout_s=REQUEST_TIMEOUT_S
+                )
+                largest = max(largest, *compare(expected, dict(served), one.atol, one.rtol, protocol))
+        setattr(outcome, f"{protocol}_max_difference", largest)
+    outcome.served_equal = True
+
+
+def compare(expected: Tensors, served: Tensors, atol: float, rtol: float, protocol: str) -> Iterator[float]:
+    """The largest difference of each output. Raises StepFailed where one is beyond what the export allows."""
+    if expected.keys() != served.keys():
+        raise StepFailed(f"by {protocol}: outputs {sorted(served)} instead of {sorted(expected)}")
+    for name, want in expected.items():
+        got = np.asarray(served[name])
+        if got.shape != want.shape:
+            raise StepFailed(f"by {protocol}: {name} has shape {list(got.shape)} instead of {list(want.shape)}")
+        if want.dtype.kind in "OSU":
+            if _texts(got) != _texts(want):
+                raise StepFailed(f"by {protocol}: {name} is not what the source answers")
+            yield 0.0
+            continue
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        gaps = np.abs(got.astype(wide) - want.astype(wide))
+        largest = float(gaps.max(initial=0.0))
+        if not np.all(gaps <= atol + rtol * np.abs(want.astype(wide))):
+            raise StepFailed(f"by {protocol}: {name} is off by up to {largest:.3g}")
+        yield largest
+
+
+def _texts(value: Any) -> list[bytes]:  # noqa: ANN401 - an array of strings: bytes by gRPC, text by REST
+    flat = np.asarray(value).reshape(-1).tolist()
+    return [text.encode() if isinstance(text, str) else bytes(text) for text in flat]
+
+
+def describe(outcome: Outcome) -> str:
+    """One line on how far it came."""
+    if outcome.skipped:
+        return f"skipped: {outcome.skipped}"
+    if outcome.error:
+        return f"FAILED: {outcome.error}"
+    if outcome.served_equal:
+        return f"served as the source answers, by gRPC and REST (largest difference {_largest(outcome):.2g})"
+    return f"trained in {outcome.train_seconds:.1f} s, exported and checked in {outcome.export_seconds:.1f} s"
+
+
+def print_table(console: Console, outcomes: Sequence[Outcome], work: Path) -> None:
+    """One row an example; reasons below it."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("example", "source", "exported", "parity", "served = source", "difference", "train", "export"):
+        table.add_column(column, justify="right" if column in ("parity", "difference", "train", "export") else "left")
+    for one in outcomes:
+        table.add_row(*map(Text, _cells(one)))
+    console.print(table)
+    for one in outcomes:
+        if one.skipped or one.error:
+            console.print(Text(f"{one.name}: {describe(one)}"), soft_wrap=True)
+    if any(one.error for one in outcomes):
+        console.print(Text(f"Logs: {work}/*/*.log, {work}/server.log"), soft_wrap=True)
+
+
+def _cells(one: Outcome) -> list[str]:
+    if one.skipped:
+        return [one.name, one.source, "skipped", "", "", "", "", ""]
+    return [
+        one.name,
+        one.source,
+        "yes" if one.exported else "NO",
+        _number(one.parity_max_difference),
+        "yes" if one.served_equal else "NO",
+        _number(_largest(one)),
+        *("-" if seconds is None else f"{seconds:.1f} s" for seconds in (one.train_seconds, one.export_seconds)),
+    ]
+
+
+def _largest(one: Outcome) -> float | None:
+    found = [gap for gap in (one.grpc_max_difference, one.rest_max_difference) if gap is not None]
+    return max(found, default=None)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def say(console: Console, text: str) -> None:
+    """A line of progress."""
+    console.print(Text(text), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
