@@ -306,6 +306,7 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
         signature_name=arguments.pop("signature_name"),
         inputs=tuple(InputNaming.parse(text) for text in arguments.pop("inputs")),
         outputs=arguments.pop("outputs"),
+        batch_sizes=arguments.pop("batch_sizes"),
         compute_dtype=dtype,
         weights=arguments.pop("weights"),
         renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PLATFORMS = ("cpu", "tpu")
 # Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read since 2.14.
 _MODULE_VERSION = 9
+# Whatever the batch sizes: the checks want neighbours for a row.
+_LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,12 @@ def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
             ServedFunction(specs, _convert(function, variables), [variables.module]), _compute_dtype(module)
         )
     module = _lower(_sized(function, batch_sizes[0]))
-    sized = {rows: _convert(_sized(function, rows), variables) for rows in batch_sizes}
+    sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
+    sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
     served = ServedFunction(specs, BucketedFunction(sized, function.batched), [variables.module])
     note = (
         f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
-        f"{', '.join(map(str, batch_sizes))}, and none for more than {max(batch_sizes)} rows"
+        f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
     )
     return ServedJax(served, _compute_dtype(module), (note,))
 

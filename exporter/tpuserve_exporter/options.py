@@ -20,11 +20,14 @@ _NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?
 
 @dataclass(frozen=True, slots=True)
 class InputNaming:
-    """One --input: a name, and for models that do not know their inputs a dtype and a shape (None is free)."""
+    """One --input: a name, and for models that do not know their inputs a dtype and its dimensions.
+
+    `dims` are sizes, or words for free dimensions; in `shape` a free one is None.
+    """
 
     name: str
     dtype: str | None = None
-    shape: tuple[int | None, ...] | None = None
+    dims: tuple[int | str, ...] | None = None
 
     @classmethod
     def parse(cls, text: str) -> "InputNaming":
@@ -35,7 +38,11 @@ class InputNaming:
         if match["dtype"] is None:
             return cls(match["name"])
         dims = [dim.strip() for dim in match["dims"].split(",") if dim.strip()]
-        return cls(match["name"], match["dtype"], tuple(int(dim) if dim.isdigit() else None for dim in dims))
+        return cls(match["name"], match["dtype"], tuple(int(dim) if dim.isdigit() else dim for dim in dims))
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        return None if self.dims is None else tuple(dim if isinstance(dim, int) else None for dim in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class Rename:
 class ModelOptions:
     """How a model is built, restored and given a signature.
 
+    `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
     `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
     """
 
@@ -73,6 +81,7 @@ class ModelOptions:
     signature_name: str = "serving_default"
     inputs: tuple[InputNaming, ...] = ()
     outputs: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     compute_dtype: ComputeDtype = "keep"
     weights: Weights = "auto"
     renames: tuple[Rename, ...] = ()
@@ -96,7 +105,6 @@ class ExportOptions:
     out_base: Path
     kind: SourceKind | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
-    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None
@@ -104,3 +112,7 @@ class ExportOptions:
     warmup: Path | None = None
     version: int | Literal["next", "timestamp"] = "next"
     dry_run: bool = False
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return self.model.batch_sizes
