@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
 from tpuserve_exporter.options import ExportOptions, SequenceOptions
 from tpuserve_exporter.padding_independence import check_lengths, check_padding
-from tpuserve_exporter.parity import ParityResult, Tolerance, check_parity
+from tpuserve_exporter.parity import check_parity
+from tpuserve_exporter.parity_result import ParityResult
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.row_independence import find_dependence
 from tpuserve_exporter.samples import add_neighbours, distinct_rows, find_samples
@@ -106,13 +108,17 @@ class Checks:
         self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
-            parity = check_parity(signature, samples, sizes, reference, loaded, tolerance, padded=independent)
+            parity = check_parity(
+                signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
+            )
             step.detail = (
-                f"{parity.comparisons} comparisons over {parity.rows} row(s), largest difference "
-                f"{parity.max_abs_difference:.3g} (allowed {tolerance.atol:g} + {tolerance.rtol:g} * |expected|)"
+                f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
+                f"{parity.max_abs_difference:.3g} (allowed {tolerance})"
             )
         if parity.all_nan:
             self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
+        if others := parity.other_classes():
+            self._warn(f"within the tolerance, {signature.name} puts another class first ({', '.join(others)} rows)")
         return CheckedSignature(signature, samples, parity, independent)
 
     def _check_padding(

@@ -26,7 +26,7 @@ from tpuserve_exporter.options import (
     SourceKind,
     Weights,
 )
-from tpuserve_exporter.progress import PlainProgress, Progress, SilentProgress, TerminalProgress
+from tpuserve_exporter.progress import PlainProgress, Progress, RecordedProgress, SilentProgress, TerminalProgress
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
@@ -241,7 +241,7 @@ class Reporter:
         self._as_json = as_json
         self._report = report
         self._console = Console()
-        self.progress = self._choose_progress()
+        self.progress = RecordedProgress(self._choose_progress())
 
     def _choose_progress(self) -> Progress:
         if self._as_json:
@@ -260,7 +260,7 @@ class Reporter:
     def succeed(self, exported: "Exported", seconds: float) -> int:
         from tpuserve_exporter.summary import print_success, success_document
 
-        self._write(success_document(exported, seconds))
+        self._write(success_document(exported, seconds, self.progress.steps))
         if not self._as_json:
             print_success(self._console, exported, seconds)
         return 0
@@ -268,7 +268,7 @@ class Reporter:
     def fail(self, error: ExportError) -> int:
         from tpuserve_exporter.summary import failure_document, print_failure
 
-        self._write(failure_document(error))
+        self._write(failure_document(error, self.progress.steps))
         if not self._as_json:
             print_failure(Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH), error)
         return error.exit_code

@@ -3,7 +3,7 @@
 import contextlib
 import importlib.metadata
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from tpuserve_exporter.manifest import (
     ManifestCpu,
     ManifestParity,
     ManifestSignature,
+    ManifestSignatureParity,
     ManifestSource,
     describe_files,
 )
@@ -66,8 +67,7 @@ class Export:
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, staged, session)
                 records = self._warm(staged, checked, session)
-            manifest = describe_version(source, staged, checked, options)
-            manifest.write(staged)
+            manifest = self._describe(source, staged, checked)
             version = None if options.dry_run else self._publish(staged)
         path = None if version is None else options.out_base / str(version)
         signatures = {name: one.signature for name, one in checked.signatures.items()}
@@ -138,6 +138,13 @@ class Export:
             check_lengths(one.signature, samples, self._options.sequences, "--warmup")
             yield one.signature, samples
 
+    def _describe(self, source: OpenedSource, staged: Path, checked: CheckedVersion) -> Manifest:
+        with self._progress.step("Hash every file") as step:
+            manifest = describe_version(source, staged, checked, self._options, step.advance)
+            manifest.write(staged)
+            step.detail = f"{len(manifest.files)} file(s)"
+            return manifest
+
     def _publish(self, staged: Path) -> int:
         with self._progress.step("Publish") as step:
             version = publish(staged, self._options.out_base, self._options.version)
@@ -145,7 +152,13 @@ class Export:
             return version
 
 
-def describe_version(source: OpenedSource, version: Path, checked: CheckedVersion, options: ExportOptions) -> Manifest:
+def describe_version(
+    source: OpenedSource,
+    version: Path,
+    checked: CheckedVersion,
+    options: ExportOptions,
+    advance: Callable[[int, int], None],
+) -> Manifest:
     """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
     parities = [one.parity for one in checked.signatures.values()]
     return Manifest(
@@ -165,6 +178,10 @@ def describe_version(source: OpenedSource, version: Path, checked: CheckedVersio
             atol=checked.tolerance.atol,
             rtol=checked.tolerance.rtol,
             rows=max(parity.rows for parity in parities),
+            signatures={
+                name: ManifestSignatureParity.model_validate(one.parity.to_json())
+                for name, one in checked.signatures.items()
+            },
         ),
-        files=dict(describe_files(version)),
+        files=dict(describe_files(version, advance)),
     )

@@ -1,7 +1,7 @@
 """The manifest: all a server knows of a version besides the SavedModel itself. docs/manifest.md is its contract."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -59,11 +59,43 @@ class ManifestCpu(_Part):
     allow_bfloat16_kernels: bool
 
 
+class ManifestOutputParity(_Part):
+    """`top1_agreement` is None for outputs that are no scores of classes."""
+
+    max_abs_difference: float | None
+    mean_abs_difference: float | None
+    top1_agreement: float | None
+
+
+class ManifestBucketParity(_Part):
+    batch_size: int | None
+    padded: bool
+    loaded_by: str
+    comparisons: int
+    outputs: dict[str, ManifestOutputParity]
+
+    def __str__(self) -> str:
+        size = "as it is" if self.batch_size is None else f"batch of {self.batch_size}"
+        return f"{size}{', padded' if self.padded else ''}, {self.loaded_by}"
+
+
+class ManifestSignatureParity(_Part):
+    rows: int
+    comparisons: int
+    outputs: dict[str, ManifestOutputParity]
+    buckets: tuple[ManifestBucketParity, ...]
+
+    def worst(self, output: str) -> ManifestBucketParity:
+        """Where that output was off the most."""
+        return max(self.buckets, key=lambda bucket: bucket.outputs[output].max_abs_difference or 0.0)
+
+
 class ManifestParity(_Part):
     max_abs_difference: float
     atol: float
     rtol: float
     rows: int
+    signatures: dict[str, ManifestSignatureParity] = Field(default_factory=dict)
 
 
 class ManifestFile(_Part):
@@ -91,11 +123,17 @@ class Manifest(_Part):
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
 
-def describe_files(version: Path) -> Mapping[str, ManifestFile]:
-    """Size and SHA-256 of every file of a version but the manifest, by path relative to it. Reads them all."""
-    paths = sorted(path for path in version.rglob("*") if path.is_file())
-    relative = {path: path.relative_to(version) for path in paths}
-    return {name.as_posix(): _describe(path) for path, name in relative.items() if name != MANIFEST_FILE}
+def describe_files(version: Path, advance: Callable[[int, int], None]) -> Mapping[str, ManifestFile]:
+    """Size and SHA-256 of every file of a version but the manifest, by path relative to it. Reads them all.
+
+    `advance` is told how many files are read, of how many.
+    """
+    paths = sorted(path for path in version.rglob("*") if path.is_file() and path != version / MANIFEST_FILE)
+    described: dict[str, ManifestFile] = {}
+    for done, path in enumerate(paths):
+        advance(done, len(paths))
+        described[path.relative_to(version).as_posix()] = _describe(path)
+    return described
 
 
 def _describe(path: Path) -> ManifestFile:

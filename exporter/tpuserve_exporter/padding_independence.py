@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from tpuserve_exporter.difference import Tolerance, compare
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
 from tpuserve_exporter.loaded_model import Runnable
 from tpuserve_exporter.options import PadValue, SequenceOptions
-from tpuserve_exporter.parity import Tolerance, compare
 from tpuserve_exporter.samples import take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 

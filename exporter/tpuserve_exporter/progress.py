@@ -2,21 +2,29 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
+# Where lines are all there is, a step that is longer says how far it is this often.
+_REPEAT_S = 10.0
+
 
 @dataclass(slots=True)
 class Step:
-    """A step under way. Its `detail` is shown when it ends."""
+    """A step under way. Its `detail` is shown when it ends; `advance` says how far it is."""
 
     title: str
     detail: str = ""
+    show: Callable[[str], None] = field(default=lambda how_far: None, repr=False)
+
+    def advance(self, done: int, total: int) -> None:
+        """That `done` parts of `total` are done: batches, files, megabytes."""
+        self.show(f"{done} of {total}")
 
 
 class Progress(Protocol):
@@ -41,13 +49,24 @@ class SilentProgress:
 
 
 class PlainProgress:
-    """A line for each finished step, for logs."""
+    """A line for each finished step, for logs; and now and then one on how far a long step is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        step, started = Step(title), time.monotonic()
+        started = said = self._clock()
+
+        def show(how_far: str) -> None:
+            nonlocal said
+            if self._clock() - said >= _REPEAT_S:
+                said = self._clock()
+                click.echo(f"{title}: {how_far} after {said - started:.0f} s")
+
+        step = Step(title, show=show)
         yield step
-        click.echo(f"{step.title} ({time.monotonic() - started:.1f} s){_suffix(step)}")
+        click.echo(f"{step.title} ({self._clock() - started:.1f} s){_suffix(step)}")
 
     def warn(self, message: str) -> None:
         click.echo(f"warning: {message}")
@@ -61,9 +80,10 @@ class TerminalProgress:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        step, started = Step(title), time.monotonic()
+        started = time.monotonic()
         try:
-            with self._console.status(escape(title)):
+            with self._console.status(escape(title)) as status:
+                step = Step(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
                 yield step
         except BaseException:
             self._console.print(f"[red]✗[/] {escape(title)}", highlight=False)
@@ -73,6 +93,37 @@ class TerminalProgress:
 
     def warn(self, message: str) -> None:
         self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """What a step was, how long it took, and whether it was the one that failed."""
+
+    title: str
+    seconds: float
+    detail: str
+    failed: bool = False
+
+
+class RecordedProgress:
+    """Another progress, of which the finished steps are kept for the report."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.steps: list[FinishedStep] = []
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started, failed, step = time.monotonic(), True, Step(title)
+        try:
+            with self._shown.step(title) as step:
+                yield step
+            failed = False
+        finally:
+            self.steps.append(FinishedStep(title, round(time.monotonic() - started, 3), step.detail, failed))
+
+    def warn(self, message: str) -> None:
+        self._shown.warn(message)
 
 
 def _suffix(step: Step) -> str:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpuserve_exporter.difference import Tolerance, compare
 from tpuserve_exporter.loaded_model import Runnable
-from tpuserve_exporter.parity import Tolerance, compare
 from tpuserve_exporter.samples import distinct_rows, take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors
 

@@ -1,5 +1,7 @@
 """What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -8,15 +10,19 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.export_run import Exported
+from tpuserve_exporter.manifest import ManifestParity
+from tpuserve_exporter.progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 
 # Of a mismatch table: enough to see what is wrong, and still on one screen.
 _MOST_ROWS = 30
+_PARITY_COLUMNS = ("against the source", "largest", "mean", "top-1", "largest at")
 
 
-def success_document(exported: Exported, seconds: float) -> dict[str, Any]:
+def success_document(exported: Exported, seconds: float, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
     """The JSON report of an export that passed every check."""
     return {
         "ok": True,
@@ -25,15 +31,17 @@ def success_document(exported: Exported, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "warnings": list(exported.warnings),
         "warmup_records": exported.warmup_records,
+        "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
         "manifest": exported.manifest.model_dump(mode="json"),
     }
 
 
-def failure_document(error: ExportError) -> dict[str, Any]:
+def failure_document(error: ExportError, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
     """The JSON report of an export that failed: nothing was published."""
     details = {key: _to_json(value) for key, value in error.details.items()}
-    return {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code, **details}
+    known = {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
+    return {**known, "steps": [asdict(step) for step in steps], **details}
 
 
 def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or a report
@@ -48,11 +56,48 @@ def print_success(console: Console, exported: Exported, seconds: float) -> None:
         console.print(title, highlight=False)
         for name, value in facts:
             console.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        for name, largest, mean, top1, _ in _parity_rows(exported.manifest.parity):
+            agreement = "" if top1 == "-" else f", top-1 agreement {top1}"
+            console.print(
+                f"  {name}: off by {largest} at most, {mean} in the mean{agreement}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
         return
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
         grid.add_row(Text(name, style="dim"), Text(value))
-    console.print(Panel(grid, title=title, title_align="left", border_style="green", expand=False))
+    body = Group(grid, Text(), _parity_table(exported.manifest.parity))
+    console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
+
+
+def _parity_rows(parity: ManifestParity) -> Iterator[tuple[str, str, str, str, str]]:
+    """Each output over all comparisons: its name, largest and mean difference, top-1, where it was off the most."""
+    for name, signature in parity.signatures.items():
+        for output, found in signature.outputs.items():
+            top1 = "-" if found.top1_agreement is None else f"{found.top1_agreement:.2%}"
+            worst = str(signature.worst(output)) if found.max_abs_difference else "-"
+            yield (
+                f"{name}.{output}",
+                _number(found.max_abs_difference),
+                _number(found.mean_abs_difference),
+                top1,
+                worst,
+            )
+
+
+def _number(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.3g}"
+
+
+def _parity_table(parity: ManifestParity) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in _PARITY_COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in _parity_rows(parity):
+        table.add_row(*map(Text, row))
+    return table
 
 
 def print_failure(console: Console, error: ExportError) -> None:
@@ -79,11 +124,16 @@ def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
         ("rows independent", "yes" if independent else "no: requests will not share batches"),
         ("compute dtype", manifest.compute_dtype),
-        ("largest difference", f"{manifest.parity.max_abs_difference:.3g} over {manifest.parity.rows} row(s)"),
+        ("largest difference", _describe_parity(manifest.parity)),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", f"{sum(file.size_bytes for file in manifest.files.values()) / 1e6:.1f} MB"),
         ("time", f"{seconds:.1f} s"),
     ]
+
+
+def _describe_parity(parity: ManifestParity) -> str:
+    allowed = Tolerance(parity.atol, parity.rtol)
+    return f"{parity.max_abs_difference:.3g} over {parity.rows} row(s), allowed {allowed}"
 
 
 def _mismatch_table(problems: list[Entry]) -> Table:

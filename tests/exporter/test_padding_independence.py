@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit
 from tpuserve_exporter.options import PadValue, SequenceOptions
 from tpuserve_exporter.padding_independence import check_lengths, check_padding
-from tpuserve_exporter.parity import Tolerance
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]

@@ -1,69 +1,99 @@
-"""What counts as the same answer."""
+"""A version against its source: every comparison counts, and what they found is told by output and by bucket."""
 
-import ml_dtypes
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from tpuserve_exporter.parity import Tolerance, compare
+from tpuserve_exporter.difference import Tolerance
+from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.parity import check_parity
+from tpuserve_exporter.parity_result import ParityResult
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-NEAR = Tolerance(atol=1e-3, rtol=0.0)
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
 
-
-@pytest.mark.parametrize(
-    ("expected", "actual", "same"),
-    [
-        ([1.0, 2.0], [1.0, 2.0009], True),
-        ([1.0, 2.0], [1.0, 2.002], False),
-        ([np.nan, np.inf], [np.nan, np.inf], True),
-        ([np.nan, 1.0], [1.0, np.nan], False),
-        ([np.inf], [-np.inf], False),
-    ],
+SIGNATURE = Signature(
+    "serving_default",
+    {"x": TensorSpec("float32", (None, 2))},
+    {"scores": TensorSpec("float32", (None, 2)), "length": TensorSpec("float32", (None,))},
 )
-def test_floats_are_compared_within_the_tolerance(expected: list[float], actual: list[float], same: bool) -> None:
-    difference = compare({"y": np.array(expected)}, {"y": np.array(actual)}, NEAR)
-    assert (difference.beyond == "") is same
+ROWS = np.array([[0.0, 1.0], [2.0, 1.0], [0.5, 0.4], [3.0, 5.0], [1.0, 0.0]], np.float32)
+LOOSE = Tolerance(atol=0.3, rtol=0.0)
 
 
-def test_relative_tolerance_scales_with_the_expected_value() -> None:
-    one_percent = Tolerance(atol=0.0, rtol=0.01)
-    assert compare({"y": np.array([1000.0])}, {"y": np.array([1009.0])}, one_percent).beyond == ""
-    assert compare({"y": np.array([0.1])}, {"y": np.array([0.2])}, one_percent).beyond != ""
+class Model:
+    """Answers scores that are the rows, and their lengths, each changed as `change` says."""
+
+    def __init__(self, change: Callable[[Array], Array] = lambda rows: rows) -> None:
+        self._change = change
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        rows = inputs["x"]
+        return {"scores": self._change(rows), "length": np.linalg.norm(rows, axis=1)}
 
 
-def test_the_largest_difference_over_all_outputs_is_told() -> None:
-    expected = {"a": np.array([1.0]), "b": np.array([1.0])}
-    actual = {"a": np.array([1.0001]), "b": np.array([1.0005])}
-    assert compare(expected, actual, NEAR).max_abs == pytest.approx(5e-4)
+def nudge(rows: Array) -> Array:
+    """The second score is 0.2 more in batches of two."""
+    return rows + np.array([0.0, 0.2], np.float32) if len(rows) == 2 else rows
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_every_float_dtype_has_a_difference(dtype: type) -> None:
-    difference = compare({"y": np.array([1.0], dtype)}, {"y": np.array([1.5], dtype)}, NEAR)
-    assert (difference.max_abs, bool(difference.beyond)) == (0.5, True)
+def check(change: Callable[[Array], Array], tolerance: Tolerance, sizes: tuple[int, ...] = (1, 2)) -> ParityResult:
+    loaded = {"session": Model(change), "Python": Model()}
+    return check_parity(SIGNATURE, {"x": ROWS}, sizes, Model(), loaded, tolerance, padded=True)
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual"),
-    [
-        (np.array([1, 2]), np.array([1, 3])),
-        (np.array([True]), np.array([False])),
-        (np.array([b"a"], object), np.array([b"b"], object)),
-    ],
-    ids=["integers", "booleans", "strings"],
-)
-def test_what_is_no_float_must_be_equal(expected: np.ndarray, actual: np.ndarray) -> None:
-    anything = Tolerance(atol=100.0, rtol=100.0)
-    assert compare({"y": expected}, {"y": expected}, anything).beyond == ""
-    assert "differs in 1 element" in compare({"y": expected}, {"y": actual}, anything).beyond
+def test_differences_are_told_by_output_and_by_bucket() -> None:
+    found = check(nudge, LOOSE).to_json()
+    scores, length = found["outputs"]["scores"], found["outputs"]["length"]
+    assert scores["max_abs_difference"] == pytest.approx(0.2)
+    assert (length["max_abs_difference"], length["top1_agreement"]) == (0.0, None)
+    buckets = {
+        (one["batch_size"], one["padded"], one["loaded_by"]): one["outputs"]["scores"] for one in found["buckets"]
+    }
+    assert set(buckets) == {(1, False, "session"), (1, False, "Python"), (2, False, "session"), (2, False, "Python"),
+                            (2, True, "session"), (2, True, "Python")}  # fmt: skip
+    assert buckets[1, False, "session"]["max_abs_difference"] == 0.0
+    assert buckets[2, False, "Python"]["max_abs_difference"] == 0.0
+    assert buckets[2, False, "session"]["max_abs_difference"] == pytest.approx(0.2)
 
 
-def test_other_outputs_or_shapes_are_a_difference() -> None:
-    assert "outputs ['z'] instead of ['y']" in compare({"y": np.ones(1)}, {"z": np.ones(1)}, NEAR).beyond
-    assert "shape [2] instead of [1]" in compare({"y": np.ones(1)}, {"y": np.ones(2)}, NEAR).beyond
+def test_the_mean_is_over_every_element_that_was_compared() -> None:
+    # 1 row, then 2, 2 and 1 rows of all five, then 1 of a padded two: 7 rows of 2 scores, 5 of which are 0.2 off.
+    only_session = check_parity(SIGNATURE, {"x": ROWS}, (1, 2), Model(), {"session": Model(nudge)}, LOOSE, padded=True)
+    assert only_session.outputs["scores"].elements == 14
+    assert only_session.outputs["scores"].mean_abs == pytest.approx(5 * 0.2 / 14)
 
 
-def test_defaults_follow_the_compute_dtype_and_give_way_to_what_is_asked() -> None:
-    assert Tolerance.choose(False, False, None, None) == Tolerance(1e-5, 1e-4)
-    assert Tolerance.choose(True, False, None, None) == Tolerance(2e-2, 2e-2)
-    assert Tolerance.choose(False, True, None, None) == Tolerance(5e-2, 5e-2)
-    assert Tolerance.choose(True, True, 0.5, 0.0) == Tolerance(0.5, 0.0)
+def test_another_best_class_is_counted_even_within_the_tolerance() -> None:
+    found = check(nudge, LOOSE)
+    assert found.outputs["scores"].top1_agreement == pytest.approx(13 / 14)
+    assert found.other_classes() == ["scores: 1 of 14"]
+    assert found.failed == []
+
+
+def test_all_comparisons_are_made_and_told_before_a_failure() -> None:
+    with pytest.raises(ParityFailed) as failed:
+        check(lambda rows: rows + (1.0 if len(rows) == 2 else 0.0), LOOSE)
+    assert str(failed.value) == (
+        "serving_default, batch of 2, loaded by session: output 'scores' is off by up to 1, "
+        "allowed is 0.3 + 0 * |expected| (--atol, --rtol); 3 of 10 comparisons are off"
+    )
+    assert failed.value.details["parity"]["serving_default"]["outputs"]["scores"]["max_abs_difference"] == 1.0
+
+
+def test_an_infinite_difference_is_none_in_json() -> None:
+    with pytest.raises(ParityFailed) as failed:
+        check(lambda rows: np.full_like(rows, np.inf), LOOSE)
+    scores = failed.value.details["parity"]["serving_default"]["outputs"]["scores"]
+    assert (scores["max_abs_difference"], scores["mean_abs_difference"]) == (None, None)
+
+
+def test_how_far_it_is_is_told_case_by_case() -> None:
+    told: list[tuple[int, int]] = []
+    loaded = {"session": Model()}
+    check_parity(
+        SIGNATURE, {"x": ROWS}, (1, 2), Model(), loaded, LOOSE,
+        padded=True, advance=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [(done, 5) for done in range(5)]

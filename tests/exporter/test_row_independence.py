@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tpuserve_exporter.parity import Tolerance
+from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.row_independence import find_dependence
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
