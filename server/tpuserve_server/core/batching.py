@@ -15,6 +15,7 @@ from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.regroup import LEAST_RUN_S
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
 
@@ -75,6 +76,8 @@ class Batcher:
             low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
             admission=self._admission,
         )
+        # With one batch at a time, whose callers are the ones that come back when it has ended.
+        self._regroups = num_batch_threads == 1 and servable.max_in_flight == 1
         self._stopping = False
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None
@@ -247,7 +250,11 @@ class Batcher:
                 return True
         elif not runner.in_flight:
             return False
-        turn.used_s += runner.finish()
+        run_s = runner.finish()
+        turn.used_s += run_s
+        if self._regroups and run_s >= LEAST_RUN_S:
+            with self._changed:
+                self._queue.answered(tasks, run_s, self._clock.monotonic_s())
         if self._admission is not None:
             self._compare(self._admission, runner.in_flight)
         return True

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.admission import Admission
 from tpuserve_server.core.batching_lane import Batch, Lane
@@ -47,6 +47,8 @@ class Backlog:
         batches = self._batches.get(key) if task.shareable else None
         if self._admission is not None and not task.priority and self._admission.promises(task.signature_name):
             self._check_in_time(self._admission, task, key)
+        if lane.regroup is not None:
+            lane.regroup.came(task.rows, task.enqueued_s)
         last = batches[-1] if batches is not None else None
         if last is not None and last.rows + task.rows <= lane.max_rows:
             last.append(task)
@@ -83,7 +85,7 @@ class Backlog:
             first = batches[0]
             may_run = may_run or len(batches) > 1 or first.is_full
             oldest_s = first.tasks[0].enqueued_s
-            if oldest_s < since_s and (not first.lane.timeout_s or _ready_s(batches) <= now_s):
+            if oldest_s < since_s and (not first.lane.waits or _ready_s(batches) <= now_s):
                 ready, since_s = first, oldest_s
         return ready if may_run else None
 
@@ -108,6 +110,10 @@ class Backlog:
             task.batch = None
         return tasks
 
+    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+        """A batch that was taken has been answered, after `run_s` on the device."""
+        self._lanes[tasks[0].signature_name].answered(tasks, run_s, now_s)
+
     def take_up_to(self, rows: int, key: Hashable) -> list[Task]:
         """The first tasks of `key` that fit into `rows` rows, ready or not, out of the queue."""
         taken: list[Task] = []
@@ -125,7 +131,7 @@ class Backlog:
     def hurry(self) -> None:
         """Let no batch wait for more rows from now on."""
         for lane in self._lanes.values():
-            lane.timeout_s = 0.0
+            lane.hurry()
 
     def _rows_to_run(self, batch: Batch, batches: deque[Batch], now_s: float) -> int:
         """Of the first of the batches of its key."""
@@ -240,8 +246,13 @@ def _part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
 
 
 def _ready_s(batches: deque[Batch]) -> float:
-    """When the first may leave: at once when it is full or closed, else when its oldest task has waited its time."""
+    """When the first may leave: at once when it is full or closed, else when its oldest task has waited its time, or
+    those who were just answered have had time to come back.
+    """
     first = batches[0]
     if len(batches) > 1 or first.is_full:
         return first.oldest_s
+    regroup = first.lane.regroup
+    if regroup is not None:
+        return max(first.oldest_s, regroup.until_s(first.rows))
     return first.oldest_s + first.lane.timeout_s

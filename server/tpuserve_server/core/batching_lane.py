@@ -1,13 +1,15 @@
 """Lane: what the queue knows of one signature; Batch: its tasks that will run together."""
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tpuserve_server.core.batch_plan import BatchPlan
-from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching_options import BatchingMode, BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching_task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.padding import choose_bucket
+from tpuserve_server.core.regroup import Regroup
 from tpuserve_server.core.types import Signature
 
 
@@ -15,6 +17,9 @@ class Lane:
     """One signature's rules, for tasks of one priority. `enqueued` counts its batches that wait, whatever their key."""
 
     __slots__ = (
+        "_buckets",
+        "_costs",
+        "_name",
         "enqueued",
         "free_rows",
         "has_objective",
@@ -23,6 +28,7 @@ class Lane:
         "max_task_rows",
         "pads",
         "plan",
+        "regroup",
         "sequences",
         "splits",
         "timeout_s",
@@ -44,6 +50,11 @@ class Lane:
         # Above this there is a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
         self.plan = None if options is None else _make_plan(signature.name, options, costs)
+        # There once a batch has taken long enough to be worth a moment's wait.
+        self.regroup: Regroup | None = None
+        self._costs = costs if options is not None and options.mode is BatchingMode.GREEDY else None
+        self._name = signature.name
+        self._buckets = options.buckets if options else ()
 
     def key(self, task: Task) -> Hashable:
         """Tasks with the same key may share batches; what runs alone has its signature's name.
@@ -63,6 +74,31 @@ class Lane:
         if self.pads and task.rows <= self.max_rows and all(array.size for array in arrays):
             return (task.signature_name, task.output_names, "padded")
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch may have to wait while the device is free."""
+        return self.timeout_s > 0 or self.regroup is not None
+
+    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+        """A batch was answered: its callers may be back in a moment."""
+        if self._costs is None or not tasks[0].shareable:
+            return
+        if self.regroup is None:
+            self.regroup = Regroup(self._cost_s, self.max_rows)
+        self.regroup.answered(sum(task.rows for task in tasks), run_s, now_s)
+
+    def hurry(self) -> None:
+        """Let no batch wait from now on."""
+        self.timeout_s = 0.0
+        self.regroup = self._costs = None
+
+    def _cost_s(self, rows: int) -> float | None:
+        """Of rows whose lengths are not padded: those that are have costs of their own, and no moment is waited."""
+        if self._costs is None:
+            return None
+        cost = self._costs.cost(self._name, choose_bucket(rows, self._buckets))
+        return None if cost is None else cost.mean_s
 
     def may_cut(self, task: Task) -> bool:
         """Whether a task that waits may be run in parts. Where rows are padded to each other's shape, only one that is

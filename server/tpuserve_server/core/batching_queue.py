@@ -1,6 +1,6 @@
 """BatchQueue: what waits for the device, high priority before low. Threads and clock are its owner's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.admission import Admission
 from tpuserve_server.core.batching_backlog import Backlog
@@ -9,6 +9,7 @@ from tpuserve_server.core.batching_options import BatchingOptions
 from tpuserve_server.core.batching_task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.padding import choose_bucket
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Signature
 
 
@@ -70,6 +71,11 @@ class BatchQueue:
             return []
         batch = self._low.ready(now_s, closed=closed)
         return [] if batch is None else self._low.take(batch, now_s)
+
+    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+        """A batch that was taken has been answered, after `run_s` on the device: callers may be back in a moment."""
+        if tasks[0].priority is Priority.HIGH:
+            self._high.answered(tasks, run_s, now_s)
 
     def next_s(self) -> float:
         """When a batch will be ready, if nothing comes; `inf` if nothing waits."""

@@ -22,6 +22,7 @@ from tpuserve_server.core.errors import (
 )
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.regroup import MOST_WAIT_S
 from tpuserve_server.core.sequences import find_sequences
 
 LOW = Priority.LOW
@@ -198,8 +199,12 @@ def test_every_row_is_run_exactly_once_in_batches_of_the_sizes_allowed(world: Wo
 
 
 def ready_s(world: World, play: Play, seen: Seen) -> float:
-    """From when on its batch could have left, if the device had been free."""
-    return min(play.owner(value).submitted_s for value in seen.real) + world.batching.timeout_s
+    """When its batch must have left at the latest, if the device was free."""
+    waits_s = world.batching.timeout_s
+    if world.batching.mode is BatchingMode.GREEDY:
+        # For those who were just answered.
+        waits_s = MOST_WAIT_S
+    return min(play.owner(value).submitted_s for value in seen.real) + waits_s
 
 
 @settings(max_examples=60, deadline=None)
