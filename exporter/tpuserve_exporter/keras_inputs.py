@@ -27,7 +27,7 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
         return _given_specs(options)
     leaves = keras.tree.flatten(structure)
     names = _input_names(structure, leaves, options)
-    _check_names(names)
+    check_names(names)
     given = options.inputs or (InputNaming(""),) * len(leaves)
     specs = {
         name: _narrow(tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
@@ -42,7 +42,7 @@ def _narrow(known: "tf.TensorSpec", given: InputNaming) -> "tf.TensorSpec":
 
     if given.dtype is None or given.shape is None:
         return known
-    wanted = _given_spec(given)
+    wanted = given_spec(given)
     if wanted.dtype != known.dtype or not _fits(wanted.shape.as_list(), known.shape.as_list()):
         raise OptionConflict(f"--input says {_describe(wanted)}, the model takes {_describe(known)}")
     return tf.TensorSpec(wanted.shape, known.dtype, name=known.name)
@@ -57,7 +57,7 @@ def _describe(spec: "tf.TensorSpec") -> str:
     return f"{spec.name}: {spec.dtype.name}[{dims}]"
 
 
-def _check_names(names: "list[str]") -> None:
+def check_names(names: "list[str]") -> None:
     """A served function takes its inputs as arguments, so TensorFlow refuses names that Python would."""
     check_distinct("input", names)
     for name in names:
@@ -99,12 +99,13 @@ def build_weights(model: "keras.Model", options: ModelOptions) -> None:
 def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
     if not options.inputs or any(given.dtype is None for given in options.inputs):
         raise OptionConflict("the model does not say what it is called with: give each --input 'name:dtype[batch,...]'")
-    _check_names([given.name for given in options.inputs])
-    specs = {given.name: _given_spec(given) for given in options.inputs}
+    check_names([given.name for given in options.inputs])
+    specs = {given.name: given_spec(given) for given in options.inputs}
     return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
 
 
-def _given_spec(given: InputNaming) -> "tf.TensorSpec":
+def given_spec(given: InputNaming) -> "tf.TensorSpec":
+    """What one --input with dtype and shape says. Raises OptionConflict for a dtype there is none of."""
     import tensorflow as tf
 
     try:

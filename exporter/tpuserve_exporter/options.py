@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
 
-SourceKind: TypeAlias = Literal["tf2-ckpt", "keras", "savedmodel"]
+SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "keras", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 Weights: TypeAlias = Literal["auto", "raw", "ema"]
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options import SourceKind
+from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 
@@ -15,7 +17,7 @@ def detect(source: Path) -> SourceKind:
     if source.is_file() and source.suffix in _KERAS_SUFFIXES:
         return "keras"
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
-        return "tf2-ckpt"
+        return _detect_checkpoint(source)
     if not source.exists():
         raise SourceUnreadable(f"there is no {source}")
     raise SourceUnreadable(f"{source} is no source this knows: not .keras, .h5, a checkpoint or a SavedModel")
@@ -25,7 +27,15 @@ def _detect_directory(source: Path) -> SourceKind:
     if (source / "saved_model.pb").is_file() or (source / "saved_model.pbtxt").is_file():
         return "savedmodel"
     if (source / "checkpoint").is_file() or any(source.glob("*.index")):
-        return "tf2-ckpt"
+        return _detect_checkpoint(source)
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
     hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
     raise SourceUnreadable(f"{source} holds no checkpoint (*.index) and no saved_model.pb{hint}")
+
+
+def _detect_checkpoint(source: Path) -> SourceKind:
+    """A TF2 checkpoint holds a graph of objects, one of TF1 names alone."""
+    prefix = find_prefix(source)
+    if open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY):
+        return "tf2-ckpt"
+    return "tf1-ckpt"

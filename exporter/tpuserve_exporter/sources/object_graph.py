@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Children of a model that hold no part of it: optimizers, losses, metrics and random generators.
 _OPTIMIZER_EDGES = frozenset({"optimizer", "_optimizer"})
 _BOOKKEEPING_EDGES = frozenset(
@@ -89,9 +89,9 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
 
     reader = open_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    if _GRAPH_KEY not in shapes:
+    if OBJECT_GRAPH_KEY not in shapes:
         raise SourceUnreadable(f"{prefix.name} is a name-based TF1 checkpoint: no object graph in it")
-    graph = TrackableObjectGraph.FromString(bytes(read_tensor(reader, prefix, _GRAPH_KEY).item()))
+    graph = TrackableObjectGraph.FromString(bytes(read_tensor(reader, prefix, OBJECT_GRAPH_KEY).item()))
     variables = {
         number: StoredVariable(
             number, attribute.full_name or attribute.checkpoint_key, attribute.checkpoint_key,

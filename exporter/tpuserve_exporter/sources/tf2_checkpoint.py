@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.builder import build_model
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.served_function import TracedReference
+from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.variable_matching import Matching, compare, match, other_models
@@ -55,36 +56,6 @@ def _build_and_restore(builder: str, graph: ObjectGraph, options: ModelOptions) 
     model = build_model(builder, options.builder_args)
     build_weights(model, options)
     return model, restore(model, graph, options)
-
-
-def find_prefix(source: Path) -> Path:
-    """The checkpoint's path without `.index`: the latest of a directory, by its `checkpoint` file where that holds."""
-    if not source.is_dir():
-        return source.with_suffix("") if source.suffix == ".index" else source
-    named = _named_latest(source / "checkpoint")
-    if named is not None:
-        return named
-    indexes = list(source.glob("*.index"))
-    if not indexes:
-        raise SourceUnreadable(f"{source} holds no checkpoint: no *.index in it")
-    return max(indexes, key=_age).with_suffix("")
-
-
-def _named_latest(state_file: Path) -> Path | None:
-    """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
-    if not state_file.is_file():
-        return None
-    found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(), re.MULTILINE)
-    if found is None:
-        return None
-    prefix = state_file.with_name(Path(found[1]).name)
-    return prefix if prefix.with_name(prefix.name + ".index").is_file() else None
-
-
-def _age(index: Path) -> tuple[int, float]:
-    """Sorts by the number at the end of the name, then by time."""
-    number = re.search(r"(\d+)$", index.stem)
-    return (int(number[1]) if number else -1), index.stat().st_mtime
 
 
 def restore(model: "keras.Model", graph: ObjectGraph, options: ModelOptions) -> RestoreReport:

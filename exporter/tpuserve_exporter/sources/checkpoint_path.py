@@ -1,0 +1,36 @@
+"""Where a checkpoint lies: what a directory, a prefix or an `.index` file names."""
+
+import re
+from pathlib import Path
+
+from tpuserve_exporter.errors import SourceUnreadable
+
+
+def find_prefix(source: Path) -> Path:
+    """The checkpoint's path without `.index`: the latest of a directory, by its `checkpoint` file where that holds."""
+    if not source.is_dir():
+        return source.with_suffix("") if source.suffix == ".index" else source
+    named = _named_latest(source / "checkpoint")
+    if named is not None:
+        return named
+    indexes = list(source.glob("*.index"))
+    if not indexes:
+        raise SourceUnreadable(f"{source} holds no checkpoint: no *.index in it")
+    return max(indexes, key=_age).with_suffix("")
+
+
+def _named_latest(state_file: Path) -> Path | None:
+    """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
+    if not state_file.is_file():
+        return None
+    found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(), re.MULTILINE)
+    if found is None:
+        return None
+    prefix = state_file.with_name(Path(found[1]).name)
+    return prefix if prefix.with_name(prefix.name + ".index").is_file() else None
+
+
+def _age(index: Path) -> tuple[int, float]:
+    """Sorts by the number at the end of the name, then by time."""
+    number = re.search(r"(\d+)$", index.stem)
+    return (int(number[1]) if number else -1), index.stat().st_mtime

@@ -1,0 +1,198 @@
+"""A TF1 checkpoint: variables by name and nothing else. What it holds, and how that meets a graph's variables."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.options import ModelOptions, Weights
+from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tpuserve_exporter.sources.v1_graph import GraphVariable
+
+# What tf.train.ExponentialMovingAverage calls the average of a variable, below its name.
+_AVERAGE = "/ExponentialMovingAverage"
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_BOOKKEEPING = frozenset({"global_step", "save_counter"})
+# What optimizers keep beside a slot for every variable.
+_OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a checkpoint. `key` is its name there, before any --rename."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class NameBasedCheckpoint:
+    """What is `stored`, by name."""
+
+    prefix: Path
+    reader: "tf.train.CheckpointReader"
+    stored: Mapping[str, Stored]
+
+    def read(self, stored: Stored) -> Array:
+        """The value. Raises SourceUnreadable for a shard that is missing or cut short."""
+        return read_tensor(self.reader, self.prefix, stored.key)
+
+    def step(self) -> int | None:
+        """What `global_step` counted to, else the number at the end of the checkpoint's name."""
+        counted = self.stored.get("global_step")
+        if counted is not None and counted.shape == ():
+            return int(self.read(counted))
+        number = re.search(r"-(\d+)$", self.prefix.name)
+        return int(number[1]) if number else None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredValues:
+    """The values of a graph's variables: read when asked for, each in its variable's dtype.
+
+    `initial` are those of variables that the checkpoint may lack.
+    """
+
+    checkpoint: NameBasedCheckpoint
+    pairs: "Mapping[str, tuple[GraphVariable, Stored]]"
+    initial: Mapping[str, Array]
+
+    def read(self, name: str) -> Array:
+        """Raises SourceUnreadable."""
+        if name in self.initial:
+            return self.initial[name]
+        variable, stored = self.pairs[name]
+        return self.checkpoint.read(stored).astype(variable.dtype.as_numpy_dtype)
+
+
+def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
+    """What the checkpoint `prefix` (without `.index`) holds, by the names that --rename makes. Raises SourceUnreadable,
+    and CheckpointMismatch where two tensors get one name."""
+    reader = open_checkpoint(prefix)
+    dtypes = reader.get_variable_to_dtype_map()
+    stored = dict[str, Stored]()
+    for key, shape in sorted(reader.get_variable_to_shape_map().items()):
+        name = _rename(key, options)
+        if name in stored:
+            raise CheckpointMismatch(f"--rename makes {name} of both {stored[name].key} and {key}")
+        stored[name] = Stored(key, dtypes[key].name, tuple(shape))
+    return NameBasedCheckpoint(prefix, reader, stored)
+
+
+def _rename(name: str, options: ModelOptions) -> str:
+    for rename in options.renames:
+        name = rename.pattern.sub(rename.replacement, name)
+    return name
+
+
+class Initializer(Protocol):
+    """What a graph's variables begin with."""
+
+    def initialize(self, names: Sequence[str]) -> Mapping[str, Array]: ...
+
+
+def restore(
+    checkpoint: NameBasedCheckpoint, variables: "Sequence[GraphVariable]", options: ModelOptions, what: str,
+    initializer: Initializer, left_out: Iterable[str] = (),
+) -> tuple[RestoredValues, RestoreReport]:  # fmt: skip
+    """Pair `variables` with what is stored. `left_out` are variables that the graph has and does not serve;
+    `initializer` tells what those that --allow-missing lets pass begin with.
+
+    Raises CheckpointMismatch with the report of all that does not fit `what`.
+    """
+    chosen, averages = _choose(checkpoint, variables, options.weights)
+    pairs = {one.name: (one, chosen[one.name]) for one in variables if one.name in chosen}
+    entries = [_compare(one, chosen.get(one.name)) for one in variables]
+    report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
+    if report.problems:
+        raise CheckpointMismatch(f"{checkpoint.prefix.name} does not fit {what}: {report.summary()}", restore=report)
+    missing = [one.name for one in variables if one.name not in pairs]
+    return RestoredValues(checkpoint, pairs, initializer.initialize(missing) if missing else {}), report
+
+
+def _choose(
+    checkpoint: NameBasedCheckpoint, variables: "Sequence[GraphVariable]", weights: Weights
+) -> tuple[dict[str, Stored], int]:
+    """The tensor to take for each variable, and for how many it is the average."""
+    stored = checkpoint.stored
+    raw = {one.name: stored[one.name] for one in variables if one.name in stored}
+    averages = {one.name: stored[one.name + _AVERAGE] for one in variables if one.name + _AVERAGE in stored}
+    if weights == "ema" and not averages:
+        raise CheckpointMismatch(
+            f"--weights ema: {checkpoint.prefix.name} holds no averages (NAME{_AVERAGE}): "
+            "export what it holds, --weights raw"
+        )
+    taken = averages if weights != "raw" else {}
+    return raw | taken, len(taken)
+
+
+def _compare(variable: "GraphVariable", stored: Stored | None) -> Entry:
+    described = f"{variable.dtype.name}{list(variable.shape)}"
+    if stored is None:
+        return Entry(variable.name, Fate.MISSING, model=described)
+    return Entry(variable.name, _fate(variable, stored), model=described, checkpoint=str(stored))
+
+
+def _fate(variable: "GraphVariable", stored: Stored) -> Fate:
+    if variable.shape != stored.shape:
+        return Fate.SHAPE
+    if variable.dtype.name == stored.dtype:
+        return Fate.MATCHED
+    return Fate.CAST if {variable.dtype.name, stored.dtype} <= _FLOATS else Fate.DTYPE
+
+
+def _report(
+    checkpoint: NameBasedCheckpoint,
+    pairs: "Mapping[str, tuple[GraphVariable, Stored]]",
+    entries: list[Entry],
+    options: ModelOptions,
+    averages: int,
+    left_out: frozenset[str],
+) -> RestoreReport:
+    taken = {stored.key for _, stored in pairs.values()}
+    rest = {name: one for name, one in checkpoint.stored.items() if one.key not in taken}
+    raw = [name for name in rest if name + _AVERAGE in checkpoint.stored and name in pairs]
+    shadows = [name for name in rest if name.endswith(_AVERAGE)]
+    bookkeeping = [name for name in rest if name in _BOOKKEEPING]
+    known = {*raw, *shadows, *bookkeeping}
+    slots = [name for name in _slots(rest, checkpoint.stored) if name not in known]
+    known |= {*slots}
+    unserved = [name for name in rest if name in left_out and name not in known]
+    known |= {*unserved}
+    unused = [Entry(name, Fate.UNUSED, checkpoint=str(one)) for name, one in rest.items() if name not in known]
+    others = {"raw weights": raw, "averages": shadows, "training graph": unserved}
+    return RestoreReport(
+        allow([*entries, *unused], options.allow_missing, options.allow_unused),
+        optimizer_state=tuple(slots),
+        other_models={kind: tuple(names) for kind, names in others.items() if names},
+        bookkeeping=tuple(bookkeeping),
+        notes=tuple(_notes(averages, len(pairs), options.weights)),
+    )
+
+
+def _slots(rest: Iterable[str], stored: Mapping[str, Stored]) -> Iterator[str]:
+    """Names of optimizer state: below a variable's name (`dense/kernel/Adam_1`), perhaps in a scope, or counts."""
+    variables = [name for name, one in stored.items() if one.shape or "/" in name]
+    for name in rest:
+        inside = f"/{name}/"
+        below = any(f"/{variable}/" in inside and not name.endswith(variable) for variable in variables)
+        if below or _OPTIMIZER_SCALARS.fullmatch(name):
+            yield name
+
+
+def _notes(averages: int, variables: int, weights: Weights) -> Iterator[str]:
+    if averages:
+        how = "--weights ema" if weights == "ema" else "--weights raw takes the others"
+        yield f"took the moving averages of {averages} of {variables} variables ({how})"

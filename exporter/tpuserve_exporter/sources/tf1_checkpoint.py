@@ -1,0 +1,126 @@
+"""A TF1 checkpoint (tf.compat.v1.train.Saver) restored by name into the graph that a builder's function makes."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.builder import find_builder
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.keras_inputs import check_distinct, check_names, given_spec
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.name_based import read_checkpoint, restore
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_graph
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
+    """Build the graph and restore it. `source` is a directory, a prefix or an `.index` file.
+
+    Raises SourceUnreadable, OptionConflict, BuilderFailed, and CheckpointMismatch with the report of what does not fit.
+    """
+    if options.builder is None:
+        raise OptionConflict(
+            "a checkpoint holds no model: name the function of tensors that builds it, --model pkg.module:function, or "
+            "give the .meta file beside it"
+        )
+    if options.compute_dtype != "keep":
+        raise OptionConflict("a TF1 graph says itself what it computes in: --compute-dtype does not apply")
+    checkpoint = read_checkpoint(find_prefix(source), options)
+    built = build_graph(options.builder, options)
+    graph = built.served
+    values, report = restore(checkpoint, graph.variables(), options, f"the graph that {options.builder} builds", built)
+    return OpenedSource(
+        kind="tf1-ckpt",
+        name=checkpoint.prefix.name,
+        model=graph.serve(values),
+        reference=SessionReference(graph, values),
+        step=checkpoint.step(),
+        builder=options.builder,
+        restore=report,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltGraph:
+    """What a builder made, and the part of it that is served."""
+
+    graph: "tf.Graph"
+    served: V1Graph
+
+    def initialize(self, names: Sequence[str]) -> dict[str, Array]:
+        """Values that the builder gives variables to begin with."""
+        import tensorflow as tf
+
+        variables = self.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        initial = {one.op.name: one.initial_value for one in variables if one.op.name in names}
+        with tf.compat.v1.Session(graph=self.graph) as session:
+            values: dict[str, Array] = session.run(initial)
+            return values
+
+
+def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
+    """Call the builder with a placeholder for each --input, by keyword. Raises BuilderFailed and OptionConflict."""
+    import tensorflow as tf
+
+    function = find_builder(builder)
+    specs = _specs(function, options)
+    with tf.Graph().as_default() as graph:
+        arguments = {
+            name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name=f"input_{name}") for name, spec in specs.items()
+        }
+        try:
+            outputs = function(**arguments, **options.builder_args)
+        except Exception as error:  # the user's code
+            raise BuilderFailed(f"{builder} failed: {type(error).__name__}: {error}") from error
+        # Each by a node of its own: one tensor may be two outputs, or an input.
+        named = {name: tf.identity(one) for name, one in _name_outputs(builder, outputs, options.outputs).items()}
+        feeds = {name: tensor.name for name, tensor in arguments.items()}
+        fetches = {name: tensor.name for name, tensor in named.items()}
+        return BuiltGraph(graph, cut_graph(graph.as_graph_def(), specs, feeds, fetches))
+
+
+def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]":  # noqa: ANN401 - any callable
+    if not options.inputs or any(one.dtype is None for one in options.inputs):
+        parameters = [name for name in _parameters(function) if name not in options.builder_args]
+        example = "".join(f" --input '{name}:DTYPE[batch,...]'" for name in parameters) or " --input ..."
+        raise OptionConflict(f"--model is a function of tensors: say what it takes,{example}")
+    check_names([one.name for one in options.inputs])
+    return {one.name: given_spec(one) for one in options.inputs}
+
+
+def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a callable written in C
+        return []
+
+
+def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[str, tf.Tensor]":
+    """A dictionary's keys; `outputs`, or `output_0`, `output_1` of a list; --output renames them in order."""
+    import tensorflow as tf
+
+    if isinstance(outputs, Mapping):
+        named = dict(outputs)
+    elif isinstance(outputs, list | tuple):
+        named = {f"output_{index}": tensor for index, tensor in enumerate(outputs)}
+    else:
+        named = {"outputs": outputs}
+    wrong = next((one for one in named.values() if not isinstance(one, tf.Tensor)), None)
+    if wrong is not None or not named:
+        raise BuilderFailed(
+            f"{builder} returned {type(outputs if wrong is None else wrong).__name__}; a function for a TF1 checkpoint "
+            "returns a tensor, or tensors in a dictionary or list"
+        )
+    if not given:
+        return named
+    if len(given) != len(named):
+        raise OptionConflict(f"--output is given {len(given)} time(s), the model has {len(named)} output(s)")
+    check_distinct("output", given)
+    return dict(zip(given, named.values(), strict=True))

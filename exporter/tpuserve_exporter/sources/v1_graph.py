@@ -1,0 +1,200 @@
+"""A TF1 graph cut down to what is served: placeholders in, tensors out, and the variables in between.
+
+Both kinds of TF1 source come to one: a graph that a builder made, and the one of a `.meta` file after surgery.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import CannotLower, SourceUnreadable
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signature import Signature, Tensors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+    from tpuserve_exporter.sources.name_based import RestoredValues
+
+# Resource variables, and the reference variables of before.
+_RESOURCE_OP = "VarHandleOp"
+_REFERENCE_OPS = frozenset({"VariableV2", "Variable"})
+_PLACEMENT = ("_class", "_output_shapes", "_xla_inferred_shapes")
+# What a graph is imported under, so that no node of it meets the name of an argument.
+_SCOPE = "graph"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphVariable:
+    """One variable of a graph: the name of its node, which is its name in a checkpoint, too."""
+
+    name: str
+    dtype: "tf.DType"
+    shape: tuple[int, ...]
+    is_resource: bool
+
+
+@dataclass(frozen=True, slots=True)
+class V1Graph:
+    """`graph_def` holds what `fetches` need and no more. `feeds` are its placeholders, by the input's name.
+
+    An input that no output depends on has no placeholder.
+    """
+
+    graph_def: "GraphDef"
+    inputs: "Mapping[str, tf.TensorSpec]"
+    feeds: Mapping[str, str]
+    fetches: Mapping[str, str]
+
+    def variables(self) -> list[GraphVariable]:
+        """Raises SourceUnreadable for one whose shape the graph does not say."""
+        return [_read_variable(node) for node in self.graph_def.node if _is_variable(node)]
+
+    def serve(self, values: "RestoredValues") -> ServedFunction:
+        """The graph as a function of its inputs, over variables of its own with these values."""
+        import tensorflow as tf
+
+        # One after the other: no more than one value is in memory beside the variables.
+        variables = {
+            one.name: tf.Variable(values.read(one.name), dtype=one.dtype, name=one.name) for one in self.variables()
+        }
+        graph_def = self._without_variables()
+        resources = {one.name for one in self.variables() if one.is_resource}
+
+        def call(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            graph = tf.compat.v1.get_default_graph()
+            mapped = {tensor: inputs[name] for name, tensor in self.feeds.items()}
+            for name, variable in variables.items():
+                graph.watch_variable(variable)  # or it would be captured, and not be written
+                mapped[f"{name}:0"] = graph.capture(variable.handle) if name in resources else variable.read_value()
+            outputs = tf.graph_util.import_graph_def(
+                graph_def, input_map=mapped, return_elements=list(self.fetches.values()), name=_SCOPE
+            )
+            return dict(zip(self.fetches, outputs, strict=True))
+
+        return ServedFunction(self.inputs, call, list(variables.values()))
+
+    def _without_variables(self) -> "GraphDef":
+        """The graph without what is given to it. A fetched variable is read by a node of its own."""
+        kept = type(self.graph_def)()
+        kept.CopyFrom(self.graph_def)
+        del kept.node[:]
+        fed = {tensor.removesuffix(":0") for tensor in self.feeds.values()}
+        kept.node.extend(node for node in self.graph_def.node if not _is_variable(node) and node.name not in fed)
+        return kept
+
+
+class SessionReference:
+    """The source graph's own answers: in a session, over variables restored into it, as TensorFlow 1 runs it."""
+
+    def __init__(self, graph: V1Graph, values: "RestoredValues") -> None:
+        self._graph = graph
+        self._values = values
+        self._session: tf.compat.v1.Session | None = None
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. `signature` is the one there is."""
+        if self._session is None:
+            self._session = self._open()
+        feeds = {f"{_SCOPE}/{tensor}": inputs[name] for name, tensor in self._graph.feeds.items()}
+        fetches = {name: f"{_SCOPE}/{tensor}" for name, tensor in self._graph.fetches.items()}
+        outputs: Tensors = self._session.run(fetches, feeds)
+        return outputs
+
+    def _open(self) -> "tf.compat.v1.Session":
+        import tensorflow as tf
+
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.graph_util.import_graph_def(self._graph.graph_def, name=_SCOPE)
+            assigned = [self._assign(graph, one) for one in self._graph.variables()]
+        session = tf.compat.v1.Session(graph=graph)
+        for name, value, assign in assigned:
+            session.run(assign, {value: self._values.read(name)})
+        return session
+
+    def _assign(self, graph: "tf.Graph", variable: GraphVariable) -> "tuple[str, tf.Tensor, tf.Operation]":
+        import tensorflow as tf
+
+        value = tf.compat.v1.placeholder(variable.dtype, variable.shape)
+        node = graph.get_tensor_by_name(f"{_SCOPE}/{variable.name}:0")
+        raw = tf.raw_ops.AssignVariableOp if variable.is_resource else tf.raw_ops.Assign
+        target = {"resource" if variable.is_resource else "ref": node}
+        assign = raw(**target, value=value)
+        return variable.name, value, getattr(assign, "op", assign)
+
+
+def cut_graph(
+    graph_def: "GraphDef", inputs: "Mapping[str, tf.TensorSpec]", feeds: Mapping[str, str], fetches: Mapping[str, str]
+) -> V1Graph:
+    """The part of `graph_def` that `fetches` need, placed nowhere; `graph_def` is changed.
+
+    Raises SourceUnreadable and CannotLower for operations that cannot be run.
+    """
+    import tensorflow as tf
+
+    nodes = [tensor.split(":")[0] for tensor in fetches.values()]
+    for node in graph_def.node:
+        # Where it was to run, which other nodes are gone, and what shapes it had before the inputs were replaced.
+        for attribute in _PLACEMENT:
+            node.attr.pop(attribute, None)
+        node.device = ""
+    part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(dict.fromkeys(nodes)))
+    check_operations(part)
+    there = {node.name for node in part.node}
+    reached = {name: tensor for name, tensor in feeds.items() if tensor.split(":")[0] in there}
+    return V1Graph(part, dict(inputs), reached, dict(fetches))
+
+
+def check_operations(graph_def: "GraphDef") -> None:
+    """Raises SourceUnreadable for operations unknown here, CannotLower for those no CPU runs: all, by node."""
+    from tensorflow.python.framework import op_def_registry
+
+    functions = {function.signature.name for function in graph_def.library.function}
+    nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
+    by_op = {node.op: node.name for node in reversed(nodes) if node.op not in functions}
+    unknown = [f"{op} (node {name})" for op, name in by_op.items() if op_def_registry.get(op) is None]
+    if unknown:
+        raise SourceUnreadable(
+            f"the graph needs operations that this TensorFlow does not have: {', '.join(sorted(unknown))}"
+        )
+    stateful = [f"{op} (node {name})" for op, name in by_op.items() if _makes_resource(op)]
+    if stateful:
+        raise CannotLower(f"of what a graph keeps, only variables are taken over; not {', '.join(sorted(stateful))}")
+    homeless = [f"{op} (node {name})" for op, name in by_op.items() if not _runs_on_cpu(op)]
+    if homeless:
+        raise CannotLower(f"the graph has operations that run on a TPU alone: {', '.join(sorted(homeless))}")
+
+
+def _makes_resource(op: str) -> bool:
+    """Lookup tables, iterators, queues and stacks: what the saved function could not hold."""
+    from tensorflow.core.framework import types_pb2
+    from tensorflow.python.framework import op_def_registry
+
+    definition = op_def_registry.get(op)
+    outputs = {arg.type for arg in definition.output_arg}
+    makes = definition.is_stateful and types_pb2.DT_RESOURCE in outputs and not definition.input_arg
+    return makes and op not in (_RESOURCE_OP, "Placeholder")
+
+
+def _runs_on_cpu(op: str) -> bool:
+    """DEFAULT is every device. Operations of a TPU are built into TensorFlow, but run by none without one."""
+    from tensorflow.python.framework import kernels
+
+    return bool({"CPU", "DEFAULT"} & {one.device_type for one in kernels.get_registered_kernels_for_op(op).kernel})
+
+
+def _is_variable(node: "NodeDef") -> bool:
+    return node.op == _RESOURCE_OP or node.op in _REFERENCE_OPS
+
+
+def _read_variable(node: "NodeDef") -> GraphVariable:
+    import tensorflow as tf
+
+    shape = tf.TensorShape(node.attr["shape"].shape)
+    if not shape.is_fully_defined():
+        raise SourceUnreadable(f"the graph does not say the shape of its variable {node.name}")
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
+    return GraphVariable(node.name, dtype, tuple(shape.as_list()), node.op == _RESOURCE_OP)
