@@ -216,8 +216,8 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
-    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, or a SavedModel. OUT_BASE is
-    the directory a server watches; its last part is the model's name.
+    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, or a SavedModel.
+    OUT_BASE is the directory a server watches; its last part is the model's name.
     """
     started = time.monotonic()
     reporter = Reporter(arguments.pop("as_json"), arguments.pop("report"))

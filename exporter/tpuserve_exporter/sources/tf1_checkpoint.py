@@ -59,8 +59,8 @@ class BuiltGraph:
         import tensorflow as tf
 
         variables = self.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        initial = {one.op.name: one.initial_value for one in variables if one.op.name in names}
-        with tf.compat.v1.Session(graph=self.graph) as session:
+        with self.graph.as_default(), tf.compat.v1.Session(graph=self.graph) as session:
+            initial = {one.op.name: one.initial_value for one in variables if one.op.name in names}
             values: dict[str, Array] = session.run(initial)
             return values
 
