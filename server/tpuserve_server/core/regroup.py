@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 # Waits are at most this share of the run that has ended, and this long: what it costs where nobody comes.
 _MOST_OF_RUN = 1 / 20
-MOST_WAIT_S = 0.005
+MOST_WAIT_S = 0.02
 # Of a batch that took less, the moment would be shorter than any client's way back.
 LEAST_RUN_S = 0.002
 # Of those who come at random hardly any comes in so short a time, and not after several batches in a row; of those who
@@ -31,14 +31,15 @@ class Regroup:
         self._share = 0.0
         self._answered = 0
         self._came = 0
-        self._end_s = 0.0
+        self._wait_s = self._end_s = 0.0
 
     def answered(self, rows: int, run_s: float, now_s: float) -> None:
         """A batch of `rows` rows was answered now, after `run_s` on the device."""
         if self._answered:
             self._share += _WEIGHT * (min(self._came / self._answered, 1.0) - self._share)
         self._answered, self._came = rows, 0
-        self._end_s = now_s + min(_MOST_OF_RUN * run_s, MOST_WAIT_S)
+        self._wait_s = min(_MOST_OF_RUN * run_s, MOST_WAIT_S)
+        self._end_s = now_s + self._wait_s
 
     def came(self, rows: int, now_s: float) -> None:
         """A request of `rows` rows has come."""
@@ -54,4 +55,4 @@ class Regroup:
             return 0.0
         costs = [self._cost_s(rows) for rows in (waiting, expected, waiting + expected)]
         first_s, second_s, both_s = (cost or 0.0 for cost in costs)
-        return self._end_s if first_s + second_s - both_s > MOST_WAIT_S else 0.0
+        return self._end_s if first_s + second_s - both_s > self._wait_s else 0.0
