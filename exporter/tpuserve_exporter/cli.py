@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 import click
 from rich.console import Console
 
+from tpuserve_exporter.destinations.store_uri import OutBase, parse_out_base
 from tpuserve_exporter.errors import ExportError, OptionConflict
 from tpuserve_exporter.options import (
     ExportOptions,
@@ -99,6 +100,20 @@ class Version(click.ParamType[int | Literal["next", "timestamp"]]):
         return int(value)
 
 
+class OutBasePath(click.ParamType[OutBase]):
+    """A directory, or `gs://BUCKET/PATH`, `s3://BUCKET/PATH`."""
+
+    name = "OUT_BASE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> OutBase:  # fmt: skip
+        try:
+            return parse_out_base(str(value))
+        except OptionConflict as error:
+            self.fail(str(error), param, ctx)
+
+
 def _check_report(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """That it can be written is found out before an export has taken its minutes."""
     if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
@@ -113,7 +128,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("source", type=_PATH)
-@click.argument("out_base", type=_PATH)
+@click.argument("out_base", type=OutBasePath())
 @click.option(
     "--from",
     "kind",
@@ -217,7 +232,8 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
     SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, or a SavedModel.
-    OUT_BASE is the directory a server watches; its last part is the model's name.
+    OUT_BASE is what a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last part is the
+    model's name.
     """
     started = time.monotonic()
     reporter = Reporter(arguments.pop("as_json"), arguments.pop("report"))

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks import CheckedVersion, Checks
+from tpuserve_exporter.destinations.destination import open_destination
+from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.manifest import (
     Manifest,
@@ -22,7 +24,6 @@ from tpuserve_exporter.manifest import (
 from tpuserve_exporter.options import ExportOptions
 from tpuserve_exporter.padding_independence import check_lengths
 from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.publish import check_free, publish, staging_directory
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.samples import read_samples
 from tpuserve_exporter.saved_model_writer import write_saved_model
@@ -40,7 +41,7 @@ class Exported:
     """A finished export. `version` and `path` are None after a dry run."""
 
     version: int | None
-    path: Path | None
+    path: OutBase | None
     manifest: Manifest
     signatures: Mapping[str, Signature]
     restore: RestoreReport | None
@@ -52,15 +53,17 @@ class Export:
     """Runs one export; TensorFlow must be up (tensorflow_start). Blocks; use once."""
 
     def __init__(self, options: ExportOptions, progress: Progress) -> None:
+        """Raises MissingExtra where publishing to OUT_BASE takes a library that is not there."""
         self._options = options
         self._progress = progress
+        self._destination = open_destination(options.out_base)
         self._warnings: list[str] = []
         self._checks = Checks(options, progress, self._warn)
 
     def run(self) -> Exported:
         """Publish a version, unless dry-running. Raises ExportError with nothing published and nothing left behind."""
         options = self._options
-        check_free(options.out_base, options.version)
+        self._destination.check(options.version)
         source = self._open()
         with self._staging() as staged:
             self._write(source, staged)
@@ -69,7 +72,7 @@ class Export:
                 records = self._warm(staged, checked, session)
             manifest = self._describe(source, staged, checked)
             version = None if options.dry_run else self._publish(staged)
-        path = None if version is None else options.out_base / str(version)
+        path = None if version is None else self._destination.locate(version)
         signatures = {name: one.signature for name, one in checked.signatures.items()}
         return Exported(version, path, manifest, signatures, source.restore, records, tuple(self._warnings))
 
@@ -105,7 +108,7 @@ class Export:
     def _staging(self) -> Iterator[Path]:
         """Beside the versions, to be renamed into place; a dry run does not touch the base at all."""
         if not self._options.dry_run:
-            with staging_directory(self._options.out_base) as staged:
+            with self._destination.staging() as staged:
                 yield staged
             return
         with tempfile.TemporaryDirectory() as elsewhere:
@@ -126,7 +129,7 @@ class Export:
             with self._progress.step("Run the source's own warm-up requests"):
                 return keep_warmup(staged, session, options.sequences, self._warn)
         with self._progress.step("Write warm-up requests") as step:
-            name = options.out_base.resolve().name
+            name = self._destination.model_name
             records = write_warmup(staged, name, self._warmup_inputs(checked), options.batch_sizes, session)
             step.detail = f"{records} record(s)"
             return records
@@ -147,8 +150,8 @@ class Export:
 
     def _publish(self, staged: Path) -> int:
         with self._progress.step("Publish") as step:
-            version = publish(staged, self._options.out_base, self._options.version)
-            step.detail = str(self._options.out_base / str(version))
+            version = self._destination.publish(staged, self._options.version)
+            step.detail = str(self._destination.locate(version))
             return version
 
 

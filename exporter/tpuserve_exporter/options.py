@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from tpuserve_exporter.destinations.destination import VersionChoice
+from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.errors import OptionConflict
 
 SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "keras", "savedmodel"]
@@ -102,7 +104,7 @@ class ExportOptions:
     """One export. `atol` and `rtol` None take the default of the model's compute dtype."""
 
     source: Path
-    out_base: Path
+    out_base: OutBase
     kind: SourceKind | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
@@ -110,7 +112,7 @@ class ExportOptions:
     atol: float | None = None
     rtol: float | None = None
     warmup: Path | None = None
-    version: int | Literal["next", "timestamp"] = "next"
+    version: VersionChoice = "next"
     dry_run: bool = False
 
     @property

@@ -139,7 +139,7 @@ class RemoteStorage:
         """
         version = self._version(location)
         if version.manifest is None:
-            return None if _has_every_part(version) else False
+            return None if _has_every_part(version) and not _is_unfinished(version) else False
         manifest = self._manifest(location, version.manifest)
         if manifest is None:
             return False
@@ -179,6 +179,8 @@ class RemoteStorage:
         manifest = Manifest.read(target)
         if manifest is not None:
             manifest.verify_files(target)
+        elif _is_unfinished(version):
+            raise FailedPrecondition(f"{MANIFEST_PATH} is missing: publishing it was not finished")
         return hashes
 
     def _version(self, location: VersionLocation) -> _Version:
@@ -217,6 +219,12 @@ class RemoteStorage:
 
 def _is_child(uri: str, base: str) -> bool:
     return uri.rpartition("/")[0] == base
+
+
+def _is_unfinished(version: _Version) -> bool:
+    """Whether publishing it was begun, by our exporter, and has not ended with the manifest (docs/manifest.md)."""
+    folder = f"{MANIFEST_PATH.parent.as_posix()}/"
+    return version.manifest is None and any(stored.name.startswith(folder) for stored in version.objects)
 
 
 def _has_every_part(version: _Version) -> bool:

@@ -1,0 +1,68 @@
+"""Destination: where versions of one model are published, whole or not at all."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from tpuserve_exporter.destinations.store_uri import OutBase
+
+VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """A version that is there already: its manifest's text, None without one, and its files' sizes in bytes."""
+
+    number: int
+    manifest: bytes | None
+    sizes: Mapping[str, int]
+
+
+class Destination(Protocol):
+    """One base path. A published version never changes. Every method but the first may raise PublishFailed."""
+
+    @property
+    def model_name(self) -> str:
+        """What servers call the model, by convention: the last part of the base path."""
+        ...
+
+    def check(self, choice: VersionChoice) -> None:
+        """Refuse what cannot be published to, or a number that is taken, before the work is done."""
+        ...
+
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        """A path on a local disk to write a version to. Whatever is left of it afterwards is removed."""
+        ...
+
+    def newest(self) -> PublishedVersion | None:
+        """The version of the highest number; None where there is none."""
+        ...
+
+    def publish(self, staged: Path, choice: VersionChoice) -> int:
+        """Make `staged` a version, and return its number."""
+        ...
+
+    def locate(self, version: int) -> OutBase:
+        """Where that version is, or would be."""
+        ...
+
+
+def open_destination(out_base: OutBase) -> Destination:
+    """The destination of a base path; nothing is connected or made yet. Raises MissingExtra for a store's library."""
+    if isinstance(out_base, Path):
+        from tpuserve_exporter.destinations.local_directory import LocalDirectory
+
+        return LocalDirectory(out_base)
+    from tpuserve_exporter.destinations.object_store import ObjectStore
+
+    return ObjectStore(out_base)
+
+
+def choose_number(choice: VersionChoice, taken: list[int], now_s: float) -> int:
+    """The number to publish as. A timestamp that is behind what is there goes on counting from the highest."""
+    if isinstance(choice, int):
+        return choice
+    following = max(taken, default=0) + 1
+    return following if choice == "next" else max(int(now_s), following)

@@ -1,0 +1,123 @@
+"""Versions in a directory: each appears whole or not at all, and never over another's work.
+
+A version is written under a hidden name in the same directory (servers read numbers only) and renamed. A rename onto a
+directory with files in it fails, so of two exporters that take one number, one gets it and the other learns of it.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpuserve_exporter.destinations.destination import PublishedVersion, VersionChoice, choose_number
+from tpuserve_exporter.destinations.staging import staging_directory
+from tpuserve_exporter.errors import PublishFailed
+from tpuserve_exporter.manifest import MANIFEST_FILE
+
+_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+
+
+class LocalDirectory:
+    """A Destination on a local disk, or what is mounted like one."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    @property
+    def model_name(self) -> str:
+        return self._base.resolve().name
+
+    def check(self, choice: VersionChoice) -> None:
+        """As Destination has it."""
+        if isinstance(choice, int) and os.path.lexists(self._base / str(choice)):
+            raise PublishFailed(f"version {choice} of {self._base.name} is taken: a published version never changes")
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[Path]:
+        """As Destination has it, in the base directory itself.
+
+        It and its parents are made if need be, and those made are removed again if they stay empty.
+        """
+        with self._made(), staging_directory(self._base) as staged:
+            yield staged
+
+    def newest(self) -> PublishedVersion | None:
+        """As Destination has it."""
+        number = max((number for number in self._numbers() if (self._base / str(number)).is_dir()), default=None)
+        if number is None:
+            return None
+        version = self._base / str(number)
+        try:
+            manifest = (version / MANIFEST_FILE).read_bytes()
+            files = [path for path in version.rglob("*") if path.is_file()]
+            sizes = {path.relative_to(version).as_posix(): path.stat().st_size for path in files}
+        except OSError:  # no manifest, or none for us to read
+            return PublishedVersion(number, None, {})
+        return PublishedVersion(number, manifest, sizes)
+
+    def publish(self, staged: Path, choice: VersionChoice) -> int:
+        """As Destination has it: rename `staged` to its number, once it is on disk."""
+        _settle(staged)
+        while True:
+            number = choose_number(choice, self._numbers(), time.time())
+            if _rename(staged, self._base / str(number)):
+                _sync(self._base)
+                return number
+            self.check(choice)  # or else another exporter was first: take the number after its
+
+    def locate(self, version: int) -> Path:
+        return self._base / str(version)
+
+    def _numbers(self) -> list[int]:
+        """Every number there, be it a version or a file in the way."""
+        if not self._base.is_dir():
+            return []
+        return [int(path.name) for path in self._base.iterdir() if path.name.isdecimal()]
+
+    @contextlib.contextmanager
+    def _made(self) -> Iterator[None]:
+        base = self._base
+        absent = [path for path in (base, *base.parents) if not os.path.lexists(path)]
+        try:
+            try:
+                base.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PublishFailed(f"cannot write to {base}: {error.strerror}") from error
+            yield
+        finally:
+            for path in absent:
+                with contextlib.suppress(OSError):  # not there; or not empty: a version was published, by us or another
+                    path.rmdir()
+
+
+def _rename(staged: Path, target: Path) -> bool:
+    """False if the target is taken. Looking first is for an empty directory, which a rename would silently replace."""
+    if os.path.lexists(target):
+        return False
+    try:
+        os.rename(staged, target)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise PublishFailed(f"cannot publish {target}: {error.strerror}") from error
+    return True
+
+
+def _settle(staged: Path) -> None:
+    """Make everything readable for a server under another user, and flush it: the rename must not reach disk first."""
+    for where, _, files in os.walk(staged, topdown=False):
+        for name in files:
+            os.chmod(os.path.join(where, name), 0o644)
+            _sync(Path(where, name))
+        os.chmod(where, 0o755)
+        _sync(Path(where))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,53 @@
+"""Where versions go, as users write it: a directory, or a path in an object store."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from tpuserve_exporter.errors import OptionConflict
+
+# The extra of this distribution that a scheme needs.
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+_URI = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<bucket>[^/]*)/*(?P<path>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUri:
+    """`scheme://bucket/path`. `path` has no slash at either end."""
+
+    scheme: str
+    bucket: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The last part: of a base path, the model's name."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def key(self) -> str:
+        """As fsspec has it."""
+        return f"{self.bucket}/{self.path}"
+
+    def __truediv__(self, part: str) -> "StoreUri":
+        return StoreUri(self.scheme, self.bucket, f"{self.path}/{part}")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.key}"
+
+
+OutBase: TypeAlias = Path | StoreUri
+
+
+def parse_out_base(text: str) -> OutBase:
+    """A directory, unless it has a scheme. Raises OptionConflict for a scheme or URI that cannot be published to."""
+    match = _URI.fullmatch(text)
+    if match is None:
+        return Path(text)
+    scheme, path = match["scheme"].lower(), match["path"].strip("/")
+    if scheme not in EXTRAS:
+        raise OptionConflict(f"OUT_BASE {text}: versions go to a directory, to gs:// or to s3://, not to {scheme}://")
+    if not match["bucket"] or not path:
+        raise OptionConflict(f"OUT_BASE {text} names no folder for the model: {scheme}://BUCKET/PATH/MODEL")
+    return StoreUri(scheme, match["bucket"], path)
