@@ -29,8 +29,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.virtual_time import SILENT_METRICS
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError

@@ -27,8 +27,8 @@ from benchmarks.measurement import predict_request, samples
 from benchmarks.open_load import Seen
 from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.targets import MODEL_NAME, ROOT, Target, http_get, model_server, write_model
-from tpuserve_server.core import objective
-from tpuserve_server.core.objective import Sizes
+from tpuserve_server.core.batching import objective
+from tpuserve_server.core.batching.objective import Sizes
 
 OBJECTIVE_MS = 20.0
 PERCENTILE = 99
@@ -76,7 +76,7 @@ def batch_costs(page: str) -> dict[int, float]:
 
 
 def capacity(costs: dict[int, float]) -> float:
-    """Requests a second of batches that can run back to back within the objective (core/objective.py).
+    """Requests a second of batches that can run back to back within the objective (core/batching/objective.py).
 
     A request that has just missed a batch waits for that one and is then in the next: twice a batch's cost must fit.
     """

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.sequence_model import LONGEST, random_texts, write_model
-from tpuserve_server.core.batching import Task
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.batcher import Task
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.local_storage import LocalStorage

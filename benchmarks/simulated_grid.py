@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.simulation import Arrivals, Device, Result, Setting, bursts, poisson, simulate
-from tpuserve_server.core.batching_options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 
 # What an operator could say instead: the largest batch (each allowed size), how long it waits (shares of the
 # objective), how many batches may wait. A short queue refuses what would be late, if its length is right.

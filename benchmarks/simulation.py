@@ -11,12 +11,12 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.objective import Sizes, capacity
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate, Unavailable
-from tpuserve_server.core.objective import Sizes, capacity
 from tpuserve_server.core.types import ServableId
 
 # As at a version's warm-up.

@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.virtual_time import VirtualClock, VirtualLoop
 from tests.fake_device import DOUBLE_WIDE, RecordingMetrics
-from tpuserve_server.core.batching import Batcher, Outcome, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError

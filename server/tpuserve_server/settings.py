@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.logs import LogFormat
 

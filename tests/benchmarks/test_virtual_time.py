@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.types import ServableId
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.settings import Settings
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tpuserve_server.core.batching import Batcher
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import AspiredVersion

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingParameters
 
 # The one platform there is (model_servers/model_platform_types.h).
 TENSORFLOW_PLATFORM = "tensorflow"

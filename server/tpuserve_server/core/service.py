@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from tpuserve_server.core.batching import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion

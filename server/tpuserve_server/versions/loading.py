@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.batching import Batcher
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_parameters import NOTHING_SAID, BatchingParameters
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import NOTHING_SAID, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare

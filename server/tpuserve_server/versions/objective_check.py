@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel, MeasuredCost
 from tpuserve_server.core.errors import InvalidArgument
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.sequences import Axis, Sequences
 from tpuserve_server.core.servable import Servable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
 from tpuserve_server.core.sequences import Sequences

@@ -6,8 +6,8 @@ from typing import TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching_parameters import DEFAULT_MAX_BATCH_SIZE, BatchingParameters
+from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
+from tpuserve_server.core.batching.parameters import DEFAULT_MAX_BATCH_SIZE, BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
 # TensorFlow Serving's numbers, each a message { value: … }.

@@ -8,7 +8,7 @@ from tensorflow_serving.config.model_server_config_pb2 import TENSORFLOW
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig as ModelConfigProto
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as ModelServerConfigProto
 
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.wire.batching_parameters import batching_parameters

@@ -4,8 +4,8 @@ import pytest
 
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.text_format import ConfigError
-from tpuserve_server.core.batching_options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
 EVERYTHING = """

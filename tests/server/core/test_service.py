@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching import Batcher
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import (
     DeadlineExceeded,

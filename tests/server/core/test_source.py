@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.source import Source

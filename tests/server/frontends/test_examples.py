@@ -11,7 +11,7 @@ from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2
 from tests.example_models import CLASSIFY, REGRESS, example, save_example_model, save_native_example_model
 from tests.fakes import Finished
 from tests.served_model import ServedModel
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.versions.loading import LoadingOptions

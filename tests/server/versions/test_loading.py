@@ -15,9 +15,9 @@ from tests.saved_models import (
     write_warmup,
 )
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
-from tpuserve_server.core.batching import Task
-from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.batcher import Task
+from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion

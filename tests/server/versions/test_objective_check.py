@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.batching_options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.versions.objective_check import check_objectives

@@ -12,8 +12,8 @@ from tests.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetrics
 from tests.saved_models import predict_request, save_mlp, write_manifest, write_warmup
 from tests.sequence_models import TOKENS, save_tagger
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
-from tpuserve_server.core.batching import Task
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.batcher import Task
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.sequences import Axis, Sequences, find_sequences
 from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec

@@ -17,7 +17,7 @@ from tensorflow_serving.apis import (
 
 from tests.example_models import CLASSIFY, REGRESS, example, save_example_model
 from tests.saved_models import predict_request, save_function, save_mlp, write_logs, write_warmup
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.errors import (
     DataLoss,
     FailedPrecondition,

@@ -3,9 +3,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from tpuserve_server.core.admission import Admission
-from tpuserve_server.core.batching_options import BatchingOptions, LatencyObjective
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate

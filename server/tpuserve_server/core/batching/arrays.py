@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tpuserve_server.core.batching_buffers import BatchBuffers
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.padding import empty_batch, fill_batch, fill_padded, largest_rows, split_rows
 from tpuserve_server.core.sequences import Sequences
 from tpuserve_server.core.types import Array, Tensors

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.fake_device import DOUBLE_WIDE
 from tests.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
-from tpuserve_server.core.batching_options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
+from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
+from tpuserve_server.core.batching.regroup import MOST_WAIT_S
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
     Internal,
@@ -22,7 +23,6 @@ from tpuserve_server.core.errors import (
 )
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.regroup import MOST_WAIT_S
 from tpuserve_server.core.sequences import find_sequences
 
 LOW = Priority.LOW

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from tpuserve_server.core.batch_plan import BatchPlan
-from tpuserve_server.core.batching_options import BatchingMode, BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.batch_plan import BatchPlan
+from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.regroup import Regroup
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.regroup import Regroup
 from tpuserve_server.core.types import Signature
 
 

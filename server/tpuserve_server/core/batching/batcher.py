@@ -4,18 +4,18 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.admission import Admission
-from tpuserve_server.core.batching_buffers import MAX_BUFFER_BYTES, BatchBuffers
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_queue import BatchQueue
-from tpuserve_server.core.batching_run import BatchRunner
-from tpuserve_server.core.batching_task import Outcome, Task
+from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.regroup import LEAST_RUN_S
+from tpuserve_server.core.batching.runner import BatchRunner
+from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.regroup import LEAST_RUN_S
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.core.batching_options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
-from tpuserve_server.core.batching_parameters import BatchingParameters
+from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
 Said = BatchingParameters

@@ -15,7 +15,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Tensors
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.batching_lane import Batch
+    from tpuserve_server.core.batching.lane import Batch
 
 logger = logging.getLogger(__name__)
 

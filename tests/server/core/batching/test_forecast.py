@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.forecast import DeviceForecast
+from tpuserve_server.core.batching.forecast import DeviceForecast
 
 
 def test_an_idle_device_starts_at_once() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import numpy as np
 
-from tpuserve_server.core.batching_task import Task, Whole, complete
+from tpuserve_server.core.batching.task import Task, Whole, complete
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
 from tpuserve_server.core.priority import Priority

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching import Batcher, Outcome, Task
-from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
+from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tpuserve_server.core.priority import Priority

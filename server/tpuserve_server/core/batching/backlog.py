@@ -4,10 +4,10 @@ import math
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 
-from tpuserve_server.core.admission import Admission
-from tpuserve_server.core.batching_lane import Batch, Lane
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_task import Task, Whole
+from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.lane import Batch, Lane
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task, Whole
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.types import Signature

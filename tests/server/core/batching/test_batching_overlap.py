@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tpuserve_server.core.batching_options import (
+from tpuserve_server.core.batching.options import (
     BatchingMode,
     BatchingOptions,
     LatencyObjective,

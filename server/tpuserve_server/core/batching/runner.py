@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuserve_server.core.batching_arrays import detached, join_batch, split_outputs
-from tpuserve_server.core.batching_buffers import BatchBuffers
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_task import Outcome, Task, complete
+from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
+from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Outcome, Task, complete
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import (

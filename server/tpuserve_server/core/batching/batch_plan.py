@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tpuserve_server.core.batching_options import PaddingPolicy
+from tpuserve_server.core.batching.options import PaddingPolicy
 from tpuserve_server.core.padding import choose_bucket
 
 # Mean seconds of a run of so many rows, of sequences padded to so many lengths; None where nothing is known.

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core import batching
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     DeadlineExceeded,

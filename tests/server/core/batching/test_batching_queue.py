@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, DOUBLE_WIDE
-from tpuserve_server.core.batching_options import BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching_queue import BatchQueue
-from tpuserve_server.core.batching_task import Outcome, Task
+from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, Unavailable

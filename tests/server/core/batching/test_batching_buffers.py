@@ -1,6 +1,6 @@
 import numpy as np
 
-from tpuserve_server.core.batching_buffers import BatchBuffers
+from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.types import Array
 
 LIKE = {"x": np.zeros((1, 1), np.float32)}

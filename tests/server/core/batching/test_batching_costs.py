@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching import Batcher, Task
-from tpuserve_server.core.batching_options import BatchingOptions
+from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, ServingError

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from tpuserve_server.core.admission import Admission
-from tpuserve_server.core.batching_backlog import Backlog
-from tpuserve_server.core.batching_lane import Batch
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.backlog import Backlog
+from tpuserve_server.core.batching.lane import Batch
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.priority import Priority

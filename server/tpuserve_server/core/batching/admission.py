@@ -4,13 +4,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from tpuserve_server.core.batching_options import BatchingOptions
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.forecast import DeviceForecast
+from tpuserve_server.core.batching.objective import Sizes
+from tpuserve_server.core.batching.objective_plan import ObjectivePlan
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.forecast import DeviceForecast
-from tpuserve_server.core.objective import Sizes
-from tpuserve_server.core.objective_plan import ObjectivePlan
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from tpuserve_server.core.batching_options import LatencyObjective
-from tpuserve_server.core.batching_task import Task
+from tpuserve_server.core.batching.host_allowance import HostAllowance
+from tpuserve_server.core.batching.objective import Sizes, choose_rows, choose_target
+from tpuserve_server.core.batching.options import LatencyObjective
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.host_allowance import HostAllowance
-from tpuserve_server.core.objective import Sizes, choose_rows, choose_target
 from tpuserve_server.core.priority import Priority
 
 # The rate is known from what came in this many objectives' time: long enough to count, short enough to see a burst.
