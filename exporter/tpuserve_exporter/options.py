@@ -1,7 +1,7 @@
 """What one export was asked to do."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -66,6 +66,24 @@ class Rename:
         except (re.error, IndexError) as error:
             raise OptionConflict(f"--rename {text!r}: {error}") from error
         return cls(pattern, replacement)
+
+
+def rename(name: str, renames: Sequence[Rename]) -> str:
+    """What the renames make of a stored variable's name, one after another."""
+    for one in renames:
+        name = one.pattern.sub(one.replacement, name)
+    return name
+
+
+def idle_renames(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
+    """Those, as they were given, that change none of the names."""
+    idle = []
+    for one in renames:
+        changed = [rename(name, [one]) for name in names]
+        if changed == list(names):
+            idle.append(f"{one.pattern.pattern}={one.replacement}")
+        names = changed
+    return idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """How a checkpoint's variables met a model's: by name, never by value."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,13 +20,17 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One variable. `model` and `checkpoint` read `float32[3, 3, 1, 32]`; the side that lacks it is None."""
+    """One variable. `model` and `checkpoint` read `float32[3, 3, 1, 32]`; the side that lacks it is None.
+
+    `averaged`: its moving average was taken instead of the value as trained.
+    """
 
     name: str
     fate: Fate
     model: str | None = None
     checkpoint: str | None = None
     allowed: bool = False
+    averaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,15 @@ class RestoreReport:
         """What keeps the checkpoint from being the model's, unless allowed."""
         return [entry for entry in self.entries if entry.fate not in (Fate.MATCHED, Fate.CAST) and not entry.allowed]
 
+    @property
+    def averaged(self) -> int:
+        """Of how many variables the moving average was taken."""
+        return sum(entry.averaged for entry in self.entries)
+
     def summary(self) -> str:
         counts = [f"{len(found)} {fate}" for fate in Fate if (found := self.of(fate))]
+        if self.averaged:
+            counts.append(f"{self.averaged} of them moving averages")
         if self.optimizer_state:
             counts.append(f"{len(self.optimizer_state)} of optimizer state left out")
         counts += [f"{len(names)} of '{root}' left out" for root, names in self.other_models.items()]
@@ -74,7 +85,7 @@ def allow(entries: list[Entry], missing: tuple[str, ...], unused: tuple[str, ...
     """Mark what --allow-missing and --allow-unused let pass. Differing shapes are never let pass."""
     globs = {Fate.MISSING: missing, Fate.UNUSED: unused}
     return tuple(
-        Entry(entry.name, entry.fate, entry.model, entry.checkpoint, allowed=True)
+        replace(entry, allowed=True)
         if any(fnmatchcase(entry.name, glob) for glob in globs.get(entry.fate, ()))
         else entry
         for entry in entries

@@ -34,6 +34,18 @@ def unnamed() -> keras.Model:
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
 
 
+def unnamed_relu() -> keras.Model:
+    """As `unnamed`, its first layer with a relu."""
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2)])
+
+
+def renamed() -> keras.Model:
+    """`tiny` with other names, and a layer more: neither names nor places are those of `tiny`."""
+    features = keras.Input((3,), name="features")
+    hidden = keras.layers.ReLU(name="positive")(keras.layers.Dense(4, name="encoder")(features))
+    return keras.Model(features, keras.layers.Dense(2, name="head")(hidden))
+
+
 def named_parts() -> keras.Model:
     """Dictionaries in and out, of two inputs with different dtypes."""
     ids, weight = keras.Input((5,), name="ids", dtype="int32"), keras.Input((1,), name="weight")

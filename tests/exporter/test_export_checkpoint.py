@@ -172,15 +172,15 @@ def test_a_normalization_layer_uses_what_it_was_adapted_to(export: Export, tmp_p
 def test_of_two_models_that_fit_the_one_called_model_is_taken_and_the_other_named(
     export: Export, tmp_path: Path
 ) -> None:
-    averaged, trained = builders.tiny(), builders.tiny()
-    source = _save_models(tmp_path / "checkpoints", model=trained, ema=averaged)
+    other, trained = builders.tiny(), builders.tiny()
+    source = _save_models(tmp_path / "checkpoints", model=trained, teacher=other)
     finished = export(source, tmp_path / "tiny", *TINY)
     assert finished.code == 0, finished.err
-    assert "took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out
+    assert "took 'model' of the checkpoint, where 'teacher' would fit as well" in finished.out
     rows = np.eye(3, dtype=np.float32)
     np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=rows), trained(rows).numpy(), atol=1e-6)
     restore = export(source, tmp_path / "tiny", *TINY, "--json").document["restore"]
-    assert sorted(restore["other_models"]["ema"]) == ["hidden/bias", "hidden/kernel", "scores/bias", "scores/kernel"]
+    assert sorted(restore["other_models"]["teacher"]) == ["hidden/bias", "hidden/kernel", "scores/bias", "scores/kernel"]
     assert restore["bookkeeping"] == ["save_counter"]
 
 
@@ -188,8 +188,8 @@ def test_names_that_only_count_otherwise_do_not_choose_between_models(export: Ex
     import keras
 
     keras.backend.clear_session()
-    averaged, trained = builders.unnamed(), builders.unnamed()  # dense, dense_1 and dense_2, dense_3
-    source = _save_models(tmp_path / "checkpoints", model=trained, ema=averaged)
+    other, trained = builders.unnamed(), builders.unnamed()  # dense, dense_1 and dense_2, dense_3
+    source = _save_models(tmp_path / "checkpoints", model=trained, teacher=other)
     finished = export(source, tmp_path / "unnamed", "--model", "tests.exporter.builders:unnamed")
     assert finished.code == 0, finished.err
     rows = np.eye(3, dtype=np.float32)

@@ -5,12 +5,15 @@ The keys of a checkpoint follow the shortest path to each variable: with an opti
 objects hold it (TrackableObjectGraph in tensorflow/core/protobuf/trackable_object_graph.proto).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
+from tpuserve_exporter.options import Rename, rename
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
@@ -43,13 +46,26 @@ class StoredVariable:
 
 @dataclass(frozen=True, slots=True)
 class ObjectGraph:
-    """Objects by number (0 is the root), their children by name, and the variables among them."""
+    """Objects by number (0 is the root), their children by name, and the variables among them.
+
+    `slots` are variables that an optimizer keeps of others: of each, the other's number and the slot's name.
+    """
 
     prefix: Path
     reader: "tf.train.CheckpointReader"
     children: dict[int, dict[str, int]]
     variables: dict[int, StoredVariable]
-    slots: frozenset[int]
+    slots: dict[int, tuple[int, str]]
+
+    def renamed(self, renames: Sequence[Rename]) -> "ObjectGraph":
+        """The same with other names. Raises CheckpointMismatch where two variables of one name come of it."""
+        named = {node: rename(variable.name, renames) for node, variable in self.variables.items()}
+        before, after = Counter(one.name for one in self.variables.values()), Counter(named.values())
+        clashing = sorted({name for node, name in named.items() if after[name] > before[self.variables[node].name]})
+        if clashing:
+            raise CheckpointMismatch(f"--rename gives several variables one name: {', '.join(clashing)}")
+        variables = {node: replace(one, name=named[node]) for node, one in self.variables.items()}
+        return replace(self, variables=variables)
 
     def reachable(self, start: int, without: frozenset[str]) -> Iterator[int]:
         """Objects under `start`, nearest first, not following edges named in `without`."""
@@ -81,6 +97,21 @@ class ObjectGraph:
         """The value. Raises SourceUnreadable as `read_tensor` does."""
         return read_tensor(self.reader, self.prefix, variable.key)
 
+    def read_into(self, variable: StoredVariable, target: "tf.Variable") -> None:
+        """Put the value into a variable of its shape, in the variable's dtype.
+
+        The tensor that was read becomes the variable's: no copy of it is made, in TensorFlow or in Python. Raises
+        SourceUnreadable as `read_tensor` does.
+        """
+        import tensorflow as tf
+
+        dtype = tf.dtypes.as_dtype(variable.dtype)
+        with _reading(f"the data of {self.prefix.name}", self.prefix):
+            value = tf.raw_ops.RestoreV2(
+                prefix=str(self.prefix), tensor_names=[variable.key], shape_and_slices=[""], dtypes=[dtype]
+            )[0]
+        target.assign(value if dtype == target.dtype else tf.cast(value, target.dtype), read_value=False)
+
 
 def read_object_graph(prefix: Path) -> ObjectGraph:
     """Read the graph of the checkpoint `prefix` (without `.index`). Raises SourceUnreadable."""
@@ -102,33 +133,43 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
         if attribute.name == "VARIABLE_VALUE" and attribute.checkpoint_key in shapes
     }  # fmt: skip
     children = {n: {child.local_name: child.node_id for child in node.children} for n, node in enumerate(graph.nodes)}
-    return ObjectGraph(prefix, reader, children, variables, frozenset(_slot_nodes(graph)))
+    return ObjectGraph(prefix, reader, children, variables, _slots(graph))
 
 
-def _slot_nodes(graph: "TrackableObjectGraph") -> Iterator[int]:
+def _slots(graph: "TrackableObjectGraph") -> dict[int, tuple[int, str]]:
     """Keras 2 optimizers keep their state as slots, and so does an average of the weights."""
-    return (slot.slot_variable_node_id for node in graph.nodes for slot in node.slot_variables)
+    return {
+        slot.slot_variable_node_id: (slot.original_variable_node_id, slot.slot_name)
+        for node in graph.nodes
+        for slot in node.slot_variables
+    }
 
 
 def open_checkpoint(prefix: Path) -> "tf.train.CheckpointReader":
     """A reader of the checkpoint `prefix`, of either kind. Raises SourceUnreadable."""
     import tensorflow as tf
 
-    try:
+    with _reading(f"{prefix.name}.index", prefix):
         return tf.train.load_checkpoint(str(prefix))
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise SourceUnreadable(f"cannot read {prefix.name}.index: {_reason(error, prefix)}") from error
 
 
 def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> Array:
     """The value under `key`. Raises SourceUnreadable for a shard that is missing or cut short."""
     import numpy as np
+
+    with _reading(f"the data of {prefix.name}", prefix):
+        return np.asarray(reader.get_tensor(key))
+
+
+@contextlib.contextmanager
+def _reading(what: str, prefix: Path) -> Iterator[None]:
+    """What TensorFlow raises for damaged files becomes SourceUnreadable."""
     import tensorflow as tf
 
     try:
-        return np.asarray(reader.get_tensor(key))
+        yield
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise SourceUnreadable(f"cannot read the data of {prefix.name}: {_reason(error, prefix)}") from error
+        raise SourceUnreadable(f"cannot read {what}: {_reason(error, prefix)}") from error
 
 
 def _reason(error: Exception, prefix: Path) -> str:

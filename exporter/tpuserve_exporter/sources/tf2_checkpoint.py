@@ -1,24 +1,21 @@
 """A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
 
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tpuserve_exporter.builder import build_model
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.served_function import TracedReference
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
+from tpuserve_exporter.sources.object_restore import restore
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.variable_matching import Matching, compare, match, other_models
 
 if TYPE_CHECKING:
     import keras
@@ -55,46 +52,9 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 def _build_and_restore(builder: str, graph: ObjectGraph, options: ModelOptions) -> "tuple[keras.Model, RestoreReport]":
     model = build_model(builder, options.builder_args)
     build_weights(model, options)
-    return model, restore(model, graph, options)
-
-
-def restore(model: "keras.Model", graph: ObjectGraph, options: ModelOptions) -> RestoreReport:
-    """Put the stored values into the model. Raises CheckpointMismatch before any value is set, with the report."""
-    matching = match(model, graph)
-    report = _report(model, graph, matching, options)
-    if report.problems:
-        raise CheckpointMismatch(
-            f"{graph.prefix.name} does not fit the model that {options.builder} builds: {report.summary()}",
-            restore=report,
-        )
-    for index, stored in matching.pairs.items():
-        variable = model.weights[index]
-        variable.assign(graph.read(stored).astype(np.dtype(variable.dtype)))
+    report = restore(model, graph, options)
     renew_constants(model)
-    return report
-
-
-def _report(model: "keras.Model", graph: ObjectGraph, matching: Matching, options: ModelOptions) -> RestoreReport:
-    entries = allow(compare(model.weights, matching), options.allow_missing, options.allow_unused)
-    optimizer = graph.optimizer_variables()
-    known = {variable.node for variable in [*matching.pairs.values(), *matching.leftover]} | set(optimizer)
-    others = other_models(graph, known)
-    known |= {variable.node for variables in others.values() for variable in variables}
-    return RestoreReport(
-        entries,
-        optimizer_state=tuple(variable.name for variable in optimizer.values()),
-        other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
-        bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
-        notes=tuple(_notes(matching, entries)),
-    )
-
-
-def _notes(matching: Matching, entries: Sequence[Entry]) -> Iterator[str]:
-    if matching.by_position and any(entry.fate is not Fate.MISSING for entry in entries):
-        yield "names differ from the checkpoint's: matched by position in the model"
-    if matching.rivals:
-        others = ", ".join(f"'{root}'" for root in matching.rivals)
-        yield f"took '{matching.root}' of the checkpoint, where {others} would fit as well"
+    return model, report
 
 
 def read_step(graph: ObjectGraph) -> int | None:

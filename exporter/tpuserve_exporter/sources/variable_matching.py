@@ -1,27 +1,40 @@
 """Which stored variable belongs to which variable of a model.
 
-Two ways, of which the better fit is taken. By name (`conv1/kernel`) survives layers added, removed or moved. By
+Three ways, of which the best fit is taken. By name (`conv1/kernel`) survives layers added, removed or moved. By
 position in the object graph, as tf.train.Checkpoint restores, survives names that were counted otherwise (`dense_3` for
-`dense`).
+`dense`). By count, layers of one kind in the order of their numbers, survives Keras 2 and 3 laying their object graphs
+out differently as well.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.options import Weights
 from tpuserve_exporter.restore_report import Entry, Fate
+from tpuserve_exporter.sources.model_variables import ModelVariable
+from tpuserve_exporter.sources.moving_average import find_averages, is_averaged_model
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, StoredVariable
 
 if TYPE_CHECKING:
-    import keras
+    from collections.abc import Iterator
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-# Of several models in one checkpoint, the one to serve: tf.train.Checkpoint(model=..., ema=...).
+# Of several models in one checkpoint, the one to serve: tf.train.Checkpoint(model=..., teacher=...).
 _PREFERRED = "model"
-_COUNT = re.compile(r"_\d+(?=/|$)")
+_COUNTED = re.compile(r"(.+?)(?:_(\d+))?")
+
+
+class Way(IntEnum):
+    """How pairs were found. Of ways that fit alike, the higher is taken."""
+
+    COUNT = 0
+    POSITION = 1
+    NAME = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,51 +42,86 @@ class Matching:
     """Stored variables by the index of the model's variable they belong to, and those of that model left over.
 
     `root` is what the checkpoint calls the object they are under, empty for its root itself. `rivals` are others that
-    would have fitted as well.
+    would have fitted as well. `averages` are to be taken in the place of those in `pairs`.
     """
 
     root: str
     pairs: Mapping[int, StoredVariable]
     leftover: Sequence[StoredVariable]
-    by_position: bool
+    way: Way
     rivals: tuple[str, ...] = ()
+    averages: Mapping[int, StoredVariable] = field(default_factory=dict)
 
-    def fit(self, weights: "Sequence[keras.Variable]") -> tuple[int, bool, int]:
-        """Higher is better: pairs of one shape, by name, little left over (much where nothing fits: that says most)."""
+    def fit(self, weights: Sequence[ModelVariable]) -> tuple[int, Way, int]:
+        """Higher is better: pairs of one shape, the way, little left over (much where nothing fits: that says most)."""
         left = len(self.leftover)
-        return self.same_shape(weights), not self.by_position, -left if self.pairs else left
+        return self.same_shape(weights), self.way, -left if self.pairs else left
 
-    def same_shape(self, weights: "Sequence[keras.Variable]") -> int:
-        return sum(tuple(weights[index].shape) == stored.shape for index, stored in self.pairs.items())
+    def same_shape(self, weights: Sequence[ModelVariable]) -> int:
+        return sum(weights[index].shape == stored.shape for index, stored in self.pairs.items())
+
+    @property
+    def taken(self) -> dict[int, StoredVariable]:
+        """What goes into the model's variables."""
+        return {**self.pairs, **self.averages}
 
     @property
     def nodes(self) -> frozenset[int]:
-        return frozenset(stored.node for stored in self.pairs.values())
+        return frozenset(stored.node for stored in [*self.pairs.values(), *self.averages.values()])
 
     @property
     def uncounted_names(self) -> list[str]:
         """Names without the numbers Keras tells layers of one kind apart by: `dense_3/kernel` is `dense/kernel`."""
-        return sorted(_COUNT.sub("", stored.name) for stored in self.pairs.values())
+        return sorted("/".join(_uncount(part)[0] for part in one.name.split("/")) for one in self.pairs.values())
 
 
-def match(model: "keras.Model", graph: ObjectGraph) -> Matching:
+def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, wanted: Weights) -> Matching:  # noqa: ANN401 - anything trackable
     """The best fit between the model and the root of the checkpoint or one of its children.
 
-    Of several that fit as well (averaged weights beside the trained ones), the one called `model`. Raises
-    CheckpointMismatch where none is called so: any choice would be a guess.
+    Of several that fit as well, the one that holds averages, if that is what is `wanted`; else the one called `model`.
+    Raises CheckpointMismatch where none is called so, because any choice would be a guess, and where the checkpoint
+    does not have what is wanted.
     """
-    weights = model.weights
-    best_of_each = [_match_root(model, graph, name, node) for name, node in {"": ROOT, **graph.models()}.items()]
+    roots = {"": ROOT, **graph.models()}
+    best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
     best = max(best_of_each, key=lambda candidate: candidate.fit(weights))
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
-    chosen = next((one for one in tied if one.root == _PREFERRED), None)
-    if len(tied) > 1 and chosen is None:
-        names = ", ".join(f"'{one.root}'" for one in tied)
+    chosen = _choose(tied, graph, wanted)
+    rivals = tuple(one.root for one in tied if one is not chosen)
+    return replace(chosen, rivals=rivals, averages=_averages(chosen, weights, graph, wanted))
+
+
+def _choose(tied: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Matching:
+    averaged = [one for one in tied if is_averaged_model(one.root)]
+    trained = [one for one in tied if one not in averaged]
+    if wanted == "raw" and not trained:
+        raise CheckpointMismatch(f"--weights raw: of {graph.prefix.name} only '{averaged[0].root}' fits the model")
+    candidates = averaged if averaged and wanted != "raw" else trained
+    chosen = next((one for one in candidates if one.root == _PREFERRED), candidates[0])
+    if len(candidates) > 1 and chosen.root != _PREFERRED:
+        names = ", ".join(f"'{one.root}'" for one in candidates)
         raise CheckpointMismatch(
             f"{graph.prefix.name} holds several models that fit alike: {names}; save the one to serve as '{_PREFERRED}'"
         )
-    chosen = chosen or best
-    return replace(chosen, rivals=tuple(one.root for one in tied if one is not chosen))
+    return chosen
+
+
+def _averages(
+    chosen: Matching, weights: Sequence[ModelVariable], graph: ObjectGraph, wanted: Weights
+) -> dict[int, StoredVariable]:
+    if wanted == "raw":
+        return {}
+    if is_averaged_model(chosen.root):
+        return dict(chosen.pairs)
+    averages = find_averages(graph)
+    pairs = {index: averages[stored.node] for index, stored in chosen.pairs.items() if stored.node in averages}
+    found = {index: stored for index, stored in pairs.items() if stored.shape == weights[index].shape}
+    if wanted == "ema" and chosen.pairs and not found:
+        raise CheckpointMismatch(
+            f"--weights ema: {graph.prefix.name} holds no moving averages of these variables (an optimizer's use_ema, "
+            "slots called 'average', or a model called 'ema'): export the weights as trained, --weights raw"
+        )
+    return found
 
 
 def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVariable]]:
@@ -87,54 +135,92 @@ def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVa
     return others
 
 
-def _match_root(model: "keras.Model", graph: ObjectGraph, name: str, root: int) -> Matching:
+def _match_root(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, name: str, root: int) -> Matching:  # noqa: ANN401 - anything trackable
     stored = graph.model_variables(root)
-    by_name, by_position = _pair_by_name(model.weights, stored.values()), _pair_by_position(model, graph, root)
-    candidates = (
-        Matching(name, by_name, _leftover(stored, by_name), by_position=False),
-        Matching(name, by_position, _leftover(stored, by_position), by_position=True),
-    )
-    return max(candidates, key=lambda candidate: candidate.fit(model.weights))
+    ways = {
+        Way.NAME: _pair_by_name(weights, stored.values()),
+        Way.POSITION: _pair_by_position(model, weights, graph, root),
+        Way.COUNT: _pair_by_count(weights, stored.values()),
+    }
+    candidates = [Matching(name, pairs, _leftover(stored, pairs), way) for way, pairs in ways.items()]
+    return max(candidates, key=lambda candidate: candidate.fit(weights))
 
 
-def _is_rival(one: Matching, best: Matching, weights: "Sequence[keras.Variable]") -> bool:
+def _is_rival(one: Matching, best: Matching, weights: Sequence[ModelVariable]) -> bool:
     """Whether `one` is another object that fits as well. A name is a better fit, but not for its number alone."""
     if one.nodes == best.nodes or not best.same_shape(weights):
         return False
     if (one.same_shape(weights), len(one.leftover)) != (best.same_shape(weights), len(best.leftover)):
         return False
-    return one.by_position == best.by_position or one.uncounted_names == best.uncounted_names
+    return one.way == best.way or one.uncounted_names == best.uncounted_names
 
 
-def compare(weights: "Sequence[keras.Variable]", matching: Matching) -> list[Entry]:
+def compare(weights: Sequence[ModelVariable], matching: Matching) -> list[Entry]:
     """One entry for every variable of the model, then one for every stored variable left over."""
-    entries = [_compare_one(variable, matching.pairs.get(index)) for index, variable in enumerate(weights)]
+    taken = matching.taken
+    entries = [
+        _compare_one(variable, taken.get(index), index in matching.averages) for index, variable in enumerate(weights)
+    ]
     return entries + [Entry(stored.name, Fate.UNUSED, checkpoint=str(stored)) for stored in matching.leftover]
 
 
-def _compare_one(variable: "keras.Variable", stored: StoredVariable | None) -> Entry:
-    shape, dtype = tuple(variable.shape), str(variable.dtype)
-    described = f"{dtype}{list(shape)}"
+def _compare_one(variable: ModelVariable, stored: StoredVariable | None, averaged: bool) -> Entry:
     if stored is None:
-        return Entry(variable.path, Fate.MISSING, model=described)
-    return Entry(variable.path, _fate(shape, dtype, stored), model=described, checkpoint=str(stored))
+        return Entry(variable.name, Fate.MISSING, model=str(variable))
+    fate = fate_of(variable.shape, variable.dtype, stored.shape, stored.dtype)
+    return Entry(variable.name, fate, model=str(variable), checkpoint=str(stored), averaged=averaged)
 
 
-def _fate(shape: tuple[int, ...], dtype: str, stored: StoredVariable) -> Fate:
-    if shape != stored.shape:
+def fate_of(shape: Sequence[int], dtype: str, stored_shape: Sequence[int], stored_dtype: str) -> Fate:
+    """What becomes of a variable of that shape and dtype when this is stored for it."""
+    if tuple(shape) != tuple(stored_shape):
         return Fate.SHAPE
-    if dtype == stored.dtype:
+    if dtype == stored_dtype:
         return Fate.MATCHED
-    return Fate.CAST if {dtype, stored.dtype} <= _FLOATS else Fate.DTYPE
+    return Fate.CAST if {dtype, stored_dtype} <= _FLOATS else Fate.DTYPE
 
 
-def _pair_by_name(weights: "Sequence[keras.Variable]", stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
+def _pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
     """Whole names; or layer and variable alone where one side puts the model's own name before them."""
     stored = list(stored)
-    whole = _pair_names([variable.path for variable in weights], [variable.name for variable in stored], stored)
-    if whole:
-        return whole
-    return _pair_names([_short(v.path) for v in weights], [_short(v.name) for v in stored], stored)
+    mine, theirs = [one.name for one in weights], [one.name for one in stored]
+    whole = _pair_names(mine, theirs, stored)
+    return whole or _pair_names([_short(name) for name in mine], [_short(name) for name in theirs], stored)
+
+
+def _pair_by_count(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
+    """As by name, where both sides count each kind of layer anew: `dense_7` and `dense_9` are the first and second."""
+    stored = list(stored)
+    mine, theirs = [one.name for one in weights], [one.name for one in stored]
+    whole = _pair_names(_recount(mine), _recount(theirs), stored)
+    return whole or _pair_names(
+        _recount([_short(name) for name in mine]), _recount([_short(name) for name in theirs]), stored
+    )
+
+
+def _recount(names: Sequence[str]) -> list[str]:
+    counts = defaultdict[tuple[str, str], set[int]](set)
+    for name in names:
+        for parent, kind, count in _counted_parts(name):
+            counts[parent, kind].add(count)
+    ranks = {key: sorted(found) for key, found in counts.items()}
+    return [
+        "/".join(f"{kind}#{ranks[parent, kind].index(count)}" for parent, kind, count in _counted_parts(name))
+        for name in names
+    ]
+
+
+def _counted_parts(name: str) -> "Iterator[tuple[str, str, int]]":
+    """Of each part of a name what is before it, its kind, and its number (-1 where it has none)."""
+    parent = ""
+    for part in name.split("/"):
+        yield parent, *_uncount(part)
+        parent += f"{part}/"
+
+
+def _uncount(part: str) -> tuple[str, int]:
+    found = _COUNTED.fullmatch(part)
+    return (found[1], int(found[2] or -1)) if found else (part, -1)
 
 
 def _pair_names(
@@ -151,11 +237,16 @@ def _short(name: str) -> str:
     return "/".join(name.split("/")[-2:])
 
 
-def _pair_by_position(model: "keras.Model", graph: ObjectGraph, root: int) -> dict[int, StoredVariable]:
+def _pair_by_position(
+    model: Any,  # noqa: ANN401 - anything trackable
+    weights: Sequence[ModelVariable],
+    graph: ObjectGraph,
+    root: int,
+) -> dict[int, StoredVariable]:
     """Walk the model's objects and the stored ones side by side, along edges of one name."""
     import tensorflow as tf
 
-    index_of = {id(variable): index for index, variable in enumerate(model.weights)}
+    index_of = {id(one.node): index for index, one in enumerate(weights)}
     pairs: dict[int, StoredVariable] = {}
     seen, queue = {id(model)}, [(model, root)]
     for thing, node in queue:

@@ -1,0 +1,63 @@
+"""Moving averages of the weights in a TF2 checkpoint: whose they are follows from the object graph, not from names."""
+
+import re
+from collections.abc import Iterator
+
+from tpuserve_exporter.sources.object_graph import ObjectGraph, StoredVariable
+
+# What people call a model that holds the averages, beside the one that is trained.
+_AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)
+_SLOT = "average"
+_TRAINED, _AVERAGES, _COUNT = "_trainable_variables", "_model_variables_moving_average", "_iterations"
+
+
+def is_averaged_model(name: str) -> bool:
+    """Whether an object of that name, as in tf.train.Checkpoint(model=..., ema=...), holds averages of another."""
+    return _AVERAGED_MODEL.search(name) is not None
+
+
+def find_averages(graph: ObjectGraph) -> dict[int, StoredVariable]:
+    """The moving average of each variable that has one, by the variable's number.
+
+    Kept by a Keras optimizer with `use_ema`, or in a slot called `average` (Model Garden, TensorFlow Addons).
+    """
+    return dict(_kept_in_slots(graph)) | dict(_kept_by_optimizers(graph))
+
+
+def _kept_in_slots(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    for slot, (original, name) in graph.slots.items():
+        if name == _SLOT and slot in graph.variables:
+            yield original, graph.variables[slot]
+
+
+def _kept_by_optimizers(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    for optimizer in graph.children.values():
+        if _AVERAGES in optimizer and not _is_unused(optimizer, graph):
+            averages = graph.children[optimizer[_AVERAGES]]
+            yield from _by_index(averages, graph.children.get(optimizer.get(_TRAINED, -1), {}), graph)
+            yield from _by_name(averages, graph)
+
+
+def _is_unused(optimizer: dict[str, int], graph: ObjectGraph) -> bool:
+    """Before the first step Keras 3 has only zeros there."""
+    count = graph.variables.get(optimizer.get(_COUNT, -1))
+    return count is not None and int(graph.read(count)) == 0
+
+
+def _by_index(
+    averages: dict[str, int], trained: dict[str, int], graph: ObjectGraph
+) -> Iterator[tuple[int, StoredVariable]]:
+    """Keras 3 keeps two lists in one order."""
+    for index, node in averages.items():
+        if index in trained and node in graph.variables:
+            yield trained[index], graph.variables[node]
+
+
+def _by_name(averages: dict[str, int], graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    """Keras 2 names the average of `dense/kernel` `Adam/average/dense/kernel`."""
+    nodes = {variable.name: node for node, variable in graph.variables.items()}
+    for node in averages.values():
+        stored = graph.variables.get(node)
+        _, found, original = (stored.name if stored else "").partition("average/")
+        if stored and found and original in nodes:
+            yield nodes[original], stored

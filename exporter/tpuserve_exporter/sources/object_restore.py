@@ -1,0 +1,68 @@
+"""Stored variables of an object checkpoint go into a model's, with a report of every one of both."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.options import ModelOptions, idle_renames
+from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
+from tpuserve_exporter.sources.moving_average import is_averaged_model
+from tpuserve_exporter.sources.object_graph import ObjectGraph
+from tpuserve_exporter.sources.variable_matching import Matching, Way, compare, match, other_models
+
+
+def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreReport:  # noqa: ANN401 - Keras or tf.Module
+    """Put the stored values into the model, one by one.
+
+    Raises CheckpointMismatch before any value is set, with the report.
+    """
+    idle = idle_renames([variable.name for variable in graph.variables.values()], options.renames)
+    graph, weights = graph.renamed(options.renames), model_variables(model)
+    matching = match(model, weights, graph, options.weights)
+    report = _report(weights, graph, matching, options, idle)
+    if report.problems:
+        raise CheckpointMismatch(
+            f"{graph.prefix.name} does not fit the model that {options.builder} builds: {report.summary()}",
+            restore=report,
+        )
+    for index, stored in matching.taken.items():
+        graph.read_into(stored, weights[index].variable)
+    return report
+
+
+def _report(
+    weights: Sequence[ModelVariable],
+    graph: ObjectGraph,
+    matching: Matching,
+    options: ModelOptions,
+    idle: Sequence[str],
+) -> RestoreReport:
+    entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
+    known = matching.nodes | {variable.node for variable in matching.leftover}
+    optimizer = {node: one for node, one in graph.optimizer_variables().items() if node not in known}
+    known |= set(optimizer)
+    others = other_models(graph, known)
+    known |= {variable.node for variables in others.values() for variable in variables}
+    return RestoreReport(
+        entries,
+        optimizer_state=tuple(variable.name for variable in optimizer.values()),
+        other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
+        bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
+        notes=(*(f"--rename {one} changes no name" for one in idle), *_notes(matching, entries, options)),
+    )
+
+
+def _notes(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
+    if any(entry.fate is not Fate.MISSING for entry in entries):
+        if matching.way is Way.POSITION:
+            yield "names differ from the checkpoint's: matched by position in the model"
+        if matching.way is Way.COUNT:
+            yield "layers are numbered otherwise than the checkpoint's: matched in the order of their numbers"
+    if matching.rivals and not is_averaged_model(matching.root):
+        others = ", ".join(f"'{root}'" for root in matching.rivals)
+        yield f"took '{matching.root}' of the checkpoint, where {others} would fit as well"
+    if matching.averages:
+        where = f" in '{matching.root}'" if is_averaged_model(matching.root) else ""
+        how = "--weights ema" if options.weights == "ema" else "--weights raw takes them as trained"
+        yield f"took the moving averages{where} of {len(matching.averages)} of {len(matching.pairs)} variables ({how})"

@@ -1,0 +1,160 @@
+"""Which weights of a checkpoint are taken: as trained, or their moving average; and what stored names are made into."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished
+from tpuserve_exporter.signature import Array
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+
+Export = Callable[..., Finished]
+TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2")
+ROWS = np.array([[0, 1, 2], [3, 1, 0]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def averaging(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Array, Array]:
+    """A checkpoint from the middle of a run with `use_ema`; what the weights as trained and their averages answer."""
+    import keras
+    import tensorflow as tf
+
+    model = builders.tiny()
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), loss="mse")
+    for _ in range(3):
+        model.train_on_batch(ROWS, np.ones((2, 2), np.float32))
+    directory = tmp_path_factory.mktemp("averaging")
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(directory / "ckpt"))
+    trained = model(ROWS).numpy()
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    return directory, trained, model(ROWS).numpy()
+
+
+@pytest.mark.parametrize(
+    ("weights", "taken", "said"),
+    [
+        ((), "ema", "took the moving averages of 4 of 4 variables (--weights raw takes them as trained)"),
+        (("--weights", "ema"), "ema", "4 matched, 4 of them moving averages"),
+        (("--weights", "raw"), "raw", "4 matched, 13 of optimizer state left out"),
+    ],
+)
+def test_averages_of_an_optimizer_are_taken_or_left(
+    export: Export, averaging: tuple[Path, Array, Array], tmp_path: Path, weights: tuple[str, ...], taken: str, said: str
+) -> None:
+    directory, trained, averaged = averaging
+    assert np.abs(trained - averaged).max() > 0.01
+    finished = export(directory, tmp_path / "tiny", *TINY, *weights)
+    assert finished.code == 0, finished.err
+    assert said in finished.out
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), averaged if taken == "ema" else trained, atol=1e-6)
+
+
+def test_what_was_taken_is_reported_by_variable(
+    export: Export, averaging: tuple[Path, Array, Array], tmp_path: Path
+) -> None:
+    finished = export(averaging[0], tmp_path / "tiny", *TINY, "--json")
+    assert [entry["averaged"] for entry in finished.document["restore"]["variables"]] == [True] * 4
+    assert "hidden/kernel" not in str(finished.document["restore"]["optimizer_state"])
+
+
+def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    model = builders.tiny()
+    model.compile(keras.optimizers.Adam(use_ema=True), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "run/ckpt"))
+    finished = export(tmp_path / "run", tmp_path / "tiny", *TINY)
+    assert (finished.code, "moving averages" in finished.out) == (0, False), finished.err
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), model(ROWS).numpy(), atol=1e-6)
+
+
+def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    """As Model Garden keeps them, with Keras 2's keys and layer names of their own count."""
+    import tensorflow as tf
+    import tf_keras
+
+    tf_keras.layers.Dense(1).build((1,))
+    trained, averaged = (
+        tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)])
+        for _ in range(2)
+    )
+    optimizer = tf_keras.optimizers.legacy.SGD(0.1)
+    for variable, average in zip(trained.variables, averaged.variables, strict=True):
+        optimizer.add_slot(variable, "average", initializer=average.numpy())
+    tf.train.Checkpoint(model=trained, optimizer=optimizer).save(str(tmp_path / "run/ckpt"))
+    builder = ("--model", "tests.exporter.builders:unnamed_relu", "--batch-sizes", "2")
+    for weights, expected in (("auto", averaged), ("raw", trained)):
+        finished = export(tmp_path / "run", tmp_path / weights, *builder, "--weights", weights)
+        assert finished.code == 0, finished.err
+        assert "matched in the order of their numbers" in finished.out
+        np.testing.assert_allclose(serve(tmp_path / weights / "1"), expected(ROWS).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["auto", "ema", "raw"])
+def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Path, weights: str) -> None:
+    trained, averaged = builders.tiny(), builders.tiny()
+    source = save(tmp_path / "run", model=trained, ema=averaged)
+    finished = export(source, tmp_path / "tiny", *TINY, "--weights", weights)
+    assert finished.code == 0, finished.err
+    assert ("took the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
+    assert ("took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out) is (weights == "raw")
+    expected = trained if weights == "raw" else averaged
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), expected(ROWS).numpy(), atol=1e-6)
+
+
+def test_weights_that_are_not_there_are_refused(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--weights", "ema")
+    assert (finished.code, "holds no moving averages of these variables" in finished.err) == (2, True), finished.err
+    source = save(tmp_path / "run", ema=builders.tiny())
+    finished = export(source, tmp_path / "tiny", *TINY, "--weights", "raw")
+    assert (finished.code, "--weights raw: of ckpt-1 only 'ema' fits the model" in finished.err) == (2, True)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_renamed_variables_are_matched_by_their_new_names(export: Export, tmp_path: Path) -> None:
+    trained = builders.tiny()
+    source = save(tmp_path / "run", model=trained)
+    builder = ("--model", "tests.exporter.builders:renamed", "--batch-sizes", "2")
+    finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "^scor=s")
+    assert finished.code == 2  # "ses/kernel" is of no use
+    finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "^s(c)=h\\1")
+    assert finished.code == 2
+    finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "scores/=head/")
+    assert finished.code == 0, finished.err
+    assert "matched by" not in finished.out
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), trained(ROWS).numpy(), atol=1e-6)
+
+
+def test_renames_that_do_nothing_or_too_much_are_told(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--rename", "^backbone/=")
+    assert finished.code == 0
+    assert "--rename ^backbone/= changes no name" in finished.out
+    finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--rename", ".*/bias=bias")
+    assert (finished.code, "--rename gives several variables one name: bias" in finished.err) == (2, True)
+
+
+def save(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models
+    import tensorflow as tf
+
+    tf.train.Checkpoint(**models).save(str(directory / "ckpt"))
+    return directory
+
+
+def serve(version: Path) -> Array:
+    """What the one output of `version`, in a session, answers to ROWS."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
+        signature = meta.signature_def["serving_default"]
+        (fed,), (fetched,) = signature.inputs.values(), signature.outputs.values()
+        answer: Array = session.run(fetched.name, {fed.name: ROWS})
+        return answer
