@@ -180,7 +180,12 @@ def test_of_two_models_that_fit_the_one_called_model_is_taken_and_the_other_name
     rows = np.eye(3, dtype=np.float32)
     np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=rows), trained(rows).numpy(), atol=1e-6)
     restore = export(source, tmp_path / "tiny", *TINY, "--json").document["restore"]
-    assert sorted(restore["other_models"]["teacher"]) == ["hidden/bias", "hidden/kernel", "scores/bias", "scores/kernel"]
+    assert sorted(restore["other_models"]["teacher"]) == [
+        "hidden/bias",
+        "hidden/kernel",
+        "scores/bias",
+        "scores/kernel",
+    ]
     assert restore["bookkeeping"] == ["save_counter"]
 
 
@@ -310,7 +315,7 @@ def test_a_checkpoint_that_is_no_object_graph_is_refused(export: Export, tmp_pat
         variable = tf.compat.v1.get_variable("w", shape=(2,))
         session.run(variable.initializer)
         tf.compat.v1.train.Saver([variable]).save(session, str(tmp_path / "old" / "model"))
-    finished = export(tmp_path / "old", tmp_path / "base", *TINY)
+    finished = export(tmp_path / "old", tmp_path / "base", *TINY, "--from", "tf2-ckpt")
     assert finished.code == 6
     assert "name-based TF1 checkpoint" in finished.err
 

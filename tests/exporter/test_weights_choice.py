@@ -40,11 +40,16 @@ def averaging(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tup
     [
         ((), "ema", "took the moving averages of 4 of 4 variables (--weights raw takes them as trained)"),
         (("--weights", "ema"), "ema", "4 matched, 4 of them moving averages"),
-        (("--weights", "raw"), "raw", "4 matched, 13 of optimizer state left out"),
+        (("--weights", "raw"), "raw", "4 matched, 14 of optimizer state left out"),
     ],
 )
 def test_averages_of_an_optimizer_are_taken_or_left(
-    export: Export, averaging: tuple[Path, Array, Array], tmp_path: Path, weights: tuple[str, ...], taken: str, said: str
+    export: Export,
+    averaging: tuple[Path, Array, Array],
+    tmp_path: Path,
+    weights: tuple[str, ...],
+    taken: str,
+    said: str,
 ) -> None:
     directory, trained, averaged = averaging
     assert np.abs(trained - averaged).max() > 0.01

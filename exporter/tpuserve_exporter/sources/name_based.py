@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, Weights
+from tpuserve_exporter.options import ModelOptions, Weights, rename
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
@@ -84,17 +84,11 @@ def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
     dtypes = reader.get_variable_to_dtype_map()
     stored = dict[str, Stored]()
     for key, shape in sorted(reader.get_variable_to_shape_map().items()):
-        name = _rename(key, options)
+        name = rename(key, options.renames)
         if name in stored:
             raise CheckpointMismatch(f"--rename makes {name} of both {stored[name].key} and {key}")
         stored[name] = Stored(key, dtypes[key].name, tuple(shape))
     return NameBasedCheckpoint(prefix, reader, stored)
-
-
-def _rename(name: str, options: ModelOptions) -> str:
-    for rename in options.renames:
-        name = rename.pattern.sub(rename.replacement, name)
-    return name
 
 
 class Initializer(Protocol):

@@ -10,7 +10,6 @@ from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.served_function import TracedReference
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
@@ -19,6 +18,8 @@ from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:
     import keras
+
+    from tpuserve_exporter.restore_report import RestoreReport
 
 _STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
 

@@ -82,7 +82,7 @@ def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, want
     Raises CheckpointMismatch where none is called so, because any choice would be a guess, and where the checkpoint
     does not have what is wanted.
     """
-    roots = {"": ROOT, **graph.models()}
+    roots = {**graph.models(), "": ROOT}  # the root, which holds all of them, where none alone fits as well
     best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
     best = max(best_of_each, key=lambda candidate: candidate.fit(weights))
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
