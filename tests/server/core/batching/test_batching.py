@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core import batching
+from tpuserve_server.core.batching import batcher
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline
@@ -212,7 +212,7 @@ async def test_an_input_handed_through_is_not_overwritten_by_the_next_batch(benc
 async def test_buffers_are_shared_by_sizes_and_bounded_in_bytes(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "MAX_BUFFER_BYTES", 4096)
+    monkeypatch.setattr(batcher, "MAX_BUFFER_BYTES", 4096)
     bench = make_bench({"serving_default": BatchingOptions(8)}, signature=DOUBLE_WIDE)
     joined: list[weakref.ref[np.ndarray]] = []
 
