@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     import keras
 
 
-def find_builder(name: str) -> Callable[..., object]:
-    """Import `pkg.module:function`, the working directory being importable. Nothing else of the user's is imported."""
+def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
+    """Import `pkg.module:function`, the working directory being importable. Nothing else of the user's is imported.
+
+    `option` is where the user said so.
+    """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise BuilderFailed(f"--model {name!r} is not of the form pkg.module:function")
+        raise BuilderFailed(f"{option} {name!r} is not of the form pkg.module:function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

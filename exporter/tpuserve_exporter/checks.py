@@ -14,6 +14,7 @@ from tpuserve_exporter.parity import check_parity
 from tpuserve_exporter.parity_result import ParityResult
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.row_independence import find_dependence
+from tpuserve_exporter.sample_files import SampleFile, open_samples
 from tpuserve_exporter.samples import add_neighbours, distinct_rows, find_samples
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -48,6 +49,7 @@ class Checks:
         self._options = options
         self._progress = progress
         self._warn = warn
+        self._given: SampleFile | None = None
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
@@ -61,6 +63,8 @@ class Checks:
     def run(self, source: OpenedSource, version: Path, session: SessionModel) -> CheckedVersion:
         """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
         _check_sequences(session.signatures.values(), self._options.sequences)
+        if self._options.check is not None:
+            self._given = open_samples(self._options.check, self._options.sequences.pad_values)
         python = self._load_by_python(source, version)
         tolerance = self._choose_tolerance(session)
         reference = source.reference or python or session
@@ -103,7 +107,7 @@ class Checks:
     ) -> CheckedSignature:
         rows = max(*self._options.batch_sizes, _LEAST_ROWS)
         longest = self._options.sequences.buckets[-1:]
-        samples = find_samples(signature, rows, self._options.check, session, *longest)
+        samples = find_samples(signature, rows, self._given, session, *longest)
         independent = self._check_rows(signature, samples, session, tolerance)
         self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes

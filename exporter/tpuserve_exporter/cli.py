@@ -28,6 +28,7 @@ from tpuserve_exporter.options import (
     Weights,
 )
 from tpuserve_exporter.progress import PlainProgress, Progress, RecordedProgress, SilentProgress, TerminalProgress
+from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, SignatureRequest, check_names
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
@@ -175,6 +176,15 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--signature-name", default="serving_default", show_default=True, help="What to call the signature.")
 @click.option(
+    "--signature",
+    "signatures",
+    metavar="NAME=KIND[,OPTION=V...]",
+    multiple=True,
+    help="A signature to offer: tensor, image_bytes, tf_example, classify, regress, or a function of your own, "
+    "pkg.module:function. Repeat. [serving_default=tensor]",
+)
+@click.option("--labels", type=_FILE, help="Names of the classes, one a line, for classify.")
+@click.option(
     "--input",
     "inputs",
     metavar="NAME[:DTYPE[DIM,...]]",
@@ -210,7 +220,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     show_default=True,
     help="What the layers compute in; variables keep their dtype.",
 )
-@click.option("--check", type=_FILE, help="Inputs (.npz, by name) to check with, instead of made-up ones.")
+@click.option(
+    "--check",
+    type=_FILE,
+    help="Inputs to check with, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
+)
 @click.option(
     "--atol",
     type=click.FloatRange(min=0),
@@ -222,7 +236,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Relative tolerance [1e-4; in bfloat16 2e-2; with another --compute-dtype 5e-2].",
 )
 @click.option(
-    "--warmup", type=_FILE, help="Inputs (.npz, by name) for the warm-up requests, instead of the checked ones."
+    "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
 )
 @click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
 @click.option("--report", type=_REPORT, callback=_check_report, help="Write the JSON report here too.")
@@ -314,6 +328,7 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
 def _read_options(arguments: dict[str, Any]) -> ExportOptions:
     """Options as click parsed them, grouped. Raises OptionConflict."""
     kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
+    signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])
     model = ModelOptions(
         builder=arguments.pop("builder"),
         builder_args=_read_model_args(arguments.pop("model_args")),
@@ -332,7 +347,17 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:
         raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
-    return ExportOptions(model=model, sequences=sequences, kind=None if kind == "auto" else kind, **arguments)
+    return ExportOptions(
+        model=model, sequences=sequences, signatures=signatures, kind=None if kind == "auto" else kind, **arguments
+    )
+
+
+def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:
+    signatures = tuple(SignatureRequest.parse(text) for text in texts)
+    if signatures and signature_name != DEFAULT_SIGNATURE:
+        raise OptionConflict("--signature names each signature itself: leave --signature-name out")
+    check_names(signatures)
+    return signatures
 
 
 def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:

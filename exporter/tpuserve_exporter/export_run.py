@@ -4,13 +4,14 @@ import contextlib
 import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.store_uri import OutBase
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.manifest import (
     Manifest,
@@ -25,9 +26,16 @@ from tpuserve_exporter.options import ExportOptions
 from tpuserve_exporter.padding_independence import check_lengths
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.restore_report import RestoreReport
+from tpuserve_exporter.sample_files import open_samples
 from tpuserve_exporter.samples import read_samples
 from tpuserve_exporter.saved_model_writer import write_saved_model
+from tpuserve_exporter.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.kinds import serve_signatures
+from tpuserve_exporter.signatures.labels import read_labels
+from tpuserve_exporter.signatures.request import SignatureRequest
+from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_source
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -66,7 +74,7 @@ class Export:
         self._destination.check(options.version)
         source = self._open()
         with self._staging() as staged:
-            self._write(source, staged)
+            source = self._write(source, staged)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, staged, session)
                 records = self._warm(staged, checked, session)
@@ -85,6 +93,8 @@ class Export:
         with self._progress.step("Read the source") as step:
             kind = options.kind or detect(options.source)
             source = open_source(kind, options.source, options.model)
+            if isinstance(source.model, Path) and options.signatures:
+                raise OptionConflict("a SavedModel brings its own signatures: --signature does not apply")
             at_step = "" if source.step is None else f" at step {source.step}"
             restored = "" if source.restore is None else f"; {source.restore.summary()}"
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
@@ -114,14 +124,26 @@ class Export:
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere, "version")
 
-    def _write(self, source: OpenedSource, staged: Path) -> None:
+    def _write(self, source: OpenedSource, staged: Path) -> OpenedSource:
+        """The source with a reference that answers to every signature that was written."""
         with self._progress.step("Write the SavedModel") as step:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
             else:
-                write_saved_model(staged, {self._options.model.signature_name: source.model})
+                source = self._write_signatures(source, source.model, staged)
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
+        return source
+
+    def _write_signatures(self, source: OpenedSource, model: ServedFunction, staged: Path) -> OpenedSource:
+        options = self._options
+        requests = options.signatures or (SignatureRequest(options.model.signature_name),)
+        device = DevicePart(model)
+        signatures = serve_signatures(requests, device, options.sequences.pad_values, read_labels(options.labels))
+        write_saved_model(staged, device, signatures.values())
+        if source.reference is None:
+            return source
+        return replace(source, reference=WrappedReference(signatures, device, source.reference))
 
     def _warm(self, staged: Path, checked: CheckedVersion, session: SessionModel) -> int:
         options = self._options
@@ -130,14 +152,15 @@ class Export:
                 return keep_warmup(staged, session, options.sequences, self._warn)
         with self._progress.step("Write warm-up requests") as step:
             name = self._destination.model_name
-            records = write_warmup(staged, name, self._warmup_inputs(checked), options.batch_sizes, session)
+            records = write_warmup(staged, name, self._warmup_inputs(checked, session), options.batch_sizes, session)
             step.detail = f"{records} record(s)"
             return records
 
-    def _warmup_inputs(self, checked: CheckedVersion) -> Iterator[tuple[Signature, Tensors]]:
-        given, rows = self._options.warmup, max(self._options.batch_sizes)
+    def _warmup_inputs(self, checked: CheckedVersion, session: SessionModel) -> Iterator[tuple[Signature, Tensors]]:
+        options, rows = self._options, max(self._options.batch_sizes)
+        given = None if options.warmup is None else open_samples(options.warmup, options.sequences.pad_values)
         for one in checked.signatures.values():
-            samples = one.samples if given is None else read_samples(given, one.signature, rows)
+            samples = one.samples if given is None else read_samples(given, one.signature, rows, session)
             check_lengths(one.signature, samples, self._options.sequences, "--warmup")
             yield one.signature, samples
 

@@ -40,9 +40,9 @@ class SessionModel:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
 
-    def make_examples(self, count: int) -> list[bytes]:
-        """tf.Examples that the graph's parsers take, each of other values."""
-        return make_examples(self._session.graph.as_graph_def(), count)
+    def make_examples(self, count: int, longest: int) -> list[bytes]:
+        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        return make_examples(self._session.graph.as_graph_def(), count, longest)
 
     def uses_bfloat16(self) -> bool:
         """Whether any operation, in the graph or its functions, makes bfloat16."""

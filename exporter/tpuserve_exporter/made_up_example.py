@@ -4,6 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+_SEED = 20
+# Of the sequences, row by row.
+_LENGTHS = (8, 3, 5, 1)
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,10 +17,10 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 
-def make_examples(graph: "GraphDef", count: int) -> list[bytes]:
+def make_examples(graph: "GraphDef", count: int, longest: int) -> list[bytes]:
     """Serialized tf.Examples with every dense feature of the graph, each of other values; without features, empty ones.
 
-    Sparse features may always be missing, and dense ones of unknown size may be empty.
+    Sparse features may always be missing. Sequences are of one length in an example and of several in all.
     """
     from tensorflow.core.example.example_pb2 import Example
 
@@ -26,9 +30,11 @@ def make_examples(graph: "GraphDef", count: int) -> list[bytes]:
         for found in _dense_features(nodes)
     ]
     examples = [Example() for _ in range(count)]
+    random = np.random.default_rng(_SEED)
     for index, example in enumerate(examples):
+        length = min(longest, _LENGTHS[index % len(_LENGTHS)])
         for name, dtype, shape in wanted:
-            example.features.feature[name].CopyFrom(_make_feature(dtype, shape, index))
+            example.features.feature[name].CopyFrom(_make_feature(random, dtype, shape, length))
     return [bytes(example.SerializeToString()) for example in examples]
 
 
@@ -58,17 +64,21 @@ def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
     return [value.decode() for value in np.atleast_1d(tf.make_ndarray(constant.attr["value"].tensor))]
 
 
-def _make_feature(dtype: int, shape: "TensorShapeProto", variant: int) -> "Feature":
+def _make_feature(random: np.random.Generator, dtype: int, shape: "TensorShapeProto", length: int) -> "Feature":
+    """Floats from 0 to 1, integers 0 and 1, of which a sequence begins with 1: it may be a mask."""
     import tensorflow as tf
     from tensorflow.core.example.feature_pb2 import Feature
 
     dims = [dim.size for dim in shape.dim]
-    size = 0 if any(dim < 0 for dim in dims) else int(np.prod(dims, dtype=np.int64))
+    size = int(np.prod([length if dim < 0 else dim for dim in dims], dtype=np.int64))
     feature = Feature()
     if dtype == tf.float32.as_datatype_enum:
-        feature.float_list.value.extend([1 / (2 + variant)] * size)
+        feature.float_list.value.extend(random.random(size, np.float32))
     elif dtype == tf.int64.as_datatype_enum:
-        feature.int64_list.value.extend([(1 + variant) % 2] * size)
+        drawn = random.integers(0, 2, size)
+        if -1 in dims:
+            drawn[:1] = 1
+        feature.int64_list.value.extend(drawn)
     else:
-        feature.bytes_list.value.extend([b"tpuserve %d" % variant] * size)
+        feature.bytes_list.value.extend(b"tpuserve %d" % number for number in random.integers(0, 1000, size))
     return feature

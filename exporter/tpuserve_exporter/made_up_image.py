@@ -1,18 +1,22 @@
-"""A PNG that a graph can decode: TensorFlow's image decoders read it whatever they are called."""
+"""Images that a graph can decode: TensorFlow's decoders read PNG and JPEG whatever they are called."""
 
-import struct
-import zlib
+import numpy as np
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-def make_png(variant: int) -> bytes:
-    """One pixel of 8-bit RGB, of another colour for each `variant` up to 256."""
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    pixel = bytes([0, 255 - variant % 256, variant * 37 % 256, 255])  # the first byte is the row's filter: none
-    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixel)) + _chunk(b"IEND", b"")
+_HEIGHT, _WIDTH = 37, 49
+_SEED = 20
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    """Length, kind, data and checksum (PNG specification, 5.3)."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def make_image(variant: int) -> bytes:
+    """An RGB image of a smooth pattern, another one for each `variant`: PNG and JPEG in turns.
+
+    All are of one size, for graphs that do not resize; smooth, because noise would be averaged to one grey.
+    """
+    import tensorflow as tf
+
+    random = np.random.default_rng((_SEED, variant))
+    across, down = np.meshgrid(np.linspace(0, 2 * np.pi, _WIDTH), np.linspace(0, 2 * np.pi, _HEIGHT))
+    waves = random.uniform(0.2, 2, (3, 2))
+    shades = [np.sin(across * wide + down * high + random.uniform(0, 6)) for wide, high in waves]
+    image = np.rint(127.5 + 127.5 * np.stack(shades, axis=-1)).astype(np.uint8)
+    encode = tf.io.encode_jpeg if variant % 2 else tf.io.encode_png
+    return bytes(encode(image).numpy())

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from tpuserve_exporter.destinations.destination import VersionChoice
 from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.signatures.request import SignatureRequest
 
 SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "keras", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
@@ -119,12 +120,18 @@ class SequenceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """One export. `atol` and `rtol` None take the default of the model's compute dtype."""
+    """One export. `atol` and `rtol` None take the default of the model's compute dtype.
+
+    Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
+    class names, one a line.
+    """
 
     source: Path
     out_base: OutBase
     kind: SourceKind | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
+    signatures: tuple[SignatureRequest, ...] = ()
+    labels: Path | None = None
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None

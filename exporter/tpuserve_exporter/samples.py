@@ -1,18 +1,16 @@
-"""Inputs to check and warm a signature with: the user's own from an .npz file, or made up from its specs."""
+"""Inputs to check and warm a signature with: the user's own, or made up from its specs."""
 
 import hashlib
 import itertools
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.loaded_model import SessionModel
-from tpuserve_exporter.made_up_image import make_png
+from tpuserve_exporter.made_up_image import make_image
+from tpuserve_exporter.sample_files import SampleFile
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 _SEED = 20
@@ -22,7 +20,7 @@ _TEXT = b"tpuserve"
 
 
 def find_samples(
-    signature: Signature, rows: int, given: Path | None, model: SessionModel, longest: int | None = None
+    signature: Signature, rows: int, given: SampleFile | None, model: SessionModel, longest: int | None = None
 ) -> Tensors:
     """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
 
@@ -31,7 +29,11 @@ def find_samples(
     Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
     """
     if given is not None:
-        return read_samples(given, signature, rows)
+        samples = read_samples(given, signature, rows, model)
+        refusal = _refusal(signature, samples, model)
+        if refusal is not None:
+            raise SamplesUnfit(f"{signature.name} fails on the inputs of --check: {refusal}")
+        return samples
     found, reason = find_made_up(signature, rows, model, longest)
     if found is None:
         raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
@@ -44,7 +46,9 @@ def find_made_up(
     """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
     reason = ""
     sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
-    for candidate in _made_up(signature, rows, model.make_examples(rows) if _has_strings(signature) else (), sizes):
+    for candidate in _made_up(
+        signature, rows, model.make_examples(rows, max(sizes)) if _has_strings(signature) else (), sizes
+    ):
         refusal = _refusal(signature, candidate, model)
         if refusal is None:
             return candidate, ""
@@ -65,26 +69,29 @@ def _refusal(signature: Signature, inputs: Tensors, model: SessionModel) -> str 
     return None
 
 
-def read_samples(path: Path, signature: Signature, rows: int) -> Tensors:
-    """Arrays called `INPUT` or `SIGNATURE/INPUT` in the .npz file, in the signature's dtypes, at least `rows` rows.
+def read_samples(given: SampleFile, signature: Signature, rows: int, model: SessionModel) -> Tensors:
+    """What the file has for each input, in the signature's dtypes, at least `rows` rows.
 
+    Where it has nothing for a signature's only input, and `model` parses it, that is given the rows as tf.Examples.
     Raises SamplesUnfit naming the input, what was expected and what came.
     """
-    arrays = _load(path)
-    inputs = {name: _fit(name, spec, _find(name, signature, arrays, path)) for name, spec in signature.inputs.items()}
+    inputs: Tensors
+    try:
+        inputs = {name: _fit(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
+    except SamplesUnfit:
+        examples = _as_examples(given, signature)
+        if examples is None or _refusal(signature, examples, model) is not None:
+            raise
+        inputs = examples
     return _repeat(inputs, rows) if signature.is_batchable else inputs
 
 
-def _load(path: Path) -> dict[str, Array]:
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.ndarray):
-                return dict(archive)
-    # A cut file may end in the list of its parts, in a part's header or in compressed data.
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
-    raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
+    [(name, spec), *others] = signature.inputs.items()
+    if others or spec.dtype != "string" or spec.shape != (None,):
+        return None
+    examples = given.as_examples(signature)
+    return None if examples is None else {name: examples}
 
 
 def distinct_rows(inputs: Tensors) -> list[int]:
@@ -118,20 +125,14 @@ def count_rows(inputs: Tensors) -> int:
     return len(next(iter(inputs.values())))
 
 
-def _find(name: str, signature: Signature, arrays: Mapping[str, Array], path: Path) -> Array:
-    for key in (f"{signature.name}/{name}", name):
-        if key in arrays:
-            return arrays[key]
-    held = ", ".join(sorted(arrays)) or "nothing"
-    raise SamplesUnfit(f"{path.name} has no array for input {name!r} of {signature.name}; it holds {held}")
-
-
 def _fit(name: str, spec: TensorSpec, value: Array) -> Array:
     dims = spec.shape
     if dims is not None and not (
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
     ):
         raise SamplesUnfit(f"input {name!r} is {spec}, the sample has shape {list(value.shape)}")
+    if spec.dtype == "string" and value.dtype.kind == "O":
+        return value
     if spec.dtype == "string" and value.dtype.kind in "SU":
         return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
     if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
@@ -157,7 +158,7 @@ def _made_up(
     """Guesses, likeliest first; reproducible. Strings are text, examples or images, of each row its own."""
     specs = signature.inputs
     texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
-    images = [make_png(index) for index in range(rows)]
+    images = [make_image(index) for index in range(rows)] if _has_strings(signature) else []
     has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
     sizes = free_sizes if has_free else free_sizes[:1]
     for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):

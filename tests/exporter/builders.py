@@ -155,3 +155,20 @@ def interrupted() -> keras.Model:
     """As if Ctrl-C were pressed while it builds."""
     signal.raise_signal(signal.SIGINT)
     return tiny()
+
+
+def pictures() -> keras.Model:
+    """`image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
+    image = keras.Input((6, 8, 3), name="image")
+    flat = keras.layers.Flatten()(image)
+    outputs = {
+        "probabilities": keras.layers.Dense(3, activation="softmax")(flat),
+        "area": keras.layers.Dense(1)(flat),
+    }
+    return keras.Model(image, outputs)
+
+
+def passed_on(shape: list[int | None], dtype: str) -> keras.Model:
+    """`image` [batch, *shape] → `same`: its values as floats."""
+    image = keras.Input(shape, name="image", dtype=dtype)
+    return keras.Model(image, keras.layers.Rescaling(1.0, name="same")(image))

@@ -1,0 +1,106 @@
+"""`classify` and `regress`: what the Classify and Regress calls need of a signature.
+
+One input called `inputs`, of serialized tf.Examples; outputs `classes` and `scores`, or `outputs`
+(tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options import PadValue
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signatures.device_part import Call, DevicePart
+from tpuserve_exporter.signatures.request import SignatureRequest
+from tpuserve_exporter.signatures.served_signature import CLASSIFY, REGRESS, ServedSignature
+from tpuserve_exporter.signatures.tf_example import ExampleParser, example_specs
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+INPUT = "inputs"
+# What class scores are usually called, where several outputs could be them.
+_USUAL_SCORES = ("scores", "probabilities", "predictions")
+
+
+def classify(
+    request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue], labels: Sequence[str]
+) -> ServedSignature:
+    """Every class with its score, in the model's order. Without `labels` classes are called by their number.
+
+    Raises OptionConflict where no output, or no one output, is scores of classes, or the labels are not as many.
+    """
+    request.check_options("scores")
+    name = _find_output(request, device, "scores", _are_scores, "floats of [batch, classes]")
+    count = device.outputs[name].shape[1]
+    if labels and count is not None and count != len(labels):
+        raise OptionConflict(f"{request}: output {name!r} has {count} classes, --labels {len(labels)}")
+    if count is None and not labels:
+        raise OptionConflict(f"{request}: output {name!r} does not say how many classes there are: give --labels FILE")
+    names = list(labels) or [str(index) for index in range(count or 0)]
+
+    def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
+        import tensorflow as tf
+
+        scores = tf.cast(outputs[name], tf.float32)
+        classes = tf.tile(tf.constant([names]), [tf.shape(scores)[0], 1])
+        return {"classes": classes, "scores": tf.ensure_shape(scores, [None, len(names)])}
+
+    return _serve(request, ExampleParser(request, device, pad_values), read, CLASSIFY)
+
+
+def regress(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
+    """One number a row. Raises OptionConflict where no output, or no one output, is that."""
+    request.check_options("value")
+    name = _find_output(request, device, "value", _is_value, "floats of [batch] or [batch, 1]")
+
+    def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
+        import tensorflow as tf
+
+        return {"outputs": tf.reshape(tf.cast(outputs[name], tf.float32), [-1])}
+
+    return _serve(request, ExampleParser(request, device, pad_values), read, REGRESS)
+
+
+def _serve(
+    request: SignatureRequest,
+    parser: ExampleParser,
+    read: "Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]",
+    method_name: str,
+) -> ServedSignature:
+    import tensorflow as tf
+
+    def wrap(call: Call) -> ServedFunction:
+        def run(**given: "tf.Tensor") -> "dict[str, tf.Tensor]":
+            outputs = call(**parser.parse(given[INPUT]))
+            with tf.device("/device:CPU:0"):
+                return read(outputs)
+
+        return ServedFunction(example_specs(INPUT), run, [])
+
+    return ServedSignature(request.name, request.kind, wrap, method_name)
+
+
+def _find_output(
+    request: SignatureRequest, device: DevicePart, option: str, fits: "Callable[[tf.TensorSpec], bool]", wanted: str
+) -> str:
+    """The output named by the option, else the only one that fits, or that is called as such outputs are."""
+    described = ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in device.outputs.items())
+    named = request.options.get(option)
+    if named is not None and named not in device.outputs:
+        raise OptionConflict(f"{request}: the model has no output {named!r}; it has {described}")
+    fitting = [name for name, spec in device.outputs.items() if named in (None, name) and fits(spec)]
+    usual = [name for name in _USUAL_SCORES if option == "scores" and name in fitting]
+    if len(fitting) == 1 or usual:
+        return (usual or fitting)[0]
+    if fitting:
+        raise OptionConflict(f"{request}: any of {', '.join(fitting)} could be it: say which, {option}=NAME")
+    raise OptionConflict(f"{request} takes {wanted}; the model's outputs are {described}")
+
+
+def _are_scores(spec: "tf.TensorSpec") -> bool:
+    return spec.dtype.is_floating and spec.shape.rank == 2 and spec.shape[0] is None and spec.shape[1] != 1
+
+
+def _is_value(spec: "tf.TensorSpec") -> bool:
+    return spec.dtype.is_floating and spec.shape.as_list() in ([None], [None, 1]) if spec.shape.rank else False

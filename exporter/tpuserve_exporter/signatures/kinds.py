@@ -1,0 +1,36 @@
+"""The kinds of signature there are, and the signatures that one export offers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tpuserve_exporter.options import PadValue
+from tpuserve_exporter.signatures import image_bytes, inference, own_function, tensors, tf_example
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, SignatureRequest
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+
+
+def serve_signatures(
+    requests: Sequence[SignatureRequest],
+    device: DevicePart,
+    pad_values: Mapping[str, PadValue],
+    labels: Sequence[str] = (),
+) -> dict[str, ServedSignature]:
+    """A signature for each request, by name; the first under the default name, too, where none is called so.
+
+    Requests that name no signature are answered by that. Raises OptionConflict or BuilderFailed, naming the request.
+    """
+    kinds: dict[str, Callable[[SignatureRequest], ServedSignature]] = {
+        "tensor": lambda request: tensors.serve(request, device),
+        "image_bytes": lambda request: image_bytes.serve(request, device),
+        "tf_example": lambda request: tf_example.serve(request, device, pad_values),
+        "classify": lambda request: inference.classify(request, device, pad_values, labels),
+        "regress": lambda request: inference.regress(request, device, pad_values),
+    }
+    served = {}
+    for request in requests:
+        serve = kinds.get(request.kind)
+        served[request.name] = own_function.serve(request, device) if serve is None else serve(request)
+    if DEFAULT_SIGNATURE not in served:
+        served[DEFAULT_SIGNATURE] = replace(next(iter(served.values())), name=DEFAULT_SIGNATURE)
+    return served

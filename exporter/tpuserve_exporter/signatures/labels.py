@@ -1,0 +1,28 @@
+"""The names of a model's classes: a text file, one a line, in the order of its scores."""
+
+from collections import Counter
+from pathlib import Path
+
+from tpuserve_exporter.errors import OptionConflict
+
+
+def read_labels(path: Path | None) -> tuple[str, ...]:
+    """The lines of the file, without blanks around; none without a file.
+
+    Raises OptionConflict for a file that is no text, is empty, or has an empty line or a name twice.
+    """
+    if path is None:
+        return ()
+    try:
+        lines = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionConflict(f"--labels: cannot read {path.name} as text: {error}") from error
+    if not lines:
+        raise OptionConflict(f"--labels: {path.name} is empty: it holds a class on each line")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            raise OptionConflict(f"--labels: line {number} of {path.name} is empty")
+    repeated = [name for name, count in Counter(lines).items() if count > 1]
+    if repeated:
+        raise OptionConflict(f"--labels: {repeated[0]!r} is in {path.name} {Counter(lines)[repeated[0]]} times")
+    return lines

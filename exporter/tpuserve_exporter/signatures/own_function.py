@@ -1,0 +1,77 @@
+"""`pkg.module:function`: a host part of the user's own.
+
+    def serve_text(call, inputs, **options):
+        table = tf.lookup.StaticHashTable(...)
+
+        def run(text):
+            return call(ids=table.lookup(tf.strings.split(text)).to_tensor())
+
+        return run, {"text": tf.TensorSpec([None], tf.string)}, [table]
+
+`call` is the device part, `inputs` its tf.TensorSpecs by name. It is called twice, around what is written and around
+the source, and returns the signature's function (tensors by name to a dictionary of tensors), the specs of its inputs,
+and, if it has tables or variables of its own, a list of them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.builder import find_builder
+from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signatures.device_part import Call, DevicePart
+from tpuserve_exporter.signatures.request import SignatureRequest
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
+    """Options of the request are the function's arguments, read as JSON where they are. Raises BuilderFailed."""
+    function = find_builder(request.kind, "--signature")
+    arguments = {name: _read(value) for name, value in request.options.items()}
+
+    def wrap(call: Call) -> ServedFunction:
+        try:
+            return _check(request, function(call, dict(device.inputs), **arguments))
+        except BuilderFailed:
+            raise
+        except Exception as error:  # the user's code
+            raise BuilderFailed(f"{request} failed: {type(error).__name__}: {error}") from error
+
+    return ServedSignature(request.name, request.kind, wrap)
+
+
+def _read(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _check(request: SignatureRequest, made: object) -> ServedFunction:
+    """That it is a function, specs by name, and maybe what to track."""
+    import tensorflow as tf
+
+    wanted = "it returns a function, a dictionary of tf.TensorSpec, and maybe a list of what to track"
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise BuilderFailed(f"{request} returned {type(made).__name__}; {wanted}")
+    function, specs, *tracked = made
+    if not isinstance(specs, Mapping) or not all(isinstance(spec, tf.TensorSpec) for spec in specs.values()):
+        raise BuilderFailed(f"{request} returned {type(specs).__name__} for its inputs; {wanted}")
+    named = {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in specs.items()}
+
+    def run(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
+        try:
+            outputs = function(**inputs)
+        except Exception as error:  # the user's code
+            if isinstance(error, tf.errors.OpError):
+                raise
+            raise BuilderFailed(f"{request} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(outputs, Mapping):
+            raise BuilderFailed(f"{request} returned {type(outputs).__name__}; it returns a dictionary of tensors")
+        return outputs
+
+    return ServedFunction(named, run, tracked[0] if tracked else [])

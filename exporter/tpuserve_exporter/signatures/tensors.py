@@ -1,0 +1,12 @@
+"""`tensor`: the model's own inputs and outputs, names and dtypes kept."""
+
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.request import SignatureRequest
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+
+
+def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
+    """Nothing is left to the host. Raises OptionConflict for options, of which there are none."""
+    request.check_options()
+    return ServedSignature(request.name, request.kind, lambda call: ServedFunction(device.inputs, call, []))

@@ -1,0 +1,89 @@
+"""`tf_example`: serialized tf.Examples in, with a feature for each of the model's inputs, parsed on the host."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options import PadValue
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.request import SignatureRequest
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+INPUT = "examples"
+
+
+def serve(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
+    """Outputs are the model's own. Raises OptionConflict where an input is none that a feature can hold."""
+    request.check_options()
+    parser = ExampleParser(request, device, pad_values)
+    return ServedSignature(
+        request.name,
+        request.kind,
+        lambda call: ServedFunction(example_specs(INPUT), lambda **given: call(**parser.parse(given[INPUT])), []),
+    )
+
+
+def example_specs(name: str) -> "dict[str, tf.TensorSpec]":
+    """The one input, called `name`: serialized tf.Examples, one a row."""
+    import tensorflow as tf
+
+    return {name: tf.TensorSpec([None], tf.string, name=name)}
+
+
+class ExampleParser:
+    """Parses serialized tf.Examples into the device part's inputs.
+
+    A feature is called what the input is called; floats of any width are float lists, integers and booleans int64
+    lists, strings byte lists. A sequence is as long as the longest in its batch; `pad_values` fill the others up.
+    """
+
+    def __init__(self, request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> None:
+        self._specs = device.inputs
+        self._features = {
+            name: _feature(request, name, spec, pad_values.get(name)) for name, spec in device.inputs.items()
+        }
+
+    def parse(self, examples: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        """The device part's inputs by name."""
+        import tensorflow as tf
+
+        with tf.device("/device:CPU:0"):
+            parsed = tf.io.parse_example(examples, self._features)
+            return {name: tf.cast(parsed[name], spec.dtype) for name, spec in self._specs.items()}
+
+
+def _feature(
+    request: SignatureRequest, name: str, spec: "tf.TensorSpec", pad: PadValue | None
+) -> "tf.io.FixedLenFeature | tf.io.FixedLenSequenceFeature":
+    import tensorflow as tf
+
+    dims = spec.shape.as_list() if spec.shape.rank is not None else []
+    if not dims or dims[0] is not None:
+        raise OptionConflict(f"{request}: input {name!r} has no free dimension for rows, which Examples are")
+    if None in dims[2:]:
+        raise OptionConflict(
+            f"{request}: input {name!r} is {dims} (None is free); a feature's length may be free, and no other "
+            "dimension: give it a size, --input"
+        )
+    dtype = _stored_dtype(request, name, spec)
+    if dims[1:2] != [None]:
+        return tf.io.FixedLenFeature(dims[1:], dtype)
+    padding = pad if pad is not None else "" if dtype == tf.string else 0
+    return tf.io.FixedLenSequenceFeature(dims[2:], dtype, allow_missing=True, default_value=padding)
+
+
+def _stored_dtype(request: SignatureRequest, name: str, spec: "tf.TensorSpec") -> "tf.DType":
+    """The one of a feature's three lists that holds such values."""
+    import tensorflow as tf
+
+    if spec.dtype.is_floating:
+        return tf.float32
+    if spec.dtype.is_integer or spec.dtype.is_bool:
+        return tf.int64
+    if spec.dtype == tf.string:
+        return tf.string
+    raise OptionConflict(f"{request}: input {name!r} is of {spec.dtype.name}, which no feature of an Example holds")

@@ -1,0 +1,270 @@
+"""`tpuserve export --signature`: host parts around the one device part, each compared with the source."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished, read_manifest
+
+pytestmark = [
+    pytest.mark.xdist_group("exporter"),
+    pytest.mark.timeout(120),
+    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+Export = Callable[..., Finished]
+SIZES = ("--batch-sizes", "1,4")
+LABELS = ("cat", "dog", "owl")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
+    path = tmp_path_factory.mktemp("pictures") / "pictures.keras"
+    builders.pictures().save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tiny.keras"
+    builders.tiny().save(path)
+    return path
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
+    return tmp_path / "labels.txt"
+
+
+def test_several_signatures_share_one_device_part(export: Export, pictures: Path, labels: Path, tmp_path: Path) -> None:
+    asked = ("serving_default=tensor", "photo=image_bytes", "examples=tf_example", "classes=classify", "area=regress")
+    flags = [flag for one in asked for flag in ("--signature", one)]
+    finished = export(pictures, tmp_path / "m", *flags, "--labels", labels, *SIZES)
+    assert finished.code == 0, finished.err
+    for name in ("serving_default", "photo", "examples", "classes", "area"):
+        assert f"Compare {name} with the source" in finished.out
+
+    version = tmp_path / "m/1"
+    meta_graph = read_meta_graph(version)
+    methods = {
+        name: one.method_name.split("/")[-1] for name, one in meta_graph.signature_def.items() if one.method_name
+    }
+    predicting = dict.fromkeys(("serving_default", "photo", "examples"), "predict")
+    assert methods == {**predicting, "classes": "classify", "area": "regress"}
+    [(function, alias)] = meta_graph.meta_info_def.function_aliases.items()
+    assert alias == "tpu_func"
+    assert holders_of_weights(meta_graph) == {function}
+    assert callers(meta_graph, function) >= 5  # and no host operation is within it
+    assert not {"DecodeImage", "ParseExampleV2"} & operations(meta_graph, function)
+    signatures = read_manifest(version)["signatures"]
+    assert signatures["classes"]["inputs"] == {"inputs": {"dtype": "string", "shape": [None]}}
+    assert all(one["rows_independent"] for one in signatures.values())
+    # The server, and whoever checks, takes the fingerprint for that of the rewritten file.
+    tf.saved_model.experimental.read_fingerprint(str(version)).singleprint()
+
+    image = np.random.default_rng(0).random((2, 6, 8, 3)).astype(np.float32)
+    probabilities, area = (value.numpy() for value in load_model(pictures)(image).values())
+    rows = [encode_example(image=one) for one in image]
+    classes = serve(version, "classes", inputs=np.array(rows, object))
+    np.testing.assert_allclose(classes["scores"], probabilities, atol=1e-6)
+    assert classes["classes"].tolist() == [[name.encode() for name in LABELS]] * 2
+    np.testing.assert_allclose(serve(version, "area", inputs=np.array(rows, object))["outputs"], area[:, 0], atol=1e-6)
+
+
+def test_image_bytes_are_decoded_resized_and_normalised(export: Export, pictures: Path, tmp_path: Path) -> None:
+    options = "photo=image_bytes,scale=1/255,mean=0.4:0.5:0.6,std=0.2:0.25:0.3"
+    finished = export(pictures, tmp_path / "m", "--signature", options, *SIZES)
+    assert finished.code == 0, finished.err
+    raw = np.random.default_rng(1).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    rows = np.array([png(raw), png(raw[:6, :8])], object)
+    served = serve(tmp_path / "m/1", "photo", image_bytes=rows)
+    resized = tf.image.resize(tf.constant(raw[None]), [6, 8]).numpy()
+    expected = np.concatenate([resized, raw[None, :6, :8].astype(np.float32)])
+    normalised = (expected / 255 - [0.4, 0.5, 0.6]) / [0.2, 0.25, 0.3]
+    np.testing.assert_allclose(
+        served["probabilities"], load_model(pictures)(normalised.astype(np.float32))["probabilities"], atol=1e-5
+    )
+    # No signature was called serving_default: requests that name none get the first.
+    assert set(read_manifest(tmp_path / "m/1")["signatures"]) == {"photo", "serving_default"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options"),
+    [
+        ((6, 8), "float32", ""),
+        ((1, 6, 8), "uint8", ",resize=nearest"),
+        ((None, None, 3), "float32", ",size=6x8,scale=1"),
+    ],
+    ids=["grey without channels", "channels first, bytes", "free size"],
+)
+def test_image_bytes_take_what_shape_the_model_takes(
+    export: Export, tmp_path: Path, shape: tuple[int | None, ...], dtype: str, options: str
+) -> None:
+    builders.passed_on(list(shape), dtype).save(tmp_path / "same.keras")
+    finished = export(tmp_path / "same.keras", tmp_path / "m", "--signature", f"photo=image_bytes{options}", *SIZES)
+    assert finished.code == 0, finished.err
+    raw = np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    [served] = serve(tmp_path / "m/1", "photo", image_bytes=np.array([png(raw)], object))["same"]
+    grey = tf.io.decode_png(png(raw), channels=1).numpy()
+    expected = {2: grey[..., 0] / 255, 3: grey.transpose(2, 0, 1) if shape[0] == 1 else raw}[len(shape)]
+    np.testing.assert_allclose(served, expected, atol=1e-6)
+
+
+def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Path, tmp_path: Path) -> None:
+    own = "serving_default=tests.exporter.signature_functions:words,unit=0.5"
+    np.savez(tmp_path / "words.npz", text=["one two", "", "zero nought one two"])
+    finished = export(tiny, tmp_path / "m", "--signature", own, *SIZES, "--check", tmp_path / "words.npz")
+    assert finished.code == 0, finished.err
+    served = serve(tmp_path / "m/1", "serving_default", text=np.array([b"two nought"], object))
+    expected = load_model(tiny)(np.array([[1.0, 4.5, 0.0]], np.float32))
+    np.testing.assert_allclose(served["scores"], expected, atol=1e-6)
+    assert served["text"].tolist() == [b"two nought"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("a=tensors",), 2, "the kinds are tensor, image_bytes, tf_example, classify, regress and pkg.module:function"),
+        (("a",), 2, "--signature 'a' is not of the form NAME=KIND[,OPTION=VALUE...]"),
+        (("a=tensor", "a=tf_example"), 2, "--signature a=… is given 2 times: each name once"),
+        (("a=tensor,scale=1",), 2, "--signature a=tensor: there is no option 'scale'; tensor has none"),
+        (
+            ("a=regress",),
+            2,
+            "--signature a=regress takes floats of [batch] or [batch, 1]; the model's outputs are scores",
+        ),
+        (("a=classify,scores=logits",), 2, "the model has no output 'logits'; it has scores: float32(None, 2)"),
+        (("a=image_bytes",), 2, "--signature a=image_bytes: an image is numbers of [batch, height, width, 1, 3 or 4]"),
+        (("a=tests.exporter.signature_functions:none",), 7, "has no function 'none'"),
+        (("a=tests.exporter.signature_functions:fails",), 7, "fails failed: RuntimeError: no vocabulary here"),
+        (("a=tests.exporter.signature_functions:fails,x=1",), 7, "fails failed: TypeError: fails() got an unexpected"),
+        (("a=tests.exporter.signature_functions:fails_when_traced",), 7, "fails_when_traced"),
+        (("a=tests.exporter.signature_functions:lists",), 7, "returned list; it returns a dictionary of tensors"),
+        (
+            ("a=tests.exporter.signature_functions:nothing",),
+            7,
+            "returned NoneType; it returns a function, a dictionary",
+        ),
+    ],
+)
+def test_signatures_that_cannot_be_are_refused(
+    export: Export, tiny: Path, tmp_path: Path, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    finished = export(tiny, tmp_path / "m", *(flag for one in flags for flag in ("--signature", one)))
+    assert (finished.code, said in finished.err) == (code, True), finished.err
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("size=8x8", "size=8x8, the model's input 'image' is 6x8"),
+        ("size=big", "size=big is not HEIGHTxWIDTH"),
+        ("mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
+        ("std=0", "std is divided by, and cannot be 0"),
+        ("scale=1/x", "scale=1/x is no number"),
+        ("resize=best", "resize=best is none of bilinear, nearest"),
+        ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),
+    ],
+)
+def test_image_options_that_do_not_fit_are_refused(
+    export: Export, pictures: Path, tmp_path: Path, option: str, said: str
+) -> None:
+    finished = export(pictures, tmp_path / "m", "--signature", f"photo=image_bytes,{option}")
+    assert (finished.code, said in finished.err) == (2, True), finished.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("cat\ndog\n", "output 'probabilities' has 3 classes, --labels 2"),
+        ("cat\n\nowl\n", "line 2 of labels.txt is empty"),
+        ("cat\ndog\ncat\n", "'cat' is in labels.txt 2 times"),
+        ("", "labels.txt is empty"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(
+    export: Export, pictures: Path, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "labels.txt").write_text(content)
+    finished = export(pictures, tmp_path / "m", "--signature", "c=classify", "--labels", tmp_path / "labels.txt")
+    assert (finished.code, said in finished.err) == (2, True), finished.err
+
+
+def test_a_saved_model_keeps_its_own_signatures(export: Export, tiny: Path, tmp_path: Path) -> None:
+    assert export(tiny, tmp_path / "first", *SIZES).code == 0
+    finished = export(tmp_path / "first/1", tmp_path / "second", "--signature", "a=tensor")
+    assert (finished.code, "a SavedModel brings its own signatures" in finished.err) == (2, True)
+
+
+def test_signature_name_and_signature_do_not_go_together(export: Export, tiny: Path, tmp_path: Path) -> None:
+    finished = export(tiny, tmp_path / "m", "--signature", "a=tensor", "--signature-name", "b")
+    assert (finished.code, "leave --signature-name out" in finished.err) == (2, True)
+
+
+def load_model(path: Path) -> Any:  # noqa: ANN401 - a Keras model
+    return keras.saving.load_model(path, compile=False)
+
+
+def encode_example(**features: np.ndarray) -> bytes:
+    example = tf.train.Example()
+    for name, value in features.items():
+        example.features.feature[name].float_list.value.extend(value.ravel())
+    return bytes(example.SerializeToString())
+
+
+def png(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "png")
+    return file.getvalue()
+
+
+def read_meta_graph(version: Path) -> MetaGraphDef:
+    return SavedModel.FromString((version / "saved_model.pb").read_bytes()).meta_graphs[0]
+
+
+def operations(meta_graph: MetaGraphDef, function: str) -> set[str]:
+    [found] = [one for one in meta_graph.graph_def.library.function if one.signature.name == function]
+    return {node.op for node in found.node_def}
+
+
+def callers(meta_graph: MetaGraphDef, function: str) -> int:
+    return sum(
+        attribute.func.name == function
+        for one in meta_graph.graph_def.library.function
+        for node in one.node_def
+        for attribute in node.attr.values()
+    )
+
+
+def holders_of_weights(meta_graph: MetaGraphDef) -> set[str]:
+    """Functions that compute with variables."""
+    return {
+        one.signature.name
+        for one in meta_graph.graph_def.library.function
+        if any(node.op == "MatMul" for node in one.node_def)
+    }
+
+
+def serve(version: Path, signature_name: str, **inputs: np.ndarray) -> Mapping[str, np.ndarray]:
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
+        signature = meta.signature_def[signature_name]
+        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        outputs: Mapping[str, np.ndarray] = session.run(fetches, feeds)
+        return outputs
