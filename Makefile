@@ -28,9 +28,11 @@ $(UV): requirements/bootstrap.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.lock
 	@touch $(UV)
 
+# Bytecode is made here, once: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each start of a server would
+# compile TensorFlow anew, which is most of a start's time.
 $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
 	@echo "Installing what requirements/dev.lock pins into $(VENV): about 1 GB to download the first time."
-	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
+	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@touch $@
 
