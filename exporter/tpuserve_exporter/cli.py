@@ -142,7 +142,8 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--model",
     "builder",
     metavar="PKG.MODULE:FUNCTION",
-    help="Function that returns the Keras 3 model; found from the working directory too.",
+    help="Function that returns the model (Keras 3, Flax, or what docs/exporting.md says of the source); found from "
+    "the working directory too.",
 )
 @click.option(
     "--model-arg",
@@ -245,7 +246,8 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
-    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, or a SavedModel.
+    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, an Orbax
+    checkpoint (directory, step or tree) of a JAX model, or a SavedModel.
     OUT_BASE is what a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last part is the
     model's name.
     """

@@ -25,6 +25,9 @@ class JaxInput:
     dtype: str
     dims: tuple[int | str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
+
     @property
     def has_rows(self) -> bool:
         return bool(self.dims) and isinstance(self.dims[0], str)

@@ -129,9 +129,7 @@ def _lower(function: JaxFunction) -> str:
     except NotImplementedError as error:
         raise CannotLower(f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}") from error
     except Exception as error:  # the user's code
-        given = ", ".join(
-            f"{name}: {one.dtype}[{', '.join(map(str, one.dims))}]" for name, one in function.inputs.items()
-        )
+        given = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
         raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error
 
 

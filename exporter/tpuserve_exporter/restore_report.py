@@ -18,6 +18,20 @@ class Fate(StrEnum):
     DTYPE = "dtype differs"
 
 
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What one side says of a variable. `dtype` is numpy's name, or ml_dtypes'."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One variable. `model` and `checkpoint` read `float32[3, 3, 1, 32]`; the side that lacks it is None.
@@ -31,6 +45,21 @@ class Entry:
     checkpoint: str | None = None
     allowed: bool = False
     averaged: bool = False
+
+    @classmethod
+    def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None) -> "Entry":
+        """What becomes of one of the model's variables."""
+        return cls(name, _fate(model, stored), str(model), None if stored is None else str(stored))
+
+
+def _fate(model: ArraySpec, stored: ArraySpec | None) -> Fate:
+    if stored is None:
+        return Fate.MISSING
+    if model.shape != stored.shape:
+        return Fate.SHAPE
+    if model.dtype == stored.dtype:
+        return Fate.MATCHED
+    return Fate.CAST if {model.dtype, stored.dtype} <= _FLOATS else Fate.DTYPE
 
 
 @dataclass(frozen=True, slots=True)

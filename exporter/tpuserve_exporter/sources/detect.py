@@ -6,6 +6,7 @@ from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options import SourceKind
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
+from tpuserve_exporter.sources.orbax_layout import is_orbax
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 
@@ -28,9 +29,11 @@ def _detect_directory(source: Path) -> SourceKind:
         return "savedmodel"
     if (source / "checkpoint").is_file() or any(source.glob("*.index")):
         return _detect_checkpoint(source)
+    if is_orbax(source):
+        return "orbax"
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
     hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
-    raise SourceUnreadable(f"{source} holds no checkpoint (*.index) and no saved_model.pb{hint}")
+    raise SourceUnreadable(f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}")
 
 
 def _detect_checkpoint(source: Path) -> SourceKind:

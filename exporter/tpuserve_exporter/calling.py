@@ -1,0 +1,56 @@
+"""How a user's function takes the named inputs: by keyword, in order, or all as one dictionary; in evaluation mode."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tpuserve_exporter.errors import OptionConflict
+
+# Arguments that tell a model it is not being trained, as the field calls them.
+_EVALUATION: Mapping[str, bool] = {
+    "train": False,
+    "training": False,
+    "is_training": False,
+    "deterministic": True,
+    "use_running_average": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallShape:
+    """`switches` are keyword arguments that put the function into evaluation mode."""
+
+    how: Literal["by keyword", "in order", "as a dictionary"]
+    switches: Mapping[str, bool]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], names: Mapping[str, object], skip: int) -> "CallShape":
+        """For a function with `skip` arguments before its inputs. Raises OptionConflict where the inputs do not fit."""
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        switches = {
+            one.name: _EVALUATION[one.name] for one in parameters if one.name in _EVALUATION.keys() - names.keys()
+        }
+        taken = [one for one in parameters if one.name not in switches and one.kind is not one.VAR_POSITIONAL]
+        keywords = {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        anything = any(one.kind is one.VAR_KEYWORD for one in taken)
+        needed = [one for one in taken if one.kind is not one.VAR_KEYWORD and one.default is one.empty]
+        if (names.keys() <= keywords or anything) and {one.name for one in needed} <= names.keys():
+            return cls("by keyword", switches)
+        positional = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        if len(needed) <= len(names) <= len(positional):
+            return cls("in order", switches)
+        if len(needed) == 1:
+            return cls("as a dictionary", switches)
+        raise OptionConflict(
+            f"the model is called with {', '.join(one.name for one in taken) or 'nothing'}; "
+            f"--input gives it {', '.join(names)}"
+        )
+
+    def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the user's
+        """Call `function` without the skipped arguments."""
+        if self.how == "by keyword":
+            return function(**inputs, **self.switches)
+        if self.how == "in order":
+            return function(*inputs.values(), **self.switches)
+        return function(dict(inputs), **self.switches)

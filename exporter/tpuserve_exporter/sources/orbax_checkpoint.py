@@ -1,0 +1,132 @@
+"""An Orbax checkpoint of a JAX model, restored into what the builder's function takes."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.jax_function import JaxFunction, JaxReference, PyTree
+from tpuserve_exporter.jax_model import JaxModel, build_jax_model, read_inputs
+from tpuserve_exporter.jax_serving import serve_jax
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.orbax_tree import KeyPath, OrbaxTree, leaves_of
+from tpuserve_exporter.sources.tree_leftover import sort_leftover
+from tpuserve_exporter.sources.tree_matching import TreeMatching, match_trees
+
+_STEP = "step"
+
+
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
+    """Build, restore and lower. `source` is a saved tree, a step of a CheckpointManager, or its directory.
+
+    Raises OptionConflict, SourceUnreadable, BuilderFailed, CannotLower, and CheckpointMismatch with the report of what
+    does not fit.
+    """
+    builder = _check_options(options)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # checks compare numbers, wherever the export runs
+    inputs = read_inputs(options)
+    tree = OrbaxTree(source)
+    model = build_jax_model(builder, options, inputs)
+    params, report = restore(model, tree, options)
+    function = JaxFunction(model.call, params, inputs)
+    served = serve_jax(function, options.batch_sizes)
+    return OpenedSource(
+        kind="orbax",
+        name=tree.layout.name,
+        model=served.function,
+        reference=JaxReference(function),
+        compute_dtype=served.compute_dtype,
+        step=read_step(tree),
+        builder=builder,
+        restore=replace(report, notes=(*report.notes, *served.notes)),
+    )
+
+
+def _check_options(options: ModelOptions) -> str:
+    if options.builder is None:
+        raise OptionConflict(
+            "a checkpoint holds no model: name the function that makes it, --model pkg.module:function"
+        )
+    if options.compute_dtype != "keep":
+        raise OptionConflict(
+            "--compute-dtype does not apply to JAX models: their builder says what they compute in (--model-arg)"
+        )
+    if options.allow_missing:
+        raise OptionConflict(
+            "--allow-missing does not apply to JAX models: their parameters have no values of their own"
+        )
+    return options.builder
+
+
+def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[PyTree, RestoreReport]:
+    """The parameters with the stored values, as numpy arrays. Raises CheckpointMismatch before any value is read."""
+    wanted = {path: ArraySpec(np.dtype(leaf.dtype).name, tuple(leaf.shape)) for path, leaf in leaves_of(model.params)}
+    matching = match_trees(wanted, tree.arrays, options.weights, options.renames)
+    report = _report(wanted, tree, matching, options)
+    if report.problems:
+        raise CheckpointMismatch(
+            f"{tree.layout.name} does not fit the model that {options.builder} makes: {report.summary()}",
+            restore=report,
+        )
+    return _fill(model.params, tree, matching), report
+
+
+def _report(
+    wanted: Mapping[KeyPath, ArraySpec], tree: OrbaxTree, matching: TreeMatching, options: ModelOptions
+) -> RestoreReport:
+    pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
+    entries = [Entry.compare(_name(path), spec, _stored(tree, pairs.get(path))) for path, spec in wanted.items()]
+    entries += [Entry(_name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
+    return RestoreReport(
+        # A JAX model has no values of its own to keep for what is missing.
+        allow(entries, (), options.allow_unused),
+        optimizer_state=tuple(map(_name, left.optimizer_state)),
+        other_models={part: tuple(map(_name, paths)) for part, paths in left.others.items()},
+        bookkeeping=tuple(map(_name, left.bookkeeping)),
+        notes=matching.notes,
+    )
+
+
+def _stored(tree: OrbaxTree, path: KeyPath | None) -> ArraySpec | None:
+    return None if path is None else tree.arrays[path]
+
+
+def _name(path: KeyPath) -> str:
+    return "/".join(path)
+
+
+def _fill(params: PyTree, tree: OrbaxTree, matching: TreeMatching) -> PyTree:
+    """The tree of shapes with the values in their places, each in the model's dtype."""
+    import jax
+
+    pairs = matching.pairs
+    values = tree.read(frozenset(pairs.values()))
+    leaves = [_cast(values.pop(pairs[path]), leaf) for path, leaf in leaves_of(params)]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), leaves)
+
+
+def _cast(value: Array, leaf: Any) -> Array:  # noqa: ANN401 - jax has no types here
+    return np.asarray(value).astype(leaf.dtype, copy=False)
+
+
+def read_step(tree: OrbaxTree) -> int | None:
+    """The training step: of the directory's name, or a counter of that name in the tree."""
+    if tree.layout.step is not None:
+        return tree.layout.step
+    paths = list(_step_paths(tree))
+    return int(tree.read({paths[0]})[paths[0]]) if paths else None
+
+
+def _step_paths(tree: OrbaxTree) -> Iterator[KeyPath]:
+    """Nearest to the root first."""
+    for path in sorted(tree.arrays, key=len):
+        spec = tree.arrays[path]
+        if _STEP in path[-2:] and not spec.shape and spec.dtype in ("int32", "int64", "uint32"):
+            yield path

@@ -1,0 +1,80 @@
+"""Where Orbax puts things: which step of a manager's directory, and which items of a step. No framework is needed.
+
+An *item* is a directory with one saved tree; its `_METADATA` lists the leaves. StandardCheckpointer and
+PyTreeCheckpointer write one by itself; CheckpointManager writes them into a directory for each step, as `default` or
+under the names it was given.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_exporter.errors import SourceUnreadable
+
+TREE_FILE = "_METADATA"
+_STEP_FILE = "_CHECKPOINT_METADATA"
+_UNFINISHED = re.compile(r"\.orbax-checkpoint-tmp")
+_STEP = re.compile(r"(?:.*[_-])?(\d+)")
+# What a manager calls an item that it was given no name for.
+_ONLY = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class OrbaxLayout:
+    """`items` by name; that of a single tree is empty. `step` None where no directory's name tells."""
+
+    name: str
+    step: int | None
+    items: dict[str, Path]
+
+
+def is_orbax(directory: Path) -> bool:
+    """Whether Orbax wrote it, finished or not."""
+    return any((where / file).is_file() for where in _nearby(directory) for file in (TREE_FILE, _STEP_FILE))
+
+
+def _nearby(directory: Path) -> list[Path]:
+    children = [path for path in directory.iterdir() if path.is_dir()]
+    return [directory, *children, *(below for path in children for below in path.iterdir() if below.is_dir())]
+
+
+def find_layout(source: Path) -> OrbaxLayout:
+    """An item, a step, or the latest step of a manager's directory. Raises SourceUnreadable."""
+    if not source.is_dir():
+        raise SourceUnreadable(f"{source} is no directory: Orbax saves directories")
+    if _UNFINISHED.search(source.name):
+        raise SourceUnreadable(
+            f"{source.name} was never finished: Orbax renames a checkpoint when all of it is written"
+        )
+    items = _items(source)
+    if items:
+        return OrbaxLayout(source.name, _step_of(source), items)
+    steps = {step: path for path in source.iterdir() if (step := _step_of(path)) is not None and _items(path)}
+    if not steps:
+        raise SourceUnreadable(_explain(source))
+    latest = steps[max(steps)]
+    return OrbaxLayout(f"{source.name}/{latest.name}", max(steps), _items(latest))
+
+
+def _items(directory: Path) -> dict[str, Path]:
+    if not directory.is_dir() or _UNFINISHED.search(directory.name):
+        return {}
+    if (directory / TREE_FILE).is_file():
+        return {"": directory}
+    named = {path.name: path for path in sorted(directory.iterdir()) if (path / TREE_FILE).is_file()}
+    return {"": named[_ONLY]} if named.keys() == {_ONLY} else named
+
+
+def _step_of(directory: Path) -> int | None:
+    """`300`, `step_300`: of a directory that was finished."""
+    match = _STEP.fullmatch(directory.name)
+    return int(match[1]) if match and directory.is_dir() else None
+
+
+def _explain(source: Path) -> str:
+    unfinished = sorted(path.name for path in source.iterdir() if _UNFINISHED.search(path.name))
+    if unfinished:
+        return f"{source.name} holds no finished checkpoint: {', '.join(unfinished)} was being written"
+    where = next((path for path in _nearby(source) if (path / _STEP_FILE).is_file()), source)
+    part = where.name if where == source else where.relative_to(source).as_posix()
+    return f"{part} holds no tree that can be told the leaves of: its {TREE_FILE} is missing"

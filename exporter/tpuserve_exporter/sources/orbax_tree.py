@@ -1,0 +1,98 @@
+"""The saved tree of an Orbax checkpoint: which arrays it has, and their values without the devices that saved them."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.restore_report import ArraySpec
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.orbax_layout import OrbaxLayout, find_layout
+
+# Keys from the root: of dictionaries, of lists by number, of attributes by name.
+KeyPath: TypeAlias = tuple[str, ...]
+_Answer = TypeVar("_Answer")
+
+
+class OrbaxTree:
+    """One checkpoint. An item's name is the first key of its arrays' paths, where there are several."""
+
+    def __init__(self, source: Path) -> None:
+        """Reads what arrays there are. Raises SourceUnreadable."""
+        import orbax.checkpoint
+
+        logging.getLogger("absl").setLevel(logging.ERROR)  # remarks on how arrays might be saved otherwise
+        self.layout: OrbaxLayout = find_layout(source)
+        self._handler = orbax.checkpoint.PyTreeCheckpointHandler()
+        self._trees = {name: self._read_tree(path) for name, path in self.layout.items.items()}
+        self._item_of = {path: name for name, tree in self._trees.items() for path, _ in leaves_of(tree, name)}
+        self.arrays: Mapping[KeyPath, ArraySpec] = {
+            path: ArraySpec(np.dtype(leaf.dtype).name, tuple(leaf.shape))
+            for name, tree in self._trees.items()
+            for path, leaf in leaves_of(tree, name)
+            if getattr(leaf, "shape", None) is not None and getattr(leaf, "dtype", None) is not None
+        }
+
+    def read(self, paths: Collection[KeyPath]) -> dict[KeyPath, Array]:
+        """The values of these arrays. Raises SourceUnreadable for files that are missing or damaged."""
+        values: dict[KeyPath, Array] = {}
+        for item in {self._item_of[path] for path in paths}:
+            values |= {path: value for path, value in self._read_item(item, paths) if path in paths}
+        return values
+
+    def _read_tree(self, path: Path) -> Any:  # noqa: ANN401 - a tree of whatever was saved
+        from etils import epath
+
+        return self._guard(path, lambda: self._handler.metadata(epath.Path(path)).tree)
+
+    def _read_item(self, item: str, paths: Collection[KeyPath]) -> list[tuple[KeyPath, Any]]:
+        """As numpy arrays: an array's sharding names devices, which are not here. The others are not read."""
+        import jax
+        import orbax.checkpoint as ocp
+        from etils import epath
+
+        prefix, directory = _prefix(item), self.layout.items[item]
+        wanted = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf if (*prefix, *map(_key, path)) in paths else ocp.PLACEHOLDER, self._trees[item]
+        )
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), self._trees[item])
+        arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=as_numpy)
+        return leaves_of(
+            self._guard(directory, lambda: self._handler.restore(epath.Path(directory), args=arguments)), item
+        )
+
+    def _guard(self, directory: Path, read: Callable[[], _Answer]) -> _Answer:
+        try:
+            return read()
+        except Exception as error:  # JSON, file and tensorstore errors: all mean that it cannot be read
+            raise SourceUnreadable(f"cannot read {self.layout.name}: {_reason(error, directory)}") from error
+
+
+def leaves_of(tree: Any, item: str = "") -> list[tuple[KeyPath, Any]]:  # noqa: ANN401 - any tree
+    """Leaves and their paths."""
+    import jax
+
+    prefix = _prefix(item)
+    return [((*prefix, *map(_key, path)), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _prefix(item: str) -> KeyPath:
+    return (item,) if item else ()
+
+
+def _key(key: Any) -> str:  # noqa: ANN401 - one of jax.tree_util's kinds of key
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _reason(error: Exception, directory: Path) -> str:
+    """Without tensorstore's specification, and without the directories above."""
+    said = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
+    for path in (directory, directory.absolute(), directory.resolve()):
+        said = said.replace(f"{path.parent}/", "")
+    return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said

@@ -1,0 +1,202 @@
+"""Which stored array belongs to which parameter of a JAX model.
+
+A training run stores its parameters somewhere in a tree, with optimizer state and more. So for each part of the model's
+tree (a Flax collection such as `params`, or all of it) the subtree of the stored one that fits best is looked for.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.options import Rename, Weights
+from tpuserve_exporter.restore_report import ArraySpec
+from tpuserve_exporter.sources.orbax_tree import KeyPath
+
+# Keys as training scripts call these parts of their state.
+OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?")
+AVERAGE = re.compile(r"(.*_)?(ema|averaged?|avg|polyak|swa)(_.*)?")
+# Of several subtrees that fit, the one to serve; a subtree of that name within another, too.
+_PREFERRED = ("params", "model", "state")
+# What nnx.Param and linen's Partitioned are boxes around.
+_BOXES = ("value", "raw_value")
+_PARAMS = "params"
+
+
+@dataclass(frozen=True, slots=True)
+class Subtree:
+    """A part of the stored tree where a part of the model was found: stored paths by the model's, both as they are.
+
+    `root` is as --rename left it.
+    """
+
+    root: KeyPath
+    pairs: Mapping[KeyPath, KeyPath]
+    same_shape: int
+
+    @property
+    def is_average(self) -> bool:
+        return any(AVERAGE.fullmatch(key) for key in self.root)
+
+    @property
+    def is_optimizer(self) -> bool:
+        """Momentum has the parameters' own names and shapes; an average that an optimizer keeps is none of it."""
+        return any(OPTIMIZER.fullmatch(key) for key in self.root) and not self.is_average
+
+    @property
+    def fit(self) -> tuple[int, int]:
+        return self.same_shape, len(self.pairs)
+
+    def __str__(self) -> str:
+        return f"'{'/'.join(self.root)}'" if self.root else "the root"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeMatching:
+    """Where each part of the model was found, and `notes` on what was chosen.
+
+    `names` are all stored paths, without boxes and renamed, by what they are; `rivals` are roots, as renamed, of what
+    could have been taken as well.
+    """
+
+    found: tuple[Subtree, ...]
+    names: Mapping[KeyPath, KeyPath]
+    rivals: tuple[KeyPath, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def pairs(self) -> dict[KeyPath, KeyPath]:
+        return {path: stored for subtree in self.found for path, stored in subtree.pairs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    taken: Subtree
+    rivals: Sequence[Subtree]
+    note: str
+
+
+def match_trees(
+    model: Mapping[KeyPath, ArraySpec],
+    stored: Mapping[KeyPath, ArraySpec],
+    weights: Weights = "auto",
+    renames: Sequence[Rename] = (),
+) -> TreeMatching:
+    """The best fit of every part. Raises CheckpointMismatch where a choice would be a guess, or no average is kept."""
+    originals = _rename(unbox(stored), renames)
+    wanted = unbox(model)
+    choices = [
+        choice
+        for part in _parts(wanted)
+        if (choice := _choose(_find_subtrees(part, wanted, originals, model, stored), part, weights))
+    ]
+    return TreeMatching(
+        found=tuple(choice.taken for choice in choices),
+        names={original: path for path, original in originals.items()},
+        rivals=tuple(one.root for choice in choices for one in choice.rivals),
+        notes=tuple(choice.note for choice in choices if choice.note),
+    )
+
+
+def unbox(paths: Iterable[KeyPath]) -> dict[KeyPath, KeyPath]:
+    """The paths themselves by what they are without the boxes around arrays."""
+    paths = list(paths)
+    bare = {path: path[:-1] if len(path) > 1 and path[-1] in _BOXES else path for path in paths}
+    taken = set(paths)
+    return {short if short == path or short not in taken else path: path for path, short in bare.items()}
+
+
+def _rename(paths: Mapping[KeyPath, KeyPath], renames: Sequence[Rename]) -> dict[KeyPath, KeyPath]:
+    """Raises OptionConflict where two arrays come to one name."""
+    renamed: dict[KeyPath, KeyPath] = {}
+    for path, original in paths.items():
+        name = "/".join(path)
+        for rename in renames:
+            name = rename.pattern.sub(rename.replacement, name)
+        new = tuple(key for key in name.split("/") if key)
+        if new in renamed:
+            raise OptionConflict(f"--rename gives {'/'.join(renamed[new])} and {'/'.join(original)} one name, {name}")
+        renamed[new] = original
+    return renamed
+
+
+def _parts(wanted: Iterable[KeyPath]) -> list[KeyPath]:
+    """A prefix for each collection of Flax linen variables; the empty one for any other tree."""
+    heads = list(dict.fromkeys(path[0] for path in wanted if len(path) > 1))
+    if _PARAMS not in heads or any(len(path) == 1 for path in wanted):
+        return [()]
+    return [(head,) for head in heads]
+
+
+def _find_subtrees(
+    part: KeyPath,
+    wanted: Mapping[KeyPath, KeyPath],
+    originals: Mapping[KeyPath, KeyPath],
+    model: Mapping[KeyPath, ArraySpec],
+    stored: Mapping[KeyPath, ArraySpec],
+) -> list[Subtree]:
+    """Every part of the stored tree that has a path of this part of the model's."""
+    tails = {path[len(part) :]: original for path, original in wanted.items() if path[: len(part)] == part}
+    pairs: dict[KeyPath, dict[KeyPath, KeyPath]] = {}
+    for path, original in originals.items():
+        for depth in range(len(path)):
+            if path[depth:] in tails:
+                pairs.setdefault(path[:depth], {})[tails[path[depth:]]] = original
+    return [
+        Subtree(root, found, sum(model[one].shape == stored[other].shape for one, other in found.items()))
+        for root, found in pairs.items()
+    ]
+
+
+def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _Choice | None:
+    trained = _best([one for one in candidates if not one.is_average and not one.is_optimizer])
+    averages = _best([one for one in candidates if one.is_average])
+    is_main = part in ((), (_PARAMS,))
+    if weights == "ema" and not averages and is_main:
+        raise CheckpointMismatch(
+            "the checkpoint keeps no moving average: no part of it that fits is called ema, average, avg, polyak or "
+            "swa (--weights raw serves the weights as trained)"
+        )
+    by_average = _takes_average(trained, averages, weights)
+    tied = averages if by_average else trained
+    if not tied:
+        return None
+    chosen = _prefer(tied, part)
+    rivals = [one for one in (*averages, *trained) if one is not chosen]
+    if by_average and is_main:
+        raw = f"; --weights raw serves {_prefer(trained, part)}" if trained else ""
+        return _Choice(chosen, rivals, f"took the moving average of the weights, {chosen}{raw}")
+    others = ", ".join(str(one) for one in tied if one is not chosen)
+    note = f"took {chosen} of the checkpoint, where {others} would fit as well" if others else ""
+    return _Choice(chosen, rivals, note)
+
+
+def _takes_average(trained: Sequence[Subtree], averages: Sequence[Subtree], weights: Weights) -> bool:
+    """By itself, where training kept a whole one."""
+    if not averages or weights == "raw":
+        return False
+    return weights == "ema" or not trained or averages[0].fit >= trained[0].fit
+
+
+def _best(candidates: Sequence[Subtree]) -> list[Subtree]:
+    best = max((one.fit for one in candidates), default=(0, 0))
+    return [one for one in candidates if one.fit == best]
+
+
+def _prefer(tied: Sequence[Subtree], part: KeyPath) -> Subtree:
+    """Raises CheckpointMismatch where no name tells."""
+
+    def rank(one: Subtree) -> tuple[bool, bool]:
+        last = one.root[-1:]
+        return last == part or not one.root, bool(last) and last[0] in _PREFERRED
+
+    best = max(map(rank, tied))
+    first = [one for one in tied if rank(one) == best]
+    shortest = [one for one in first if len(one.root) == min(len(other.root) for other in first)]
+    if len(shortest) == 1 and (any(best) or len(tied) == 1):
+        return shortest[0]
+    name = "/".join(shortest[0].root)
+    raise CheckpointMismatch(
+        f"several parts of the checkpoint fit alike: {', '.join(map(str, tied))}; say which one is the model, such as "
+        f"--rename '^{re.escape(name)}/={name}/params/'"
+    )

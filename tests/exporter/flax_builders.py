@@ -1,0 +1,98 @@
+"""Flax models for the exporter's tests, named on its command line as `tests.exporter.flax_builders:FUNCTION`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+from tpuserve_exporter.jax_function import PyTree
+
+
+class Scorer(linen.Module):  # type: ignore[misc]  # flax is untyped
+    """`features` [batch, 3] → [batch, 2], with batch norm and dropout."""
+
+    units: int = 8
+    dtype: Any = jnp.float32
+
+    @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
+    def __call__(self, features: Any, train: bool = True) -> Any:  # noqa: ANN401 - arrays of jax
+        x = linen.Dense(self.units, name="hidden", dtype=self.dtype)(features)
+        x = linen.BatchNorm(use_running_average=not train, name="norm", dtype=self.dtype)(x)
+        x = linen.Dropout(0.5, deterministic=not train)(linen.relu(x))
+        return linen.Dense(2, name="scores", dtype=self.dtype)(x).astype(jnp.float32)
+
+
+def scorer(units: int = 8, dtype: str = "float32") -> Scorer:
+    return Scorer(units, jnp.dtype(dtype))
+
+
+def applied() -> tuple[Callable[..., Any], PyTree]:
+    """An apply function of two inputs and a dictionary of outputs, and what its parameters are."""
+
+    def apply(params: PyTree, x: Any, scale: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+        return {"scores": x @ params["kernel"] * scale[:, None], "rows": scale}
+
+    return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
+
+
+def row_picky() -> tuple[Callable[..., Any], PyTree]:
+    """What asks how many rows there are, which no symbol answers."""
+
+    def apply(params: PyTree, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return x @ params["kernel"] if x.shape[0] < 3 else jnp.einsum("bi,io->bo", x, params["kernel"])
+
+    return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
+
+
+class Tower(nnx.Module):  # type: ignore[misc]  # flax is untyped
+    """`features` [batch, 3] → [batch, 2]; a list of layers, batch norm, and dropout with a key of its own."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List([nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)])
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.scores = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, features: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        for layer in self.layers:
+            features = nnx.relu(layer(features))
+        return self.scores(self.dropout(self.norm(features)))
+
+
+def tower() -> Tower:
+    return Tower(nnx.Rngs(0))
+
+
+def abstract_tower() -> Callable[[], Tower]:
+    """Makes it when called, which the exporter does without values."""
+    return lambda: Tower(nnx.Rngs(0))
+
+
+def failing() -> Scorer:
+    raise RuntimeError("no such thing as a free model")
+
+
+def no_model() -> int:
+    return 3
+
+
+def other_input() -> Scorer:
+    """Fails for `features` [batch, 3]."""
+
+    class Narrow(Scorer):
+        @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
+        def __call__(self, features: Any, train: bool = True) -> Any:  # noqa: ANN401 - arrays of jax
+            return features.reshape((-1, 5))
+
+    return Narrow()
+
+
+def lookup() -> tuple[Callable[..., Any], PyTree]:
+    """Sorts out by a callback on the host, which no TPU program can have."""
+
+    def apply(params: PyTree, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ params["kernel"]
+
+    return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
