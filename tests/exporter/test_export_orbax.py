@@ -1,6 +1,5 @@
 """Orbax checkpoints of JAX models become versions that answer as JAX does."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
