@@ -1,6 +1,5 @@
 """The command line: `tpuserve export SOURCE OUT_BASE`. Reads options, runs one export, reports, sets the exit code."""
 
-import contextlib
 import json
 import math
 import os
@@ -13,7 +12,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import click
-from rich.console import Console
 
 from tpuserve_exporter.destinations.store_uri import OutBase, parse_out_base
 from tpuserve_exporter.errors import ExportError, OptionConflict
@@ -27,17 +25,14 @@ from tpuserve_exporter.options import (
     SourceKind,
     Weights,
 )
-from tpuserve_exporter.progress import PlainProgress, Progress, RecordedProgress, SilentProgress, TerminalProgress
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.reporter import BROKEN_OFF, Reporter
 from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, SignatureRequest, check_names
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
 
 PROG_NAME = "tpuserve export"
-_BROKEN_OFF = 130
-_BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": _BROKEN_OFF}
-# Columns of tables written to a file or a pipe.
-_LOG_WIDTH = 120
 
 _EPILOG = """\b
 Examples:
@@ -115,11 +110,12 @@ class OutBasePath(click.ParamType[OutBase]):
             self.fail(str(error), param, ctx)
 
 
-def _check_report(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """That it can be written is found out before an export has taken its minutes."""
-    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
-        raise click.BadParameter(f"'{path}' is in no directory that can be written", ctx, param)
-    return path
+def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """That they can be written is found out before an export has taken its minutes."""
+    for path in paths:
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise click.BadParameter(f"'{path}' is in no directory that can be written", ctx, param)
+    return paths
 
 
 _PATH = click.Path(path_type=Path)
@@ -240,7 +236,15 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
 )
 @click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
-@click.option("--report", type=_REPORT, callback=_check_report, help="Write the JSON report here too.")
+@click.option(
+    "--report",
+    "reports",
+    metavar="FILE.json|FILE.html",
+    type=_REPORT,
+    multiple=True,
+    callback=_check_reports,
+    help="Write the report here too: as JSON, or as a page to look at. Repeat.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
@@ -252,7 +256,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     model's name.
     """
     started = time.monotonic()
-    reporter = Reporter(arguments.pop("as_json"), arguments.pop("report"))
+    reporter = Reporter(arguments["out_base"].name, arguments.pop("as_json"), arguments.pop("reports"))
     try:
         with reporter.output():
             exported = _run(_read_options(arguments), reporter.progress)
@@ -264,56 +268,6 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
         traceback.print_exc()
         return reporter.fail(ExportError(f"{type(error).__name__}: {error}"))
     return reporter.succeed(exported, time.monotonic() - started)
-
-
-class Reporter:
-    """Says how the export went, in the form asked for, and gives the exit code."""
-
-    def __init__(self, as_json: bool, report: Path | None) -> None:
-        self._as_json = as_json
-        self._report = report
-        self._console = Console()
-        self.progress = RecordedProgress(self._choose_progress())
-
-    def _choose_progress(self) -> Progress:
-        if self._as_json:
-            return SilentProgress()
-        return TerminalProgress(self._console) if self._console.is_terminal else PlainProgress()
-
-    def output(self) -> contextlib.AbstractContextManager[object]:
-        """Beside JSON, what a user's builder prints goes to standard error."""
-        return contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
-
-    def break_off(self) -> int:
-        self._write(_BROKEN_OFF_DOCUMENT)
-        click.echo("broken off", err=True)
-        return _BROKEN_OFF
-
-    def succeed(self, exported: "Exported", seconds: float) -> int:
-        from tpuserve_exporter.summary import print_success, success_document
-
-        self._write(success_document(exported, seconds, self.progress.steps))
-        if not self._as_json:
-            print_success(self._console, exported, seconds)
-        return 0
-
-    def fail(self, error: ExportError) -> int:
-        from tpuserve_exporter.summary import failure_document, print_failure
-
-        self._write(failure_document(error, self.progress.steps))
-        if not self._as_json:
-            print_failure(Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH), error)
-        return error.exit_code
-
-    def _write(self, document: dict[str, Any]) -> None:
-        text = json.dumps(document, indent=2)
-        if self._report is not None:
-            try:
-                self._report.write_text(text + "\n")
-            except OSError as error:  # the export's own outcome counts
-                click.echo(f"warning: cannot write {self._report}: {error.strerror}", err=True)
-        if self._as_json:
-            click.echo(text)
 
 
 def _run(options: ExportOptions, progress: Progress) -> "Exported":
@@ -406,7 +360,7 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         # Before the options were read, or while the outcome was being reported.
         click.echo("broken off", err=True)
-        code = _BROKEN_OFF
+        code = BROKEN_OFF
     sys.exit(code)
 
 

@@ -46,8 +46,9 @@ from tpuserve_exporter.weights_check import describe, find_not_finite, named_val
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export. `version` and `path` are None after a dry run."""
+    """A finished export of the model `name`. `version` and `path` are None after a dry run."""
 
+    name: str
     version: int | None
     path: OutBase | None
     manifest: Manifest
@@ -82,7 +83,8 @@ class Export:
             version = None if options.dry_run else self._publish(staged)
         path = None if version is None else self._destination.locate(version)
         signatures = {name: one.signature for name, one in checked.signatures.items()}
-        return Exported(version, path, manifest, signatures, source.restore, records, tuple(self._warnings))
+        name = self._destination.model_name
+        return Exported(name, version, path, manifest, signatures, source.restore, records, tuple(self._warnings))
 
     def _warn(self, message: str) -> None:
         self._warnings.append(message)

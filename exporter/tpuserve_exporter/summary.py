@@ -26,6 +26,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
     """The JSON report of an export that passed every check."""
     return {
         "ok": True,
+        "name": exported.name,
         "version": exported.version,
         "path": None if exported.path is None else str(exported.path),
         "seconds": round(seconds, 3),
@@ -37,10 +38,10 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
     }
 
 
-def failure_document(error: ExportError, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
+def failure_document(name: str, error: ExportError, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
     """The JSON report of an export that failed: nothing was published."""
     details = {key: _to_json(value) for key, value in error.details.items()}
-    known = {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
+    known = {"ok": False, "name": name, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
     return {**known, "steps": [asdict(step) for step in steps], **details}
 
 

@@ -103,7 +103,7 @@ def _exported() -> Exported:
         parity=ManifestParity(max_abs_difference=0.0, atol=0.0, rtol=0.0, rows=2),
         files={},
     )
-    return Exported(3, Path("models/digits/3"), manifest, signatures, None, 4, ())
+    return Exported("digits", 3, Path("models/digits/3"), manifest, signatures, None, 4, ())
 
 
 def test_the_working_directory_is_importable_for_builders_alone(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""How far the version's answers are from the source's: a table of outputs, and a chart of each by batch size."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
+from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_exporter.report_page.units import difference, percent
+
+_HEADINGS = ("output", "largest", "mean", "top-1")
+
+
+def show_parity(document: Mapping[str, Any]) -> Markup:
+    parity = document["manifest"]["parity"] if document["ok"] else document
+    found = parity.get("signatures") or parity.get("parity") or {}
+    if not found:
+        return Markup()
+    atol, rtol = parity["atol"], parity["rtol"]
+    intro = (
+        f"Every batch size, and a padded batch, loaded in a session as servers do and by Python, against the source "
+        f"model's own answers. An element may be off by {atol:g} + {rtol:g} * |expected|."
+    )
+    charts = [
+        _chart(name, output, signature["buckets"], atol)
+        for name, signature in found.items()
+        for output in signature["outputs"]
+    ]
+    return element(
+        "section",
+        element("h2", "Against the source"),
+        element("p", intro, class_="quiet"),
+        element("div", _table(found), class_="scrolls"),
+        element("div", *charts, class_="charts"),
+    )
+
+
+def _table(found: Mapping[str, Any]) -> Markup:
+    head = element("tr", *(element("th", heading, scope="col") for heading in _HEADINGS))
+    return element("table", element("thead", head), element("tbody", *_rows(found)), class_="numbers")
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[Markup]:
+    for name, signature in found.items():
+        for output, one in signature["outputs"].items():
+            values = (
+                difference(one["max_abs_difference"]),
+                difference(one["mean_abs_difference"]),
+                percent(one["top1_agreement"]),
+            )
+            counted = f" of {name}, {signature['comparisons']} comparisons"
+            label = element("th", element("b", output), element("span", counted, class_="quiet"), scope="row")
+            cells = [element("td", value, data_what=what) for what, value in zip(_HEADINGS[1:], values, strict=True)]
+            yield element("tr", label, *cells)
+
+
+def _chart(name: str, output: str, buckets: list[Mapping[str, Any]], atol: float) -> Markup:
+    marks = [
+        Mark(
+            column=_column(bucket),
+            series=bucket["loaded_by"],
+            value=bucket["outputs"][output]["max_abs_difference"],
+        )
+        for bucket in buckets
+        if output in bucket["outputs"]
+    ]
+    caption = element("figcaption", element("b", output), element("span", f" of {name}, by batch size", class_="quiet"))
+    return element("figure", caption, draw_differences(marks, atol))
+
+
+def _column(bucket: Mapping[str, Any]) -> str:
+    size = "all" if bucket["batch_size"] is None else str(bucket["batch_size"])
+    return f"{size} padded" if bucket["padded"] else size

@@ -1,0 +1,21 @@
+"""Numbers as people read them."""
+
+
+def megabytes(size_bytes: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+
+
+def difference(value: float | None) -> str:
+    """None is infinite: JSON has no such number."""
+    return "∞" if value is None else "0" if value == 0 else f"{value:.2e}"
+
+
+def percent(part: float | None) -> str:
+    return "-" if part is None else "100 %" if part == 1 else f"{100 * part:.2f} %"

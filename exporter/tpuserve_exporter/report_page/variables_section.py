@@ -1,0 +1,77 @@
+"""Every variable and what became of it: grouped by fate, with a search; and which of them are the largest."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpuserve_exporter.report_page.bars import draw_largest
+from tpuserve_exporter.report_page.markup import Markup, element, join
+from tpuserve_exporter.report_page.units import megabytes
+
+# A group of more rows starts folded, unless it is what an export failed for.
+_MOST_OPEN = 12
+_MOST_BARS = 10
+_GOOD = ("matched", "cast")
+_SPEC = re.compile(r"(?P<dtype>[a-z]+)(?P<bits>\d*)\w*\[(?P<shape>[\d, ]*)\]")
+
+
+def show_variables(document: Mapping[str, Any]) -> Markup:
+    restore = document.get("restore")
+    if not restore:
+        return Markup()
+    groups = _group(restore)
+    counted = ", ".join(f"{len(rows)} {fate}" for fate, rows in groups.items())
+    search = element(
+        "input", type="search", id="search", placeholder="Find a variable", aria_label="Find a variable", hidden=True
+    )
+    return element(
+        "section",
+        element("h2", "Variables"),
+        element("p", counted or "none", class_="quiet"),
+        search,
+        *(_show_group(fate, rows) for fate, rows in groups.items()),
+        _show_largest(restore["variables"]),
+    )
+
+
+def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
+    """Rows (name, model, checkpoint) by fate, those that do not fit first."""
+    groups: dict[str, list[Sequence[str]]] = {}
+    for one in restore["variables"]:
+        fate = f"{one['fate']}, allowed" if one["allowed"] else one["fate"]
+        groups.setdefault(fate, []).append((one["name"], one["model"] or "-", one["checkpoint"] or "-"))
+    ordered = dict(sorted(groups.items(), key=lambda group: group[0] in _GOOD))
+    apart = {
+        "optimizer state, left out": restore["optimizer_state"],
+        "bookkeeping, left out": restore["bookkeeping"],
+        **{f"of '{root}', left out": names for root, names in restore["other_models"].items()},
+    }
+    return ordered | {fate: [(name,) for name in names] for fate, names in apart.items() if names}
+
+
+def _show_group(fate: str, rows: Sequence[Sequence[str]]) -> Markup:
+    bad = fate not in _GOOD and "allowed" not in fate and "left out" not in fate
+    summary = element("summary", element("span", fate, class_="bad" if bad else None), f" ({len(rows)})")
+    headings = ("name", "model", "checkpoint")[: len(rows[0])]
+    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    table = element("table", element("thead", head), element("tbody", *body), class_="variables")
+    return element("details", summary, element("div", table, class_="scrolls"), open=bad or len(rows) <= _MOST_OPEN)
+
+
+def _show_largest(variables: Sequence[Mapping[str, Any]]) -> Markup:
+    sizes = {one["name"]: size for one in variables if (size := _size_bytes(one["model"] or ""))}
+    if len(sizes) < 2:
+        return Markup()
+    heading = element("h3", f"The largest, of {megabytes(sum(sizes.values()))}")
+    return join((heading, draw_largest(sizes, _MOST_BARS)))
+
+
+def _size_bytes(spec: str) -> int:
+    """Of `float32[3, 3, 1, 32]`; 0 for what has no fixed size, such as strings."""
+    found = _SPEC.fullmatch(spec)
+    if found is None or (not found["bits"] and found["dtype"] != "bool"):
+        return 0
+    dims = [int(dim) for dim in found["shape"].split(",") if dim.strip()]
+    return max(int(found["bits"] or 8) // 8, 1) * math.prod(dims)

@@ -1,0 +1,86 @@
+"""JSON reports of exports, to make pages of: long names, several outputs, what did not fit."""
+
+from typing import Any
+
+
+def published() -> dict[str, Any]:
+    """A version with two outputs, one of which puts another class first now and then."""
+    output = {"max_abs_difference": 5.1e-3, "mean_abs_difference": 1.2e-5, "top1_agreement": 0.9921}
+    layer = {"max_abs_difference": 0.0, "mean_abs_difference": 0.0, "top1_agreement": None}
+    outputs = {"probabilities": output, "embeddings_of_the_last_but_one_layer_of_the_encoder": layer}
+    buckets = [
+        {"batch_size": size, "padded": padded, "loaded_by": way, "comparisons": 1, "outputs": outputs}
+        for size, padded in ((1, False), (8, False), (32, False), (32, True))
+        for way in ("session", "Python")
+    ]
+    parity = {"rows": 32, "comparisons": 8, "outputs": outputs, "buckets": buckets}
+    image = {"dtype": "float32", "shape": [None, 8, 8, 1]}
+    scores = {"dtype": "float32", "shape": [None, 10]}
+    return {
+        "ok": True,
+        "name": "an_image_classifier_with_quite_a_long_name",
+        "version": 3,
+        "path": "models/an_image_classifier_with_quite_a_long_name/3",
+        "seconds": 31.8,
+        "warnings": ["names differ from the checkpoint's: matched by position in the model"],
+        "warmup_records": 3,
+        "steps": [
+            {"title": "Start TensorFlow", "seconds": 4.9, "detail": "", "failed": False},
+            {"title": "Write the SavedModel", "seconds": 0.7, "detail": "0.8 MB", "failed": False},
+        ],
+        "restore": restored(),
+        "manifest": {
+            "format_version": 1,
+            "exporter_version": "0.1.0",
+            "created_at": "2026-11-21T09:00:00Z",
+            "source": {"kind": "tf2-ckpt", "name": "ckpt-300", "step": 300, "builder": "examples.digits.model:build"},
+            "compute_dtype": "mixed_bfloat16",
+            "cpu": {"allow_bfloat16_kernels": True},
+            "signatures": {
+                "serving_default": {
+                    "inputs": {"image": image}, "outputs": {"probabilities": scores},
+                    "batch_sizes": [1, 8, 32], "rows_independent": True,
+                }
+            },
+            "parity": {
+                "max_abs_difference": 5.1e-3, "atol": 0.02, "rtol": 0.02, "rows": 32,
+                "signatures": {"serving_default": parity},
+            },
+            "files": {
+                "saved_model.pb": {"sha256": "0" * 64, "size_bytes": 67_200},
+                "variables/variables.data-00000-of-00001": {"sha256": "0" * 64, "size_bytes": 2_000_000},
+            },
+        },
+    }  # fmt: skip
+
+
+def restored() -> dict[str, Any]:
+    """Forty variables that fit, one that may be missing, and what was left out."""
+    matched = [_variable(f"encoder/layer_{number}/self_attention/query/kernel", "matched") for number in range(40)]
+    return {
+        "variables": [*matched, _variable("head/kernel", "missing", allowed=True)],
+        "counts": {"matched": 40, "missing": 1},
+        "optimizer_state": ["adam/m/head/kernel"],
+        "other_models": {"ema": ["ema/head/kernel"]},
+        "bookkeeping": ["step"],
+        "notes": [],
+    }
+
+
+def refused() -> dict[str, Any]:
+    """An export that ended because the checkpoint did not fit."""
+    variables = [_variable("head/kernel", "shape differs"), _variable("head/bias", "missing")]
+    return {
+        "ok": False,
+        "name": "digits",
+        "error": "ckpt-300 does not fit the model that examples.digits.model:build builds: 1 missing, 1 shape differs",
+        "kind": "CheckpointMismatch",
+        "exit_code": 2,
+        "steps": [{"title": "Read the source", "seconds": 0.9, "detail": "", "failed": True}],
+        "restore": restored() | {"variables": variables},
+    }
+
+
+def _variable(name: str, fate: str, allowed: bool = False) -> dict[str, Any]:
+    stored = None if fate == "missing" else "bfloat16[768, 768]"
+    return {"name": name, "fate": fate, "model": "float32[768, 512]", "checkpoint": stored, "allowed": allowed}

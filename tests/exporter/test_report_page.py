@@ -1,0 +1,124 @@
+"""The page says what the JSON report says, and nothing in a report becomes markup."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.report_documents import published, refused
+from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
+from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_exporter.report_page.page import render_page
+from tpuserve_exporter.reporter import Reporter
+
+
+class Balance(HTMLParser):
+    """Fails where a tag is closed that is not the last one opened."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, more or less."""
+    body = re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+
+
+@pytest.mark.parametrize("document", [published(), refused()], ids=["published", "refused"])
+def test_a_page_is_well_formed_and_asks_for_nothing_from_elsewhere(document: dict[str, object]) -> None:
+    page = render_page(document)
+    assert Balance(page).open == []
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
+    text = text_of(render_page(published()))
+    for told in (
+        "published as version 3", "From tf2-ckpt ckpt-300 at step 300", "examples.digits.model:build",
+        "matched by position", "5.10e-03", "99.21 %", "allowed 0.02 + 0.02 * |expected|", "mixed_bfloat16",
+        "matched (40)", "missing, allowed (1)", "of &#x27;ema&#x27;, left out (1)",
+        "variables/variables.data-00000-of-00001",
+        "tpuserve serve --model_name=an_image_classifier_with_quite_a_long_name "
+        "--model_base_path=models/an_image_classifier_with_quite_a_long_name",
+        "np.zeros((1, 8, 8, 1), np.float32)",
+    ):  # fmt: skip
+        assert told in text, told
+
+
+def test_a_page_of_a_failure_tells_why_and_which_variables() -> None:
+    text = text_of(render_page(refused()))
+    assert "not published" in text
+    assert "does not fit the model that examples.digits.model:build builds" in text
+    assert "CheckpointMismatch, exit code 2" in text
+    assert "shape differs (1)" in text
+    assert "Serve and call it" not in text
+
+
+def test_short_inputs_have_a_request_to_paste_for_rest() -> None:
+    document = published()
+    document["manifest"]["signatures"]["serving_default"]["inputs"] = {
+        "features": {"dtype": "float32", "shape": [None, 3]},
+        "words": {"dtype": "string", "shape": [None, None]},
+    }
+    text = text_of(render_page(document))
+    assert "&quot;features&quot;: [0.0, 0.0, 0.0], &quot;words&quot;: [&quot;&quot;, " in text
+    assert ":predict" in text
+
+
+def test_a_dry_run_has_nothing_to_serve() -> None:
+    text = text_of(render_page(published() | {"version": None, "path": None}))
+    assert "checked, not published" in text
+    assert "Serve and call it" not in text
+
+
+def test_names_are_text_wherever_they_come_from() -> None:
+    document = published()
+    nasty = '<script>alert("1")</script>'
+    document["name"] = document["warnings"][0] = document["restore"]["variables"][0]["name"] = nasty
+    page = render_page(document)
+    assert nasty not in page
+    assert page.count("&lt;script&gt;alert(&quot;1&quot;)") == 5
+
+
+def test_elements_escape_text_and_attributes_and_take_markup_as_it_is() -> None:
+    inner = element("b", "a < b")
+    assert element("p", inner, " & ", Markup("<i>"), title='"', hidden=True, open=False) == (
+        '<p title="&quot;" hidden><b>a &lt; b</b> &amp; <i></p>'
+    )
+
+
+def test_a_chart_places_larger_differences_higher_and_zero_lowest() -> None:
+    marks = [
+        Mark("1", "session", 0.0),
+        Mark("2", "session", 1e-6),
+        Mark("4", "session", 1e-3),
+        Mark("8", "session", None),
+    ]
+    heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', draw_differences(marks, 1e-2))]
+    assert heights == sorted(heights, reverse=True)
+    assert len(set(heights)) == 4
+
+
+def test_report_files_are_written_in_the_form_of_their_names(tmp_path: Path) -> None:
+    from tpuserve_exporter.errors import PublishFailed
+
+    pages = [tmp_path / "report.json", tmp_path / "report.HTML"]
+    assert Reporter("digits", as_json=False, reports=pages).fail(PublishFailed("version 3 of digits is taken")) == 5
+    assert '"error": "version 3 of digits is taken"' in pages[0].read_text()
+    assert pages[1].read_text().startswith("<!doctype html>")
+    assert "version 3 of digits is taken" in pages[1].read_text()
