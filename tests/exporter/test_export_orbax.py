@@ -1,5 +1,9 @@
 """Orbax checkpoints of JAX models become versions that answer as JAX does."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,3 +91,201 @@ def test_the_latest_step_becomes_a_version(
     assert manifest["signatures"]["serving_default"]["rows_independent"]
     outputs = serve(tmp_path / "scorer/1", features=ROWS)["outputs"]
     np.testing.assert_allclose(outputs, answer(scorer_state), atol=1e-6)
+
+
+def test_an_nnx_model_is_made_without_values(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    from flax import nnx
+
+    from tests.exporter import flax_builders
+
+    model = flax_builders.Tower(nnx.Rngs(2))
+    source = save(tmp_path / "tower", {"model": nnx.state(model), "step": 12}, use_ocdbt=False, use_zarr3=False)
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:abstract_tower", *FEATURES)
+    assert finished.code == 0, finished.err
+    assert "orbax tower at step 12; 10 matched" in finished.out
+    model.eval()
+    outputs = serve(tmp_path / "base/1", features=ROWS)["outputs"]
+    np.testing.assert_allclose(outputs, np.asarray(model(ROWS)), atol=1e-6)
+
+
+def test_inputs_and_outputs_have_the_names_of_the_function(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    """An item of a step, saved under a name; both inputs have the rows."""
+    import orbax.checkpoint as ocp
+
+    kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        items = {"params": ocp.args.StandardSave({"kernel": kernel}), "notes": ocp.args.JsonSave({"by": "test"})}
+        manager.save(3, args=ocp.args.Composite(**items))
+        manager.wait_until_finished()
+    inputs = ("--input", "x:float32[batch,3]", "--input", "scale:float32[batch]", "--batch-sizes", "2")
+    finished = export(tmp_path / "run/3", tmp_path / "base", "--model", f"{MODELS}:applied", *inputs)
+    assert finished.code == 0, finished.err
+    outputs = serve(tmp_path / "base/1", x=ROWS, scale=np.array([1, 2], np.float32))
+    np.testing.assert_allclose(outputs["scores"], ROWS @ kernel * [[1], [2]], rtol=1e-5)
+    assert outputs["rows"].tolist() == [1, 2]
+
+
+def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
+    source = save(tmp_path / "picky", {"params": {"kernel": kernel}})
+    inputs = ("--input", "x:float32[batch,3]", "--batch-sizes", "1,4")
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:row_picky", *inputs)
+    assert finished.code == 0, finished.err
+    assert "JAX cannot leave the number of rows free (InconclusiveDimensionOperation" in finished.out
+    assert "a program for each of the batch sizes 1, 4, and a request can have 4 rows at most" in finished.out
+    x = np.random.default_rng(1).random((3, 3)).astype(np.float32)
+    np.testing.assert_allclose(serve(tmp_path / "base/1", x=x)["outputs"], x @ kernel, rtol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 4 rows fit into one batch"):
+        serve(tmp_path / "base/1", x=np.zeros((5, 3), np.float32))
+
+
+def test_every_mismatch_is_listed_and_nothing_published(
+    export: Export, scorer_state: dict[str, Any], tmp_path: Path
+) -> None:
+    params = {**scorer_state["params"], "extra": {"kernel": np.zeros((2, 2), np.float32)}}
+    params["scores"] = {"kernel": np.zeros((8, 2), np.int32)}
+    source = save(tmp_path / "other", {**scorer_state, "params": params})
+    finished = export(
+        source, tmp_path / "base", "--model", f"{MODELS}:scorer", "--model-arg", "units=5", *FEATURES, "--json"
+    )
+    assert finished.code == 2
+    fates = {entry["name"]: entry["fate"] for entry in finished.document["restore"]["variables"]}
+    assert fates == {
+        "params/hidden/kernel": "shape differs",
+        "params/hidden/bias": "shape differs",
+        "params/norm/scale": "shape differs",
+        "params/norm/bias": "shape differs",
+        "batch_stats/norm/mean": "shape differs",
+        "batch_stats/norm/var": "shape differs",
+        "params/scores/kernel": "shape differs",
+        "params/scores/bias": "missing",
+        "params/extra/kernel": "unused",
+    }
+    assert not (tmp_path / "base").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "message"),
+    [
+        ("manifest.ocdbt", 6, "does not exist"),
+        ("d/*", 6, "cannot read damaged: OUT_OF_RANGE"),
+        ("_METADATA", 6, "cannot read damaged: Unterminated string"),
+    ],
+)
+def test_damaged_checkpoints_are_unreadable(
+    export: Export, scorer_steps: Path, tmp_path: Path, damage: str, code: int, message: str
+) -> None:
+    """Cut to a half; the manifest of the store is removed."""
+    source = tmp_path / "damaged"
+    shutil.copytree(scorer_steps / "10/default", source)
+    for file in source.glob(damage):
+        file.unlink() if damage == "manifest.ocdbt" else file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
+    assert (finished.code, message in finished.err) == (code, True), finished.err
+    assert str(tmp_path) not in finished.err
+    assert not (tmp_path / "base").exists()
+
+
+def test_what_was_never_finished_is_said(export: Export, scorer_steps: Path, tmp_path: Path) -> None:
+    shutil.copytree(scorer_steps / "10", tmp_path / "run/10.orbax-checkpoint-tmp")
+    finished = export(tmp_path / "run", tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
+    assert finished.code == 6
+    assert "run holds no finished checkpoint: 10.orbax-checkpoint-tmp was being written" in finished.err
+    shutil.copytree(scorer_steps / "5", tmp_path / "bare/5")
+    (tmp_path / "bare/5/default/_METADATA").unlink()
+    finished = export(tmp_path / "bare", tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
+    assert (finished.code, "its _METADATA is missing" in finished.err) == (6, True), finished.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((*FEATURES,), 2, "a checkpoint holds no model: name the function that makes it, --model pkg.module:function"),
+        (("--model", f"{MODELS}:scorer"), 2, "a JAX model does not say what it is called with: give each --input"),
+        (("--model", f"{MODELS}:scorer", "--input", "x:text[batch]"), 2, "--input x: JAX has no dtype 'text'"),
+        (
+            ("--model", f"{MODELS}:scorer", *FEATURES, "--compute-dtype", "bfloat16"),
+            2,
+            "--compute-dtype does not apply",
+        ),
+        (("--model", f"{MODELS}:scorer", *FEATURES, "--allow-missing", "*"), 2, "--allow-missing does not apply"),
+        (("--model", f"{MODELS}:scorer", *FEATURES, "--weights", "ema"), 2, "the checkpoint keeps no moving average"),
+        (("--model", f"{MODELS}:failing", *FEATURES), 7, "failing failed: RuntimeError: no such thing as a free model"),
+        (
+            ("--model", f"{MODELS}:no_model", *FEATURES),
+            7,
+            "no_model returned builtins.int; for an Orbax checkpoint it is",
+        ),
+        (
+            ("--model", f"{MODELS}:other_input", *FEATURES),
+            7,
+            "the module fails for features: float32[batch, 3]: TypeError",
+        ),
+        (
+            ("--model", f"{MODELS}:applied", *FEATURES, "--input", "b:int32[batch]", "--input", "c:int32[batch]"),
+            2,
+            "the model is called with x, scale; --input gives it features, b, c",
+        ),
+    ],
+)
+def test_wrong_use_is_told(
+    export: Export, scorer_steps: Path, tmp_path: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    finished = export(scorer_steps, tmp_path / "base", *options)
+    assert (finished.code, message in finished.err) == (code, True), finished.err
+    assert not (tmp_path / "base").exists()
+
+
+def test_what_no_tpu_program_can_have_is_told(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    source = save(tmp_path / "host", {"params": {"kernel": np.ones((3, 2), np.float32)}})
+    inputs = ("--input", "x:float32[batch,3]", "--batch-sizes", "1")
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:lookup", *inputs)
+    assert (finished.code, "JAX cannot lower the model for cpu and tpu" in finished.err) == (4, True), finished.err
+
+
+def test_weights_that_are_no_numbers_are_refused(export: Export, scorer_state: dict[str, Any], tmp_path: Path) -> None:
+    params = {**scorer_state["params"], "scores": {"kernel": np.full((8, 2), np.nan, np.float32), "bias": np.zeros(2)}}
+    source = save(tmp_path / "diverged", {**scorer_state, "params": params})
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
+    assert (finished.code, "params/scores/kernel (16 NaN of 16)" in finished.err) == (12, True), finished.err
+
+
+def test_a_missing_extra_is_named(
+    export: Export, scorer_steps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "flax" else found(name, *rest))
+    finished = export(scorer_steps, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
+    assert finished.code == 10
+    assert "is an Orbax checkpoint, which takes flax: pip install 'tpuserve-exporter[jax]'" in finished.err
+
+
+_SAVE_SHARDED = """
+import sys, jax, numpy as np, orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+mesh = Mesh(np.array(jax.devices()), ("model",))
+kernel = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, PartitionSpec("model")))
+assert len(kernel.sharding.device_set) == 4
+with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(sys.argv[1], {"params": {"kernel": kernel}})
+"""
+
+
+def test_arrays_sharded_over_devices_that_are_not_here_are_read_whole(tensorflow: None, tmp_path: Path) -> None:
+    import jax
+
+    from tpuserve_exporter.sources.orbax_tree import OrbaxTree
+
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    arguments = [sys.executable, "-c", _SAVE_SHARDED, str(tmp_path / "sharded")]
+    subprocess.run(arguments, env=environment, check=True, timeout=60)
+    assert len(jax.devices()) == 1
+    tree = OrbaxTree(tmp_path / "sharded")
+    values = tree.read({("params", "kernel")})
+    np.testing.assert_array_equal(values["params", "kernel"], np.arange(64).reshape(8, 8))

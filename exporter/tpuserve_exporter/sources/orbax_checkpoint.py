@@ -82,7 +82,11 @@ def _report(
     wanted: Mapping[KeyPath, ArraySpec], tree: OrbaxTree, matching: TreeMatching, options: ModelOptions
 ) -> RestoreReport:
     pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
-    entries = [Entry.compare(_name(path), spec, _stored(tree, pairs.get(path))) for path, spec in wanted.items()]
+    averaged = {path for subtree in matching.found if subtree.is_average for path in subtree.pairs}
+    entries = [
+        replace(Entry.compare(_name(path), spec, _stored(tree, pairs.get(path))), averaged=path in averaged)
+        for path, spec in wanted.items()
+    ]
     entries += [Entry(_name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
     return RestoreReport(
         # A JAX model has no values of its own to keep for what is missing.

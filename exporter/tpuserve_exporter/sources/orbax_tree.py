@@ -11,6 +11,7 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.orbax_layout import OrbaxLayout, find_layout
+from tpuserve_exporter.sources.orbax_loop import run_apart
 
 # Keys from the root: of dictionaries, of lists by number, of attributes by name.
 KeyPath: TypeAlias = tuple[str, ...]
@@ -66,7 +67,7 @@ class OrbaxTree:
 
     def _guard(self, directory: Path, read: Callable[[], _Answer]) -> _Answer:
         try:
-            return read()
+            return run_apart(read)
         except Exception as error:  # JSON, file and tensorstore errors: all mean that it cannot be read
             raise SourceUnreadable(f"cannot read {self.layout.name}: {_reason(error, directory)}") from error
 

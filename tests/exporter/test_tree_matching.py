@@ -1,0 +1,120 @@
+"""Which arrays of a stored tree are a JAX model's parameters, and what the others are."""
+
+import pytest
+
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.options import Rename, Weights
+from tpuserve_exporter.restore_report import ArraySpec
+from tpuserve_exporter.sources.orbax_tree import KeyPath
+from tpuserve_exporter.sources.tree_leftover import sort_leftover
+from tpuserve_exporter.sources.tree_matching import match_trees
+
+Specs = dict[KeyPath, ArraySpec]
+
+
+def specs(*names: str, shape: tuple[int, ...] = (2, 2)) -> Specs:
+    return {tuple(name.split("/")): ArraySpec("float32", shape) for name in names}
+
+
+def taken(model: Specs, stored: Specs, weights: Weights = "auto", renames: tuple[str, ...] = ()) -> dict[str, str]:
+    pairs = match_trees(model, stored, weights, [Rename.parse(text) for text in renames]).pairs
+    return {"/".join(path): "/".join(found) for path, found in pairs.items()}
+
+
+LINEN = specs("params/dense/kernel", "batch_stats/norm/mean")
+BARE = specs("dense/kernel")
+
+
+@pytest.mark.parametrize(
+    ("model", "stored", "expected"),
+    [
+        pytest.param(LINEN, LINEN, {"params/dense/kernel": "params/dense/kernel"}, id="as it is"),
+        pytest.param(LINEN, specs("dense/kernel"), {"params/dense/kernel": "dense/kernel"}, id="parameters alone"),
+        pytest.param(BARE, specs("params/dense/kernel"), {"dense/kernel": "params/dense/kernel"}, id="deeper"),
+        pytest.param(BARE, specs("dense/kernel/value"), {"dense/kernel": "dense/kernel/value"}, id="boxed"),
+        pytest.param(
+            LINEN,
+            specs("state/params/dense/kernel", "state/opt_state/0/mu/dense/kernel", "state/batch_stats/norm/mean"),
+            {"params/dense/kernel": "state/params/dense/kernel"},
+            id="within a training state",
+        ),
+        pytest.param(
+            BARE,
+            specs("target_params/dense/kernel", "params/dense/kernel"),
+            {"dense/kernel": "params/dense/kernel"},
+            id="beside a target network",
+        ),
+    ],
+)
+def test_parameters_are_found_wherever_training_keeps_them(
+    model: Specs, stored: Specs, expected: dict[str, str]
+) -> None:
+    assert expected.items() <= taken(model, stored).items()
+
+
+@pytest.mark.parametrize(("weights", "name"), [("auto", "ema_params"), ("ema", "ema_params"), ("raw", "params")])
+def test_a_moving_average_is_taken_by_itself_or_as_told(weights: Weights, name: str) -> None:
+    stored = specs("params/dense/kernel", "ema_params/dense/kernel", "opt_state/0/nu/dense/kernel")
+    assert taken(BARE, stored, weights) == {"dense/kernel": f"{name}/dense/kernel"}
+    assert taken(LINEN, stored, weights) == {"params/dense/kernel": f"{name}/dense/kernel"}
+    notes = match_trees(BARE, stored, weights).notes
+    said = "took the moving average of the weights, 'ema_params'; --weights raw serves 'params'"
+    assert notes == (() if weights == "raw" else (said,))
+
+
+def test_an_average_that_the_optimizer_keeps_is_one() -> None:
+    stored = specs("params/dense/kernel", "opt_state/1/ema/dense/kernel", "opt_state/0/mu/dense/kernel")
+    assert taken(BARE, stored, "ema") == {"dense/kernel": "opt_state/1/ema/dense/kernel"}
+
+
+def test_half_an_average_is_not_taken_by_itself() -> None:
+    model = specs("dense/kernel", "dense/bias")
+    stored = specs("params/dense/kernel", "params/dense/bias", "ema/dense/kernel")
+    assert set(taken(model, stored).values()) == {"params/dense/kernel", "params/dense/bias"}
+
+
+def test_an_average_that_was_not_kept_is_missed() -> None:
+    with pytest.raises(CheckpointMismatch, match="the checkpoint keeps no moving average"):
+        match_trees(BARE, specs("params/dense/kernel"), "ema")
+
+
+def test_parts_that_fit_alike_are_told_apart_by_a_rename() -> None:
+    stored = specs("generator/dense/kernel", "teacher/dense/kernel")
+    with pytest.raises(
+        CheckpointMismatch, match=r"'generator', 'teacher'; say .* --rename '\^generator/=generator/params/'"
+    ):
+        match_trees(BARE, stored)
+    assert taken(BARE, stored, renames=("^teacher/=teacher/params/",)) == {"dense/kernel": "teacher/dense/kernel"}
+
+
+def test_renames_come_before_matching() -> None:
+    stored = specs("params/old/kernel", "params/other/kernel")
+    assert taken(BARE, stored, renames=("old/=dense/",)) == {"dense/kernel": "params/old/kernel"}
+    with pytest.raises(
+        OptionConflict, match="gives params/old/kernel and params/other/kernel one name, params/x/kernel"
+    ):
+        match_trees(BARE, stored, renames=[Rename.parse("old|other=x")])
+
+
+def test_what_is_left_over_is_sorted_by_what_it_is() -> None:
+    stored = specs(
+        "params/dense/kernel",
+        "params/extra/kernel",
+        "batch_stats/norm/mean",
+        "opt_state/0/mu/dense/kernel",
+        "ema_params/dense/kernel",
+        "teacher/kernel",
+        "dropout_rng",
+    ) | specs("step", shape=())
+    left = sort_leftover(stored, match_trees(BARE, stored, "raw"))
+    assert {"/".join(path) for path in left.unused} == {"params/extra/kernel", "batch_stats/norm/mean"}
+    assert left.optimizer_state == [("opt_state", "0", "mu", "dense", "kernel")]
+    assert left.others == {"ema_params": [("ema_params", "dense", "kernel")], "teacher": [("teacher", "kernel")]}
+    assert left.bookkeeping == [("dropout_rng",), ("step",)]
+
+
+def test_where_nothing_fits_all_is_unused() -> None:
+    stored = specs("params/conv/kernel", "opt_state/conv/kernel")
+    matching = match_trees(BARE, stored)
+    assert not matching.pairs
+    assert sort_leftover(stored, matching).unused == [("params", "conv", "kernel")]
