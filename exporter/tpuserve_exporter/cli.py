@@ -236,6 +236,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
 )
 @click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
+@click.option("--again", is_flag=True, help="Publish even if the newest version holds exactly this already.")
 @click.option(
     "--report",
     "reports",

@@ -12,6 +12,7 @@ from tpuserve_exporter.checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.manifest import (
     Manifest,
@@ -46,7 +47,10 @@ from tpuserve_exporter.weights_check import describe, find_not_finite, named_val
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export of the model `name`. `version` and `path` are None after a dry run."""
+    """A finished export of the model `name`. `version` and `path` are None after a dry run.
+
+    Not `published`, they are of the version that holds exactly this already.
+    """
 
     name: str
     version: int | None
@@ -56,6 +60,7 @@ class Exported:
     restore: RestoreReport | None
     warmup_records: int
     warnings: tuple[str, ...]
+    published: bool = True
 
 
 class Export:
@@ -80,11 +85,14 @@ class Export:
                 checked = self._checks.run(source, staged, session)
                 records = self._warm(staged, checked, session)
             manifest = self._describe(source, staged, checked)
-            version = None if options.dry_run else self._publish(staged)
+            there = None if options.dry_run or options.again else self._find_same(manifest)
+            version = there if there or options.dry_run else self._publish(staged)
         path = None if version is None else self._destination.locate(version)
         signatures = {name: one.signature for name, one in checked.signatures.items()}
-        name = self._destination.model_name
-        return Exported(name, version, path, manifest, signatures, source.restore, records, tuple(self._warnings))
+        name, warnings = self._destination.model_name, tuple(self._warnings)
+        return Exported(
+            name, version, path, manifest, signatures, source.restore, records, warnings, published=there is None
+        )
 
     def _warn(self, message: str) -> None:
         self._warnings.append(message)
@@ -173,6 +181,11 @@ class Export:
             step.detail = f"{len(manifest.files)} file(s)"
             return manifest
 
+    def _find_same(self, manifest: Manifest) -> int | None:
+        """The newest version, if it is this one. What was asked for by number is published all the same."""
+        newest = None if isinstance(self._options.version, int) else self._destination.newest()
+        return newest.number if newest is not None and holds(newest, manifest) else None
+
     def _publish(self, staged: Path) -> int:
         with self._progress.step("Publish") as step:
             version = self._destination.publish(staged, self._options.version)
@@ -189,18 +202,18 @@ def describe_version(
 ) -> Manifest:
     """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
     parities = [one.parity for one in checked.signatures.values()]
+    files = describe_files(version, advance)
+    signatures = {
+        name: ManifestSignature.describe(one.signature, options.batch_sizes, one.rows_independent, options.sequences)
+        for name, one in checked.signatures.items()
+    }
     return Manifest(
         exporter_version=importlib.metadata.version("tpuserve-exporter"),
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         source=ManifestSource(kind=source.kind, name=source.name, step=source.step, builder=source.builder),
         compute_dtype=checked.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in checked.compute_dtype),
-        signatures={
-            name: ManifestSignature.describe(
-                one.signature, options.batch_sizes, one.rows_independent, options.sequences
-            )
-            for name, one in checked.signatures.items()
-        },
+        signatures=signatures,
         parity=ManifestParity(
             max_abs_difference=max(parity.max_abs_difference for parity in parities),
             atol=checked.tolerance.atol,
@@ -211,5 +224,6 @@ def describe_version(
                 for name, one in checked.signatures.items()
             },
         ),
-        files=dict(describe_files(version, advance)),
+        fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files),
+        files=dict(files),
     )

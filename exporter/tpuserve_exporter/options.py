@@ -138,6 +138,7 @@ class ExportOptions:
     rtol: float | None = None
     warmup: Path | None = None
     version: VersionChoice = "next"
+    again: bool = False
     dry_run: bool = False
 
     @property

@@ -1,11 +1,15 @@
 """Writes signatures as a SavedModel that loads by Python and in a session alike."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.served_signature import PREDICT, ServedSignature
+from tpuserve_exporter.weights_check import named_variables
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Google's TPU inference converter looks the part to run on the device up by this alias.
 DEVICE_FUNCTION_ALIAS = "tpu_func"
@@ -26,11 +30,20 @@ def write_saved_model(path: Path, device: DevicePart, signatures: Collection[Ser
     module = tf.Module()
     module.tracked = _distinct([*device.trackables, *(one for f in wrapped.values() for one in f.trackables)])
     archive.track(module)
-    for name, function in wrapped.items():
-        archive.add_endpoint(name, function.trace()[0])
+    traces = {name: function.trace() for name, function in wrapped.items()}
+    for name, (function, _) in traces.items():
+        archive.add_endpoint(name, function)
+    # Before the archive finds them itself, as a set: in another order each time, which is their names in the file.
+    archive.add_variable_collection("weights", _used(module, [graph for _, graph in traces.values()]))
     options = tf.saved_model.SaveOptions(function_aliases={DEVICE_FUNCTION_ALIAS: device.function})
     archive.write_out(str(path), options=options, verbose=False)
     _set_method_names(path, {signature.name: signature.method_name for signature in signatures})
+
+
+def _used(module: "tf.Module", graphs: "Sequence[tf.types.experimental.ConcreteFunction]") -> "list[tf.Variable]":
+    """The variables that the module tracks and the graphs use, in the module's order."""
+    used = {id(variable) for graph in graphs for variable in graph.variables}
+    return [variable for _, variable in named_variables([module]) if id(variable) in used]
 
 
 def _distinct(trackables: list[Any]) -> list[Any]:

@@ -28,6 +28,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "ok": True,
         "name": exported.name,
         "version": exported.version,
+        "published": exported.published and exported.version is not None,
         "path": None if exported.path is None else str(exported.path),
         "seconds": round(seconds, 3),
         "warnings": list(exported.warnings),
@@ -52,7 +53,7 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 def print_success(console: Console, exported: Exported, seconds: float) -> None:
     """A panel on a terminal, lines elsewhere."""
     facts = _facts(exported, seconds)
-    title = "Checked, not published (dry run)" if exported.version is None else f"Published version {exported.version}"
+    title = _title(exported)
     if not console.is_terminal:
         console.print(title, highlight=False)
         for name, value in facts:
@@ -71,6 +72,14 @@ def print_success(console: Console, exported: Exported, seconds: float) -> None:
         grid.add_row(Text(name, style="dim"), Text(value))
     body = Group(grid, Text(), _parity_table(exported.manifest.parity))
     console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
+
+
+def _title(exported: Exported) -> str:
+    if exported.version is None:
+        return "Checked, not published (dry run)"
+    if exported.published:
+        return f"Published version {exported.version}"
+    return f"Version {exported.version} already holds exactly this: not published again (--again does)"
 
 
 def _parity_rows(parity: ManifestParity) -> Iterator[tuple[str, str, str, str, str]]:

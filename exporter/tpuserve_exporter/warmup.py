@@ -143,4 +143,5 @@ def _record(model_name: str, signature: Signature, inputs: Tensors) -> bytes:
         request.inputs[name].CopyFrom(tf.make_tensor_proto(inputs[name], dtype=spec.dtype))
     log = PredictionLog()
     log.predict_log.request.CopyFrom(request)
-    return bytes(log.SerializeToString())
+    # In one order of the inputs: exports of one model write the same bytes.
+    return bytes(log.SerializeToString(deterministic=True))

@@ -1,0 +1,141 @@
+"""A hash of what a SavedModel computes: the same for every export of one model, another for any other computation.
+
+The bytes of saved_model.pb differ between exports of one model: functions and nodes have numbers in their names, maps
+are written in any order. TensorFlow's own fingerprint.pb leaves out the bodies of functions, that is the whole model:
+with the same variables, relu and tanh have one singleprint. Here every node is known by what it computes from what.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+# Attributes that number this export's objects or say how to run it, not what it computes. Those that begin with an
+# underscore are TensorFlow's remarks to itself.
+_LEFT_OUT = frozenset({"config_proto", "executor_type", "shared_name", "container", "experimental_debug_info"})
+# Where graphs of TensorFlow 1 say what fills their tables.
+_INITIALIZERS = ("legacy_init_op", "saved_model_main_op", "table_initializer")
+
+
+def hash_graph(version: Path) -> str:
+    """SHA-256 of the canonical form of `saved_model.pb`: its signatures, and every operation that they lead to."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    binary = version / "saved_model.pb"
+    if not binary.is_file():  # in text: as written
+        return hashlib.sha256((version / "saved_model.pbtxt").read_bytes()).hexdigest()
+    saved_model = SavedModel.FromString(binary.read_bytes())
+    meta_graphs = sorted(saved_model.meta_graphs, key=lambda one: sorted(one.meta_info_def.tags))
+    return _digest(_hash_meta_graph(meta_graph) for meta_graph in meta_graphs)
+
+
+def _hash_meta_graph(meta_graph: "MetaGraphDef") -> str:
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    parts, roots = sorted(meta_graph.meta_info_def.tags), list[str]()
+    for name, signature in sorted(meta_graph.signature_def.items()):
+        parts += [name, signature.SerializeToString(deterministic=True).hex()]
+        infos = [*signature.inputs.values(), *signature.outputs.values()]
+        roots += [_node_name(info.name) for info in infos]
+    # Which value goes into which variable, and what tables are filled with: no signature leads there.
+    roots.append(_node_name(meta_graph.saver_def.restore_op_name))
+    for key in _INITIALIZERS:
+        roots += map(_node_name, meta_graph.collection_def[key].node_list.value)
+    # What has no inputs keeps its name here: two variables of one shape are told apart by it.
+    functions = _Functions(meta_graph.graph_def.library.function)
+    leaves = {
+        name: _digest([name, node.op, *_hash_attributes(node.attr, functions)])
+        for name, node in nodes.items()
+        if not node.input
+    }
+    hashes = _hash_nodes(nodes, roots, leaves, functions)
+    return _digest([*parts, *(hashes.get(root, "") for root in roots)])
+
+
+class _Functions:
+    """Hashes of a library's functions, each known by what it computes."""
+
+    def __init__(self, library: "Iterable[FunctionDef]") -> None:
+        self._functions = {function.signature.name: function for function in library}
+        self._hashes: dict[str, str] = {}
+
+    def hash_of(self, name: str) -> str:
+        if name not in self._hashes:
+            self._hashes[name] = "itself"
+            self._hashes[name] = self._hash(self._functions[name]) if name in self._functions else name
+        return self._hashes[name]
+
+    def _hash(self, function: "FunctionDef") -> str:
+        arguments = {one.name: f"{index}:{one.type}" for index, one in enumerate(function.signature.input_arg)}
+        results = [function.ret[one.name] for one in function.signature.output_arg]
+        controls = list(function.control_ret.values())
+        nodes = {node.name: node for node in function.node_def}
+        hashes = _hash_nodes(nodes, [*map(_node_name, results), *controls], arguments, self)
+        returned = (_reference(result, hashes) for result in results)
+        return _digest([*arguments.values(), *returned, *sorted(hashes.get(name, "") for name in controls)])
+
+
+def _hash_nodes(
+    nodes: "Mapping[str, NodeDef]", roots: Iterable[str], known: Mapping[str, str], functions: _Functions
+) -> dict[str, str]:
+    """Hashes by name of the nodes that `roots` need, on top of those `known`. No recursion: graphs are deep."""
+    hashes, waiting, begun = dict(known), list(roots), set[str]()
+    while waiting:
+        name = waiting[-1]
+        if name in hashes or name not in nodes:
+            waiting.pop()
+            continue
+        sources = map(_node_name, nodes[name].input)
+        # What has begun and is no further is around a loop of TensorFlow 1: it stays known by its name.
+        first = [] if name in begun else [one for one in sources if one not in hashes and one not in begun]
+        begun.add(name)
+        if first:
+            waiting += first
+            continue
+        hashes[name] = _hash_node(nodes[waiting.pop()], hashes, functions)
+    return hashes
+
+
+def _hash_node(node: "NodeDef", hashes: Mapping[str, str], functions: _Functions) -> str:
+    values = [_reference(source, hashes) for source in node.input if not source.startswith("^")]
+    controls = sorted(_reference(source, hashes) for source in node.input if source.startswith("^"))
+    return _digest([node.op, *values, "after", *controls, *_hash_attributes(node.attr, functions)])
+
+
+def _reference(tensor: str, hashes: Mapping[str, str]) -> str:
+    """`node`, `node:1`, `node:y:0` or `^node`, with the node's hash for its name."""
+    name, colon, output = tensor.removeprefix("^").partition(":")
+    return f"{hashes.get(name, name)}{colon}{output}"
+
+
+def _node_name(tensor: str) -> str:
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def _hash_attributes(attributes: "Mapping[str, AttrValue]", functions: _Functions) -> list[str]:
+    return [
+        f"{key}={_hash_attribute(value, functions)}"
+        for key, value in sorted(attributes.items())
+        if key not in _LEFT_OUT and not key.startswith("_")
+    ]
+
+
+def _hash_attribute(value: "AttrValue", functions: _Functions) -> str:
+    called = [value.func] if value.HasField("func") else value.list.func
+    if called:
+        hashes = ((functions.hash_of(one.name), *_hash_attributes(one.attr, functions)) for one in called)
+        return _digest(part for parts in hashes for part in parts)
+    return hashlib.sha256(value.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _digest(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
