@@ -23,6 +23,7 @@ from tpuserve_exporter.options import (
     Rename,
     SequenceOptions,
     SourceKind,
+    TensorNaming,
     Weights,
 )
 from tpuserve_exporter.progress import Progress
@@ -189,6 +190,20 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Rename the inputs, in order; with dtype and shape, e.g. 'ids:int32[batch,64]', for models that "
     "do not know theirs. Repeat.",
 )
+@click.option(
+    "--input-tensor",
+    "input_tensors",
+    metavar="TENSOR[=NAME]",
+    multiple=True,
+    help="Tensor of a .meta graph to feed, and its name in the signature. Repeat.",
+)
+@click.option(
+    "--output-tensor",
+    "output_tensors",
+    metavar="TENSOR[=NAME]",
+    multiple=True,
+    help="Tensor of a .meta graph to serve, and its name in the signature. Repeat.",
+)
 @click.option("--output", "outputs", metavar="NAME", multiple=True, help="Rename the outputs, in order. Repeat.")
 @click.option(
     "--batch-sizes",
@@ -294,6 +309,8 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
         signature_name=arguments.pop("signature_name"),
         inputs=tuple(InputNaming.parse(text) for text in arguments.pop("inputs")),
         outputs=arguments.pop("outputs"),
+        input_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("input_tensors")),
+        output_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("output_tensors")),
         batch_sizes=arguments.pop("batch_sizes"),
         compute_dtype=dtype,
         weights=arguments.pop("weights"),

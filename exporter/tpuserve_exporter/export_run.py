@@ -101,7 +101,7 @@ class Export:
     def _open(self) -> OpenedSource:
         options = self._options
         with self._progress.step("Read the source") as step:
-            kind = options.kind or detect(options.source)
+            kind = options.kind or detect(options.source, options.model.builder is not None)
             source = open_source(kind, options.source, options.model)
             if isinstance(source.model, Path) and options.signatures:
                 raise OptionConflict("a SavedModel brings its own signatures: --signature does not apply")

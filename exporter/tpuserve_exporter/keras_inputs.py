@@ -44,7 +44,7 @@ def _narrow(known: "tf.TensorSpec", given: InputNaming) -> "tf.TensorSpec":
         return known
     wanted = given_spec(given)
     if wanted.dtype != known.dtype or not _fits(wanted.shape.as_list(), known.shape.as_list()):
-        raise OptionConflict(f"--input says {_describe(wanted)}, the model takes {_describe(known)}")
+        raise OptionConflict(f"--input says {describe_spec(wanted)}, the model takes {describe_spec(known)}")
     return tf.TensorSpec(wanted.shape, known.dtype, name=known.name)
 
 
@@ -52,7 +52,8 @@ def _fits(wanted: "list[int | None]", known: "list[int | None]") -> bool:
     return len(wanted) == len(known) and all(have in (None, want) for want, have in zip(wanted, known, strict=True))
 
 
-def _describe(spec: "tf.TensorSpec") -> str:
+def describe_spec(spec: "tf.TensorSpec") -> str:
+    """`ids: int32[?, 64]`."""
     dims = ", ".join("?" if dim is None else str(dim) for dim in spec.shape.as_list())
     return f"{spec.name}: {spec.dtype.name}[{dims}]"
 

@@ -11,7 +11,7 @@ from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.signatures.request import SignatureRequest
 
-SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "keras", "orbax", "savedmodel"]
+SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 Weights: TypeAlias = Literal["auto", "raw", "ema"]
 
@@ -88,6 +88,26 @@ def idle_renames(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorNaming:
+    """One --input-tensor or --output-tensor: a tensor of a graph, and what to call it (None: after its node)."""
+
+    tensor: str
+    alias: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "TensorNaming":
+        """`InfeedQueue/dequeue:1=ids`; a tensor without a number is its node's first."""
+        tensor, equals, alias = text.strip().partition("=")
+        if not tensor or (equals and not alias):
+            raise OptionConflict(f"{text!r} is neither TENSOR nor TENSOR=NAME")
+        return cls(tensor.removesuffix(":0"), alias or None)
+
+    @property
+    def name(self) -> str:
+        return self.alias or re.sub(r"\W", "_", self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How a model is built, restored and given a signature.
 
@@ -102,6 +122,8 @@ class ModelOptions:
     signature_name: str = "serving_default"
     inputs: tuple[InputNaming, ...] = ()
     outputs: tuple[str, ...] = ()
+    input_tensors: tuple[TensorNaming, ...] = ()
+    output_tensors: tuple[TensorNaming, ...] = ()
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     compute_dtype: ComputeDtype = "keep"
     weights: Weights = "auto"

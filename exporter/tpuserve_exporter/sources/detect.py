@@ -11,24 +11,29 @@ from tpuserve_exporter.sources.orbax_layout import is_orbax
 _KERAS_SUFFIXES = (".keras", ".h5")
 
 
-def detect(source: Path) -> SourceKind:
-    """The kind of `source`. Raises SourceUnreadable, saying what was looked for."""
+def detect(source: Path, has_builder: bool = True) -> SourceKind:
+    """The kind of `source`. Raises SourceUnreadable, saying what was looked for.
+
+    Beside a checkpoint by name there may be its graph, in a .meta file: it is the source where no builder is given.
+    """
     if source.is_dir():
-        return _detect_directory(source)
+        return _detect_directory(source, has_builder)
+    if source.is_file() and source.suffix == ".meta":
+        return "tf1-meta"
     if source.is_file() and source.suffix in _KERAS_SUFFIXES:
         return "keras"
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
-        return _detect_checkpoint(source)
+        return _detect_checkpoint(source, has_builder)
     if not source.exists():
         raise SourceUnreadable(f"there is no {source}")
     raise SourceUnreadable(f"{source} is no source this knows: not .keras, .h5, a checkpoint or a SavedModel")
 
 
-def _detect_directory(source: Path) -> SourceKind:
+def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     if (source / "saved_model.pb").is_file() or (source / "saved_model.pbtxt").is_file():
         return "savedmodel"
     if (source / "checkpoint").is_file() or any(source.glob("*.index")):
-        return _detect_checkpoint(source)
+        return _detect_checkpoint(source, has_builder)
     if is_orbax(source):
         return "orbax"
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
@@ -36,9 +41,9 @@ def _detect_directory(source: Path) -> SourceKind:
     raise SourceUnreadable(f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}")
 
 
-def _detect_checkpoint(source: Path) -> SourceKind:
+def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
     """A TF2 checkpoint holds a graph of objects, one of TF1 names alone."""
     prefix = find_prefix(source)
     if open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY):
         return "tf2-ckpt"
-    return "tf1-ckpt"
+    return "tf1-ckpt" if has_builder or not prefix.with_name(prefix.name + ".meta").is_file() else "tf1-meta"

@@ -33,6 +33,7 @@ KINDS = {
     for kind in (
         Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2_checkpoint"),
         Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1_checkpoint"),
+        Kind("tf1-meta", "a .meta graph of TensorFlow 1, beside its checkpoint", "tf1_meta"),
         Kind("keras", "a .keras or .h5 file", "keras_file"),
         Kind("orbax", "an Orbax checkpoint", "orbax_checkpoint", "jax", ("jax", "flax", "orbax")),
         Kind("savedmodel", "a SavedModel", "saved_model"),

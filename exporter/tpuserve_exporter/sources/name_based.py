@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, Weights, rename
+from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
@@ -78,8 +78,10 @@ class RestoredValues:
 
 
 def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
-    """What the checkpoint `prefix` (without `.index`) holds, by the names that --rename makes. Raises SourceUnreadable,
-    and CheckpointMismatch where two tensors get one name."""
+    """What the checkpoint `prefix` (without `.index`) holds, by the names that --rename makes.
+
+    Raises SourceUnreadable, and CheckpointMismatch where two tensors get one name.
+    """
     reader = open_checkpoint(prefix)
     dtypes = reader.get_variable_to_dtype_map()
     stored = dict[str, Stored]()
@@ -172,7 +174,7 @@ def _report(
         optimizer_state=tuple(slots),
         other_models={kind: tuple(names) for kind, names in others.items() if names},
         bookkeeping=tuple(bookkeeping),
-        notes=tuple(_notes(averages, len(pairs), options.weights)),
+        notes=tuple(_notes(checkpoint, averages, len(pairs), options)),
     )
 
 
@@ -186,7 +188,9 @@ def _slots(rest: Iterable[str], stored: Mapping[str, Stored]) -> Iterator[str]:
             yield name
 
 
-def _notes(averages: int, variables: int, weights: Weights) -> Iterator[str]:
+def _notes(checkpoint: NameBasedCheckpoint, averages: int, variables: int, options: ModelOptions) -> Iterator[str]:
+    for idle in idle_renames([one.key for one in checkpoint.stored.values()], options.renames):
+        yield f"--rename {idle} changes no name"
     if averages:
-        how = "--weights ema" if weights == "ema" else "--weights raw takes the others"
+        how = "--weights ema" if options.weights == "ema" else "--weights raw takes the others"
         yield f"took the moving averages of {averages} of {variables} variables ({how})"

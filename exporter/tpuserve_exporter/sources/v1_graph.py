@@ -3,11 +3,14 @@
 Both kinds of TF1 source come to one: a graph that a builder made, and the one of a `.meta` file after surgery.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import CannotLower, SourceUnreadable
+import numpy as np
+
+from tpuserve_exporter.errors import CannotLower, SourceUnreadable, reason_of
+from tpuserve_exporter.samples import count_rows, take_rows
 from tpuserve_exporter.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, Tensors
 
@@ -53,7 +56,7 @@ class V1Graph:
         return [_read_variable(node) for node in self.graph_def.node if _is_variable(node)]
 
     def serve(self, values: "RestoredValues") -> ServedFunction:
-        """The graph as a function of its inputs, over variables of its own with these values."""
+        """The graph as a function of its inputs, over variables with these values. Raises SourceUnreadable."""
         import tensorflow as tf
 
         # One after the other: no more than one value is in memory beside the variables.
@@ -63,15 +66,26 @@ class V1Graph:
         graph_def = self._without_variables()
         resources = {one.name for one in self.variables() if one.is_resource}
 
-        def call(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        def import_graph(*arguments: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
-            mapped = {tensor: inputs[name] for name, tensor in self.feeds.items()}
+            given = dict(zip(self.inputs, arguments, strict=True))
+            mapped = {tensor: given[name] for name, tensor in self.feeds.items()}
             for name, variable in variables.items():
                 graph.watch_variable(variable)  # or it would be captured, and not be written
                 mapped[f"{name}:0"] = graph.capture(variable.handle) if name in resources else variable.read_value()
-            outputs = tf.graph_util.import_graph_def(
+            outputs: list[tf.Tensor] = tf.graph_util.import_graph_def(
                 graph_def, input_map=mapped, return_elements=list(self.fetches.values()), name=_SCOPE
             )
+            return outputs
+
+        # A tf.function would put what is in TensorFlow 1's loops in order with what is outside of them.
+        try:
+            wrapped = tf.compat.v1.wrap_function(import_graph, list(self.inputs.values()))
+        except (TypeError, ValueError) as error:
+            raise SourceUnreadable(f"the graph cannot be taken over: {reason_of(error)}") from error
+
+        def call(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = wrapped(*(inputs[name] for name in self.inputs))
             return dict(zip(self.fetches, outputs, strict=True))
 
         return ServedFunction(self.inputs, call, list(variables.values()))
@@ -87,20 +101,32 @@ class V1Graph:
 
 
 class SessionReference:
-    """The source graph's own answers: in a session, over variables restored into it, as TensorFlow 1 runs it."""
+    """The source graph's own answers: in a session, over variables restored into it, as TensorFlow 1 runs it.
 
-    def __init__(self, graph: V1Graph, values: "RestoredValues") -> None:
+    `rows`, if given, is the one size of batch that the graph takes: what is asked is asked in batches of it, the last
+    one filled up.
+    """
+
+    def __init__(self, graph: V1Graph, values: "RestoredValues", rows: int | None = None) -> None:
         self._graph = graph
         self._values = values
+        self._rows = rows
         self._session: tf.compat.v1.Session | None = None
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Outputs by name. `signature` is the one there is."""
         if self._session is None:
             self._session = self._open()
+        if self._rows is None:
+            return self._run_once(self._session, inputs)
+        asked = count_rows(inputs)
+        parts = [self._run_once(self._session, part) for part in _batches(inputs, self._rows)]
+        return {name: np.concatenate([part[name] for part in parts])[:asked] for name in self._graph.fetches}
+
+    def _run_once(self, session: "tf.compat.v1.Session", inputs: Tensors) -> Tensors:
         feeds = {f"{_SCOPE}/{tensor}": inputs[name] for name, tensor in self._graph.feeds.items()}
         fetches = {name: f"{_SCOPE}/{tensor}" for name, tensor in self._graph.fetches.items()}
-        outputs: Tensors = self._session.run(fetches, feeds)
+        outputs: Tensors = session.run(fetches, feeds)
         return outputs
 
     def _open(self) -> "tf.compat.v1.Session":
@@ -124,6 +150,14 @@ class SessionReference:
         target = {"resource" if variable.is_resource else "ref": node}
         assign = raw(**target, value=value)
         return variable.name, value, getattr(assign, "op", assign)
+
+
+def _batches(inputs: Tensors, rows: int) -> Iterator[Tensors]:
+    """`rows` at a time; where rows are lacking, the last is repeated."""
+    for start in range(0, count_rows(inputs), rows):
+        part = take_rows(inputs, slice(start, start + rows))
+        lacking = rows - count_rows(part)
+        yield {name: np.concatenate([value, np.repeat(value[-1:], lacking, axis=0)]) for name, value in part.items()}
 
 
 def cut_graph(
@@ -184,6 +218,11 @@ def _runs_on_cpu(op: str) -> bool:
     from tensorflow.python.framework import kernels
 
     return bool({"CPU", "DEFAULT"} & {one.device_type for one in kernels.get_registered_kernels_for_op(op).kernel})
+
+
+def variable_names(graph_def: "GraphDef") -> list[str]:
+    """All variables of a graph, served or not."""
+    return [node.name for node in graph_def.node if _is_variable(node)]
 
 
 def _is_variable(node: "NodeDef") -> bool:

@@ -1,0 +1,109 @@
+"""Leaves what a run of TPUEstimator leaves: `model.ckpt-N` by name, and beside it the `.meta` of its TPU graph.
+
+    python examples/tpu_estimator/train.py --out .demo/estimator
+    tpuserve export .demo/estimator/model.ckpt-200.meta .demo/models/digits \\
+        --input-tensor InfeedQueue/dequeue=image --output-tensor probabilities
+
+TPUEstimator is gone from TensorFlow; what it called is not. The TPU graph is made as it made it, and needs no TPU for
+that: two replicas, each a loop of training steps that take their batches from the infeed. The steps themselves are
+taken by the same model on what there is here.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+BATCH_PER_CORE = 32
+CORES = 2
+STEPS = 200
+
+
+def train(out: Path, steps: int = STEPS) -> Path:
+    """Train, and save checkpoint and graph into `out`. Returns the `.meta` file."""
+    prefix = save_checkpoint(out, steps)
+    return save_tpu_graph(prefix.with_name(prefix.name + ".meta"))
+
+
+def save_checkpoint(out: Path, steps: int) -> Path:
+    """Train for `steps` of one global batch and save all variables by name, the optimizer's too."""
+    import numpy as np
+    import tensorflow as tf
+
+    from examples.digits.data import load
+
+    v1 = tf.compat.v1
+    digits, _ = load()
+    generator = np.random.default_rng(1)
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(1)
+        v1.train.get_or_create_global_step()
+        image = v1.placeholder(tf.float32, [BATCH_PER_CORE * CORES, 8, 8, 1])
+        label = v1.placeholder(tf.int32, [BATCH_PER_CORE * CORES])
+        update = step(image, label, v1.train.AdamOptimizer(0.003))
+        session.run(v1.global_variables_initializer())
+        for _ in range(steps):
+            rows = generator.choice(len(digits.images), BATCH_PER_CORE * CORES, replace=False)
+            session.run(update, {image: digits.images[rows], label: digits.labels[rows]})
+        return Path(v1.train.Saver().save(session, str(out / "model.ckpt"), steps, write_meta_graph=False))
+
+
+def step(image: Any, label: Any, optimizer: Any) -> Any:  # noqa: ANN401 - tensors
+    """One step of training; returns the loss before it."""
+    import tensorflow as tf
+
+    from examples.tpu_estimator.model import logits_of
+
+    v1 = tf.compat.v1
+    logits = logits_of(image, training=True)
+    tf.nn.softmax(logits, name="probabilities")
+    loss = v1.losses.sparse_softmax_cross_entropy(label, logits)
+    update = optimizer.minimize(loss, global_step=v1.train.get_global_step())
+    with tf.control_dependencies([update, *v1.get_collection(v1.GraphKeys.UPDATE_OPS)]):
+        return tf.identity(loss)
+
+
+def save_tpu_graph(meta: Path) -> Path:
+    """Make the graph that TPUEstimator trains with, and save it."""
+    import tensorflow as tf
+    from tensorflow.python.tpu import tpu_feed, training_loop
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), _loops_of_tensorflow_1():
+        v1.train.get_or_create_global_step()
+        shapes = [[BATCH_PER_CORE, 8, 8, 1], [BATCH_PER_CORE]]
+        infeed = tpu_feed.InfeedQueue(tuple_types=[tf.float32, tf.int32], tuple_shapes=shapes)
+
+        def train_step(last_loss: Any) -> Any:  # noqa: ANN401 - tensors
+            with v1.device(v1.tpu.core(0)):
+                image, label = infeed.generate_dequeue_op()
+            return step(image, label, v1.tpu.CrossShardOptimizer(v1.train.AdamOptimizer(0.003)))
+
+        v1.tpu.shard(lambda: training_loop.repeat(100, train_step, [0.0]), num_shards=CORES)
+        v1.train.export_meta_graph(str(meta))
+    return meta
+
+
+@contextlib.contextmanager
+def _loops_of_tensorflow_1() -> Iterator[None]:
+    """Loops of Enter and Exit, as in TensorFlow 1."""
+    import tensorflow as tf
+
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="directory for checkpoint and graph")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    print(train(arguments.out, arguments.steps))

@@ -1,0 +1,122 @@
+"""Dtypes and shapes of a graph's tensors, and which of them are likely to be what is served."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
+from tpuserve_exporter.sources.tpu_surgery import node_of, reached
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+# Where data comes into a training graph.
+_ENTRIES = frozenset(
+    {"Placeholder", "PlaceholderWithDefault", "InfeedDequeue", "InfeedDequeueTuple", "IteratorGetNext", "FIFOQueueV2"}
+    | {"QueueDequeueV2", "QueueDequeueManyV2"}
+)
+# Where a model is likely to end.
+_ENDS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "Tanh", "ArgMax", "TopKV2"})
+_LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
+_OUTFEEDS = frozenset({"OutfeedEnqueue", "OutfeedEnqueueTuple", "TPUReplicatedOutput"})
+_NOT_THE_MODEL = ("gradients", "save/", "Adam", "Momentum", "cluster/")
+_MOST_LISTED = 8
+
+
+class GraphTensors:
+    """The tensors of `graph_def`, but for those that unknown operations make, or that come after them."""
+
+    def __init__(self, graph_def: "GraphDef") -> None:
+        import tensorflow as tf
+
+        self._graph_def = graph_def
+        self._names = {node.name for node in graph_def.node}
+        self._graph = tf.Graph()
+        try:
+            with self._graph.as_default():
+                tf.graph_util.import_graph_def(_known_part(graph_def), name="")
+        except ValueError as error:
+            raise SourceUnreadable(f"the graph is damaged: {reason_of(error)}") from error
+
+    def check(self, option: str, tensor: str) -> None:
+        """Raises OptionConflict, with names that come near, where the graph has no such tensor."""
+        if node_of(tensor) in self._names:
+            return
+        near = get_close_matches(node_of(tensor), self._names, 3)
+        hint = f": there are {', '.join(near)}" if near else ""
+        raise OptionConflict(f"{option}: the graph has no tensor {tensor}{hint}")
+
+    def find(self, tensor: str) -> "tf.Tensor | None":
+        """The tensor, for its dtype and shape."""
+        try:
+            found: tf.Tensor = self._graph.get_tensor_by_name(tensor if ":" in tensor else f"{tensor}:0")
+        except (KeyError, ValueError):
+            return None
+        return found
+
+    def rows(self, tensor: str) -> int | None:
+        """Its first dimension, where the graph was built for one size of batch."""
+        found = self.find(tensor)
+        rows: int | None = found.shape[0] if found is not None and found.shape.rank else None
+        return rows
+
+    def has_default(self, tensor: str) -> bool:
+        """Whether it needs no feeding."""
+        found = self.find(tensor)
+        return found is not None and found.op.type == "PlaceholderWithDefault"
+
+    def describe(self, tensors: Sequence[str]) -> str:
+        """`logits/add (float32[16, 3]), …`, of the first few."""
+        return ", ".join(self._describe(tensor) for tensor in tensors[:_MOST_LISTED])
+
+    def _describe(self, tensor: str) -> str:
+        found = self.find(tensor)
+        if found is None:
+            return tensor
+        dims = "..." if found.shape.rank is None else ", ".join(str(dim or "?") for dim in found.shape.as_list())
+        return f"{tensor} ({found.dtype.base_dtype.name}[{dims}])"
+
+    def likely_inputs(self, outputs: Sequence[str]) -> list[str]:
+        """Where the data that `outputs` depend on comes in."""
+        return find_entries(self._graph_def, [node_of(tensor) for tensor in outputs])
+
+    def likely_outputs(self) -> list[str]:
+        """Ends of the model: activations that ends have, what losses are made of, what goes to the host."""
+        return list(dict.fromkeys(tensor for tensor in self._ends() if self._is_data(tensor)))
+
+    def _ends(self) -> Iterator[str]:
+        model = [node for node in self._graph_def.node if not node.name.startswith(_NOT_THE_MODEL)]
+        yield from (node.name for node in reversed(model) if node.op in _ENDS)
+        yield from (node.input[0] for node in reversed(model) if node.op in _LOSSES)
+        yield from (tensor for node in model if node.op in _OUTFEEDS for tensor in node.input if tensor[0] != "^")
+
+    def _is_data(self, tensor: str) -> bool:
+        found = self.find(tensor)
+        return found is not None and found.shape.rank != 0
+
+
+def find_entries(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
+    """Tensors by which data comes into what the nodes `fetched` depend on."""
+    entries = {node.name for node in graph_def.node if node.op in _ENTRIES}
+    tensors = (tensor for node in reached(graph_def, fetched) for tensor in node.input)
+    return sorted({tensor for tensor in tensors if node_of(tensor) in entries})
+
+
+def _known_part(graph_def: "GraphDef") -> "GraphDef":
+    """Without nodes of operations that are not registered here, and all that depend on them."""
+    from tensorflow.python.framework import op_def_registry
+
+    functions = {function.signature.name for function in graph_def.library.function}
+    unknown = {n.name for n in graph_def.node if n.op not in functions and op_def_registry.get(n.op) is None}
+    if not unknown:
+        return graph_def
+    grown = -1
+    while grown != len(unknown):
+        grown = len(unknown)
+        unknown |= {node.name for node in graph_def.node if any(node_of(one) in unknown for one in node.input)}
+    known = type(graph_def)()
+    known.CopyFrom(graph_def)
+    del known.node[:]
+    known.node.extend(node for node in graph_def.node if node.name not in unknown)
+    return known

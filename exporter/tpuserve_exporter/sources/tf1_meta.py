@@ -1,0 +1,213 @@
+"""The `.meta` graph that TF1 training leaves beside its checkpoint, TPU operations and all: cut to what is served."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.keras_inputs import check_distinct, check_names, describe_spec, given_spec
+from tpuserve_exporter.options import ModelOptions, TensorNaming
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.batch_freedom import check_free, free_reshapes
+from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.graph_tensors import GraphTensors, find_entries
+from tpuserve_exporter.sources.name_based import read_checkpoint, restore
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.tpu_surgery import (
+    leave_training_loop,
+    node_of,
+    reached,
+    remove_tpu_operations,
+    replace_inputs,
+)
+from tpuserve_exporter.sources.training_mode import find_random, stop_training
+from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_graph, variable_names
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_PLACEHOLDER = "input_of_signature/"
+
+
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
+    """Cut the graph and restore it. `source` is a .meta file, or a prefix or directory with one.
+
+    Raises SourceUnreadable, OptionConflict, CannotLower, and CheckpointMismatch with the report of what does not fit.
+    """
+    _check_options(options)
+    meta = source if source.suffix == ".meta" else _with_suffix(find_prefix(source), ".meta")
+    graph_def = read_graph(meta)
+    prefix = meta.with_suffix("")
+    checkpoint = read_checkpoint(prefix, options)
+    prepared = prepare(graph_def, options)
+    variables, what = prepared.served.variables(), f"the graph of {meta.name}"
+    values, report = restore(checkpoint, variables, options, what, NoInitialValues(), variable_names(graph_def))
+    return OpenedSource(
+        kind="tf1-meta",
+        name=meta.name,
+        model=prepared.served.serve(values),
+        reference=SessionReference(prepared.as_built, values, prepared.rows),
+        step=checkpoint.step(),
+        restore=replace(report, notes=(*report.notes, *prepared.notes)),
+    )
+
+
+def _check_options(options: ModelOptions) -> None:
+    if options.builder is not None:
+        raise OptionConflict("a .meta file brings its own graph: --model does not apply")
+    if options.compute_dtype != "keep":
+        raise OptionConflict("a TF1 graph says itself what it computes in: --compute-dtype does not apply")
+    if options.outputs:
+        raise OptionConflict(
+            "a .meta graph's outputs are named by --output-tensor TENSOR=NAME: --output does not apply"
+        )
+
+
+def _with_suffix(prefix: Path, suffix: str) -> Path:
+    return prefix.with_name(prefix.name + suffix)
+
+
+def read_graph(meta: Path) -> "GraphDef":
+    """The graph of a .meta file that has its checkpoint beside it. Raises SourceUnreadable."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    index = meta.with_suffix(".index")
+    if not meta.is_file():
+        raise SourceUnreadable(
+            f"there is no {meta.name} beside {index.name}: name the function that makes the graph, --model"
+        )
+    if not index.is_file() and not meta.with_suffix("").is_file():
+        raise SourceUnreadable(
+            f"{meta.name} is a graph without values: {index.name} and its .data files have to lie beside it"
+        )
+    try:
+        graph_def = MetaGraphDef.FromString(meta.read_bytes()).graph_def
+    except (DecodeError, OSError) as error:
+        raise SourceUnreadable(f"cannot read {meta.name}: it is no MetaGraphDef, or cut short") from error
+    if not graph_def.node:
+        raise SourceUnreadable(f"{meta.name} holds no graph")
+    return graph_def
+
+
+@dataclass(frozen=True, slots=True)
+class NoInitialValues:
+    """A graph taken from a file is not initialized: all it serves must be in the checkpoint."""
+
+    def initialize(self, names: Sequence[str]) -> Mapping[str, Array]:
+        raise CheckpointMismatch(f"--allow-missing: a .meta graph has no values but the checkpoint's for {names[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A graph to serve, and the same as training built it: for batches of `rows`; None where it takes any."""
+
+    served: V1Graph
+    as_built: V1Graph
+    rows: int | None
+    notes: tuple[str, ...]
+
+
+def prepare(graph_def: "GraphDef", options: ModelOptions) -> Prepared:
+    """The graph from --input-tensor to --output-tensor, free of TPUs and of training; and what a user should know.
+
+    Raises OptionConflict, with likely tensors, where they are missing or do not fit; SourceUnreadable and CannotLower
+    for operations that cannot be run.
+    """
+    sums = {node.name for node in graph_def.node if node.op == "CrossReplicaSum"}
+    plain = remove_tpu_operations(graph_def)
+    tensors = GraphTensors(plain)
+    fetches, inputs = _fetches(tensors, options), _inputs(tensors, options)
+    fetched = [node_of(tensor) for tensor in fetches.values()]
+    replace_inputs(plain, {tensor: (f"{_PLACEHOLDER}{spec.name}", spec) for tensor, spec in inputs.items()})
+    leave_training_loop(plain, fetched)
+    notes = stop_training(plain, fetched)
+    _check_fed(plain, tensors, options, fetched)
+    if summed := sorted(sums & {node.name for node in reached(plain, fetched)}):
+        notes.append(f"sums over replicas are taken over one: {', '.join(summed)}")
+    specs = {str(spec.name): spec for spec in inputs.values()}
+    as_built = cut_graph(plain, specs, {name: f"{_PLACEHOLDER}{name}:0" for name in specs}, fetches)
+    if unused := [name for name in specs if name not in as_built.feeds]:
+        raise OptionConflict(f"--input-tensor: no output depends on {', '.join(unused)}; leave it out")
+    return _free_rows(as_built, tensors, {str(spec.name): tensor for tensor, spec in inputs.items()}, notes)
+
+
+def _free_rows(as_built: V1Graph, tensors: GraphTensors, names: Mapping[str, str], notes: Sequence[str]) -> Prepared:
+    """Let a graph take batches of any size that was built for one, where its inputs' first dimension is free."""
+    rows = {tensors.rows(names[name]) for name, spec in as_built.inputs.items() if spec.shape[:1] == [None]}
+    fixed = next(iter(rows), None)
+    if fixed is None or len(rows) > 1:
+        return Prepared(as_built, as_built, None, tuple(notes))
+    served, changed = free_reshapes(as_built, fixed)
+    check_free(served, fixed)
+    return Prepared(served, as_built, fixed if changed else None, tuple(notes))
+
+
+def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
+    """Tensors to serve, by their names in the signature."""
+    if not options.output_tensors:
+        raise OptionConflict(
+            "say what to serve, --output-tensor TENSOR[=NAME]; likely: "
+            f"{tensors.describe(tensors.likely_outputs()) or 'none was found'}"
+        )
+    for naming in options.output_tensors:
+        tensors.check("--output-tensor", naming.tensor)
+        if naming.tensor in {one.tensor for one in options.input_tensors}:
+            raise OptionConflict(f"{naming.tensor} is given as --input-tensor and as --output-tensor")
+    check_distinct("output", [naming.name for naming in options.output_tensors])
+    return {one.name: one.tensor if ":" in one.tensor else f"{one.tensor}:0" for one in options.output_tensors}
+
+
+def _inputs(tensors: GraphTensors, options: ModelOptions) -> "dict[str, tf.TensorSpec]":
+    """By the tensor of the graph: what takes its place, under its name in the signature."""
+    outputs = [naming.tensor for naming in options.output_tensors]
+    if not options.input_tensors:
+        raise OptionConflict(
+            "say what to feed, --input-tensor TENSOR[=NAME]; what is to be served depends on: "
+            f"{tensors.describe(tensors.likely_inputs(outputs)) or 'no input'}"
+        )
+    check_distinct("input", [naming.name for naming in options.input_tensors])
+    check_names([naming.name for naming in options.input_tensors])
+    unknown = {one.name for one in options.inputs} - {one.name for one in options.input_tensors}
+    if unknown:
+        raise OptionConflict(f"--input {min(unknown)}: no --input-tensor is called so")
+    return {naming.tensor: _spec(tensors, naming, options) for naming in options.input_tensors}
+
+
+def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) -> "tf.TensorSpec":
+    """What the graph says, with a free first dimension: it was built for one size of batch. Or what --input says."""
+    import tensorflow as tf
+
+    tensors.check("--input-tensor", naming.tensor)
+    found = tensors.find(naming.tensor)
+    given = next((given_spec(one) for one in options.inputs if one.name == naming.name and one.dtype), None)
+    if found is None or found.shape.rank is None:
+        if given is None:
+            raise OptionConflict(
+                f"the graph does not say the shape of {naming.tensor}: --input '{naming.name}:DTYPE[...]'"
+            )
+        return tf.TensorSpec(given.shape, given.dtype, name=naming.name)
+    free = tf.TensorShape([None, *found.shape.as_list()[1:]] if found.shape.rank else [])
+    if given is not None and (given.dtype != found.dtype or not free.is_compatible_with(given.shape)):
+        known = tf.TensorSpec(free, found.dtype, name=naming.tensor)
+        raise OptionConflict(f"--input says {describe_spec(given)}, the graph has {describe_spec(known)}")
+    return tf.TensorSpec(given.shape if given else free, found.dtype, name=naming.name)
+
+
+def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, fetched: Sequence[str]) -> None:
+    """That nothing else has to be fed, and nothing is random. Raises OptionConflict and SourceUnreadable."""
+    ours = {_PLACEHOLDER + naming.name for naming in options.input_tensors}
+    unfed = [one for one in find_entries(plain, fetched) if node_of(one) not in ours]
+    needed = [one for one in unfed if not tensors.has_default(one)]
+    if needed:
+        raise OptionConflict(
+            f"what is to be served depends on more, give each --input-tensor: {tensors.describe(needed)}"
+        )
+    random = [f"{node.op} (node {node.name})" for node in find_random(plain, fetched)]
+    if random:
+        raise SourceUnreadable(
+            f"what is to be served depends on random numbers, {', '.join(sorted(random))}: serve a tensor before them, "
+            "or give what comes of them as --input-tensor"
+        )

@@ -1,0 +1,175 @@
+"""Makes the graph that training on TPUs leaves one that runs anywhere.
+
+`tpu.rewrite` and `tpu.shard` put the model between TPUReplicatedInput and TPUReplicatedOutput. TPUEstimator puts it
+into a loop besides, which takes its batches from the infeed. None of it has a kernel without a TPU: not even a restore
+works (`No OpKernel was registered to support Op 'TPUReplicatedInput'`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# They stand for the program that a TPU runs, and compute nothing.
+_METADATA, _COMPILATION = "TPUReplicateMetadata", "TPUCompilationResult"
+# What one of several replicas sees of them is their first input.
+_ONE_OF_MANY = frozenset(
+    {"TPUReplicatedInput", "TPUPartitionedInput", "TPUPartitionedInputV2", "CrossReplicaSum", "XlaSharding"}
+)
+# One input, given to every replica or partition.
+_MANY_OF_ONE = {
+    "TPUReplicatedOutput": "num_replicas",
+    "TPUPartitionedOutput": "num_splits",
+    "TPUPartitionedOutputV2": "num_splits",
+}
+_ATTRIBUTES = frozenset(
+    {"_replication_info", "_post_device_rewrite", "_output_shapes", "_class", "_embedding_pipelining"}
+)
+_ATTRIBUTE_PREFIXES = ("_tpu_", "_xla_", "_Xla")
+
+
+def remove_tpu_operations(graph_def: "GraphDef") -> "GraphDef":
+    """A copy that runs anywhere, in one replica. Names of nodes stay; shapes and placements go."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        _make_plain(node)
+    for function in copy.library.function:
+        for node in function.node_def:
+            _remove_attributes(node)
+    return copy
+
+
+def _make_plain(node: "NodeDef") -> None:
+    from tensorflow.core.framework import types_pb2
+
+    _remove_attributes(node)
+    op, kind = node.op, _kind(node)
+    if op in _ONE_OF_MANY:
+        _replace(node, "Identity", node.input[:1])
+        node.attr["T"].type = kind
+    elif op in _MANY_OF_ONE:
+        replicas = node.attr[_MANY_OF_ONE[op]].i
+        _replace(node, "IdentityN", list(node.input[:1]) * replicas)
+        node.attr["T"].list.type.extend([kind] * replicas)
+    elif op == _METADATA:
+        _replace(node, "NoOp", node.input)
+    elif op == _COMPILATION:
+        _replace(node, "Const", node.input)
+        node.attr["dtype"].type = types_pb2.DT_STRING
+        node.attr["value"].tensor.dtype = types_pb2.DT_STRING
+        node.attr["value"].tensor.string_val.append(b"")
+
+
+def _kind(node: "NodeDef") -> int:
+    """The dtype it passes on. Only asking for an attribute that a node has not would give it one."""
+    return node.attr["T"].type if "T" in node.attr else 0
+
+
+def _remove_attributes(node: "NodeDef") -> None:
+    node.device = ""
+    for name in list(node.attr):
+        if name in _ATTRIBUTES or name.startswith(_ATTRIBUTE_PREFIXES):
+            del node.attr[name]
+
+
+def _replace(node: "NodeDef", op: str, inputs: Iterable[str]) -> None:
+    """Another operation by the same name."""
+    inputs = list(inputs)
+    node.op = op
+    node.attr.clear()
+    del node.input[:]
+    node.input.extend(inputs)
+
+
+def replace_inputs(graph_def: "GraphDef", inputs: "Mapping[str, tuple[str, tf.TensorSpec]]") -> None:
+    """Put a placeholder of a name and a spec in the place of each tensor (`node` or `node:1`), in `graph_def`."""
+    for node in graph_def.node:
+        for index, tensor in enumerate(node.input):
+            if tensor in inputs:
+                node.input[index] = inputs[tensor][0]
+    for name, spec in inputs.values():
+        placeholder = graph_def.node.add(name=name, op="Placeholder")
+        placeholder.attr["dtype"].type = spec.dtype.as_datatype_enum
+        placeholder.attr["shape"].shape.CopyFrom(spec.shape.as_proto())
+
+
+def leave_training_loop(graph_def: "GraphDef", fetched: Iterable[str]) -> None:
+    """Take the nodes `fetched` out of the loops around them, in `graph_def`: what they see is a first iteration.
+
+    Loops that the model itself has stay. Control dependencies go, as they would bring the training step along, but for
+    those within loops that stay, which say that a constant is part of the loop.
+    """
+    frames = _find_frames(graph_def)
+    left = {frame for name in fetched for frame in _enclosing(frames[name])}
+    for node in graph_def.node:
+        frame = frames[node.name]
+        stays = bool(frame) and frame not in left
+        kept = [one for one in node.input if one[0] != "^" or (stays and frames[node_of(one)] == frame)]
+        del node.input[:]
+        node.input.extend(kept)
+        if frame in left:
+            _unroll_once(node)
+
+
+def _unroll_once(node: "NodeDef") -> None:
+    """What an operation of control flow does in the first iteration."""
+    kind = _kind(node)
+    if node.op in ("Enter", "Merge"):
+        _replace(node, "Identity", node.input[:1])
+        node.attr["T"].type = kind
+    elif node.op == "Switch":
+        _replace(node, "IdentityN", [node.input[0], node.input[0]])
+        node.attr["T"].list.type.extend([kind, kind])
+
+
+_Frame = tuple[str, ...]
+
+
+def _enclosing(frame: _Frame) -> Iterator[_Frame]:
+    return (frame[:depth] for depth in range(1, len(frame) + 1))
+
+
+def _find_frames(graph_def: "GraphDef") -> dict[str, _Frame]:
+    """The loops that each node is in, outermost first: `Enter` leads into one, `Exit` out of it."""
+    consumers = defaultdict[str, list["NodeDef"]](list)
+    for node in graph_def.node:
+        for tensor in node.input:
+            consumers[node_of(tensor)].append(node)
+    frames = {node.name: () for node in graph_def.node if not node.input}  # type: dict[str, _Frame]
+    queue = list(frames)
+    for name in queue:
+        for node in consumers[name]:
+            if node.name not in frames:
+                frames[node.name] = _frame_after(node, frames[name])
+                queue.append(node.name)
+    return defaultdict(tuple, frames)
+
+
+def _frame_after(node: "NodeDef", frame: _Frame) -> _Frame:
+    if node.op == "Enter":
+        return (*frame, node.attr["frame_name"].s.decode())
+    return frame[:-1] if node.op == "Exit" else frame
+
+
+def node_of(tensor: str) -> str:
+    """The name of the node that an input of another names: `node`, `node:1` or `^node`."""
+    return tensor.removeprefix("^").split(":")[0]
+
+
+def reached(graph_def: "GraphDef", fetched: Sequence[str]) -> list["NodeDef"]:
+    """The nodes that `fetched` depend on by data, nearest first."""
+    nodes = {node.name: node for node in graph_def.node}
+    queue = [nodes[name] for name in dict.fromkeys(fetched)]
+    seen = {node.name for node in queue}
+    for node in queue:
+        for tensor in node.input:
+            name = node_of(tensor)
+            if tensor[0] != "^" and name not in seen and name in nodes:
+                seen.add(name)
+                queue.append(nodes[name])
+    return queue

@@ -1,0 +1,221 @@
+"""The `.meta` graph of a training run on TPUs becomes a version that runs anywhere, or an explanation."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.test_export_tf1_checkpoint import serve
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+
+Export = Callable[..., Finished]
+SIZES = ("--batch-sizes", "1,3")
+INFEED = ("--input-tensor", "InfeedQueue/dequeue=image", "--output-tensor", "probabilities", *SIZES)
+X = ("--input-tensor", "input0=x", *SIZES)
+SCORES = ("--output-tensor", "scores", *X)
+
+
+@pytest.fixture(scope="module")
+def estimator(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The .meta file that the example leaves after forty steps."""
+    from examples.tpu_estimator.train import train
+
+    return train(tmp_path_factory.mktemp("estimator"), steps=40)
+
+
+def _save(folder: Path, model: str, inputs: int = 1) -> Path:
+    from tests.exporter import tpu_graphs
+
+    return tpu_graphs.save(folder, getattr(tpu_graphs, model), inputs)
+
+
+def test_training_graph_of_tpu_estimator_serves_as_its_inference_graph_does(
+    export: Export, estimator: Path, tmp_path: Path
+) -> None:
+    from examples.tpu_estimator.example import EXAMPLE
+
+    finished = export(estimator, tmp_path / "digits", *INFEED)
+    assert finished.code == 0, finished.err
+    assert "7 matched, 12 of optimizer state left out" in finished.out
+    assert "took dropout out, which is of training alone: cnn/dropout/SelectV2" in finished.out
+    assert "it uses its moving statistics now: cnn/FusedBatchNormV3" in finished.out
+    for request in EXAMPLE.requests():
+        expected = EXAMPLE.answer(estimator, request)["probabilities"]
+        served = serve(tmp_path / "digits/1", **request)["probabilities"]
+        np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+    manifest = read_manifest(tmp_path / "digits/1")
+    assert manifest["source"] == {"kind": "tf1-meta", "name": "model.ckpt-40.meta", "step": 40, "builder": None}
+    assert manifest["signatures"]["serving_default"]["rows_independent"] is True
+
+
+def test_beside_its_graph_a_checkpoint_takes_the_builder_that_is_given(
+    export: Export, estimator: Path, tmp_path: Path
+) -> None:
+    by_graph = export(estimator.parent, tmp_path / "graph", *INFEED)
+    assert by_graph.code == 0, by_graph.err
+    assert "tf1-meta model.ckpt-40.meta" in by_graph.out
+    builder = ("--model", "examples.tpu_estimator.model:predict", "--input", "image:float32[batch,8,8,1]", *SIZES)
+    by_builder = export(estimator.parent, tmp_path / "builder", *builder)
+    assert by_builder.code == 0, by_builder.err
+    assert "tf1-ckpt model.ckpt-40" in by_builder.out
+    image = np.linspace(0, 1, 128, dtype=np.float32).reshape(2, 8, 8, 1)
+    graph, built = (serve(tmp_path / name / "1", image=image)["probabilities"] for name in ("graph", "builder"))
+    np.testing.assert_allclose(graph, built, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loop_of_the_models_own_stays(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    meta = _save(tmp_path / "source", "recurrent")
+    finished = export(meta, tmp_path / "m", "--output-tensor", "output0=state", *X)
+    assert finished.code == 0, finished.err
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    expected = x
+    for _ in range(3):
+        expected = np.tanh(expected @ _value(meta, "cell/kernel") + _value(meta, "cell/bias"))
+    np.testing.assert_allclose(serve(tmp_path / "m/1", x=x)["state"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sum_over_replicas_is_warned_of(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    finished = export(_save(tmp_path / "source", "averaging"), tmp_path / "m", *SCORES)
+    assert finished.code == 0, finished.err
+    assert "sums over replicas are taken over one: CrossReplicaSum" in finished.out
+
+
+def test_a_graph_for_one_size_of_batch_is_served_so_if_that_is_said(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    meta = _save(tmp_path / "source", "one_batch_only")
+    refused = export(meta, tmp_path / "m", *SCORES)
+    assert refused.code == 2
+    assert "the graph is built for batches of 4 alone" in refused.err
+    assert "--input 'x:float32[4, 3]'" in " ".join(refused.err.split())
+    finished = export(meta, tmp_path / "m", *SCORES, "--input", "x:float32[4, 3]")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]["inputs"]["x"]["shape"] == [4, 3]
+
+
+def test_what_the_checkpoint_lacks_and_has_otherwise_is_listed(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    meta, other = _save(tmp_path / "source", "recurrent"), _save(tmp_path / "other", "averaging")
+    shutil.copy(other, meta)
+    finished = export(meta, tmp_path / "m", *SCORES, "--json")
+    assert finished.code == 2
+    fates = {one["name"]: one["fate"] for one in finished.document["restore"]["variables"]}
+    assert fates == {
+        "head/kernel": "missing",
+        "head/bias": "missing",
+        "cell/kernel": "unused",
+        "cell/bias": "unused",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "say what to serve, --output-tensor TENSOR[=NAME]; likely: probabilities (float32[32, 10]), cnn/Bias"),
+        (
+            ("--output-tensor", "probabilities"),
+            2,
+            "what is to be served depends on: InfeedQueue/dequeue (float32[32, 8, 8, 1]). Nothing",
+        ),
+        (
+            ("--input-tensor", "InfeedQueue/dequeue=image", "--output-tensor", "probability"),
+            2,
+            "--output-tensor: the graph has no tensor probability: there are probabilities",
+        ),
+        ((*INFEED, "--output-tensor", "InfeedQueue/dequeue"), 2, "is given as --input-tensor and as --output-tensor"),
+        ((*INFEED, "--input-tensor", "InfeedQueue/dequeue:1=label"), 2, "no output depends on label; leave it out"),
+        ((*INFEED, "--output-tensor", "cnn/BiasAdd=probabilities"), 2, "several outputs are called 'probabilities'"),
+        ((*INFEED, "--model", "m:f", "--from", "tf1-meta"), 2, "brings its own graph: --model does not apply"),
+        ((*INFEED, "--output", "a"), 2, "named by --output-tensor TENSOR=NAME: --output does not apply"),
+        ((*INFEED, "--input", "image:int32[batch,8,8,1]"), 2, "--input says image: int32[?, 8, 8, 1], the graph has"),
+        ((*INFEED, "--input", "x:float32[batch]"), 2, "--input x: no --input-tensor is called so"),
+        ((*INFEED, "--output-tensor", "=a"), 2, "'=a' is neither TENSOR nor TENSOR=NAME"),
+        ((*INFEED, "--allow-missing", "*", "--rename", "^cnn=net", "--allow-unused", "*"), 2, "--allow-missing: a .me"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_the_graph_say_so(
+    export: Export, estimator: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    finished = export(estimator, tmp_path / "m", *arguments)
+    assert finished.code == code, finished.err
+    assert message in " ".join(finished.err.split())
+    assert "Traceback" not in finished.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "code", "message"),
+    [
+        ("random", 1, 6, "depends on random numbers, RandomStandardNormal (node random_normal/RandomStandardNormal)"),
+        ("exchanging", 1, 4, "the graph has operations that run on a TPU alone: AllToAll (node AllToAll)"),
+        ("two_inputs", 2, 2, "depends on more, give each --input-tensor: Placeholder_1 (float32[4, 1])"),
+    ],
+)
+def test_graphs_that_cannot_be_served_say_why(
+    export: Export, tensorflow: None, tmp_path: Path, model: str, inputs: int, code: int, message: str
+) -> None:
+    finished = export(_save(tmp_path / "source", model, inputs), tmp_path / "m", *SCORES)
+    assert finished.code == code, finished.err
+    assert message in " ".join(finished.err.split())
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_operation_of_a_library_that_is_not_there_is_named(export: Export, estimator: Path, tmp_path: Path) -> None:
+    """Where it is served; elsewhere it does not matter."""
+    folder = shutil.copytree(estimator.parent, tmp_path / "source")
+
+    def make_custom(name: str) -> None:
+        graph = _read(estimator)
+        node = next(node for node in graph.graph_def.node if node.name == name)
+        node.op = "CustomGelu"
+        (folder / estimator.name).write_bytes(graph.SerializeToString())
+
+    make_custom("cnn/Relu")
+    finished = export(folder, tmp_path / "m", *INFEED)
+    assert finished.code == 6
+    assert "operations that this TensorFlow does not have: CustomGelu (node cnn/Relu)" in " ".join(finished.err.split())
+    make_custom("sparse_softmax_cross_entropy_loss/Mul")
+    assert export(folder, tmp_path / "m", *INFEED).code == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda meta: meta.write_bytes(meta.read_bytes()[:500]), "cannot read model.ckpt-40.meta: it is no Meta"),
+        (lambda meta: meta.write_bytes(b""), "model.ckpt-40.meta holds no graph"),
+        (lambda meta: meta.unlink(), "there is no model.ckpt-40.meta beside model.ckpt-40.index: name the function"),
+        (lambda meta: meta.with_suffix(".index").unlink(), "is a graph without values: model.ckpt-40.index and its .d"),
+        (lambda meta: meta.with_suffix(".data-00000-of-00001").unlink(), "cannot read the data of model.ckpt-40"),
+    ],
+)  # fmt: skip
+def test_damaged_sources_are_unreadable(
+    export: Export, estimator: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    folder = shutil.copytree(estimator.parent, tmp_path / "source")
+    damage(folder / estimator.name)
+    finished = export(folder / estimator.name, tmp_path / "m", *INFEED, "--from", "tf1-meta")
+    assert finished.code == 6, finished.err
+    assert message in " ".join(finished.err.split())
+    assert not (tmp_path / "m").exists()
+
+
+def _read(meta: Path) -> "MetaGraphDef":
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    return MetaGraphDef.FromString(meta.read_bytes())
+
+
+def _value(meta: Path, name: str) -> np.ndarray:
+    import tensorflow as tf
+
+    value: np.ndarray = tf.train.load_checkpoint(str(meta.with_suffix(""))).get_tensor(name)
+    return value
