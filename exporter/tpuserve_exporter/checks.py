@@ -8,6 +8,7 @@ from pathlib import Path
 from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
+from tpuserve_exporter.loaded_tflite import TfliteModel
 from tpuserve_exporter.options import ExportOptions, SequenceOptions
 from tpuserve_exporter.padding_independence import check_lengths, check_padding
 from tpuserve_exporter.parity import check_parity
@@ -18,6 +19,7 @@ from tpuserve_exporter.sample_files import SampleFile, open_samples
 from tpuserve_exporter.samples import add_neighbours, distinct_rows, find_samples
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.tflite_writer import TFLITE_FILE
 
 # The row-independence check wants neighbours, also where the largest batch is of one row.
 _LEAST_ROWS = 4
@@ -69,8 +71,15 @@ class Checks:
         tolerance = self._choose_tolerance(session)
         reference = source.reference or python or session
         loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
+        lite = self._load_by_litert(version)
         checked = {
-            name: self._check(signature, session, reference, loaded, tolerance)
+            name: self._check(
+                signature,
+                session,
+                reference,
+                loaded | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
+                tolerance,
+            )
             for name, signature in session.signatures.items()
         }
         if self._options.sequences.buckets and not any(one.signature.has_sequences for one in checked.values()):
@@ -91,6 +100,14 @@ class Checks:
                     raise ParityFailed(f"the SavedModel does not load by Python: {reason}") from error
         self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
         return None
+
+    def _load_by_litert(self, version: Path) -> TfliteModel | None:
+        if "tflite" not in self._options.also:
+            return None
+        with self._progress.step(f"Load {TFLITE_FILE} in LiteRT") as step:
+            model = TfliteModel(version / TFLITE_FILE)
+            step.detail = ", ".join(sorted(model.signatures))
+        return model
 
     def _choose_tolerance(self, session: SessionModel) -> Tolerance:
         options = self._options
@@ -144,6 +161,9 @@ class Checks:
                 samples = add_neighbours(signature, samples, _LEAST_ROWS, session)
             found = find_dependence(signature, samples, session, tolerance)
             step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
+        if self._options.batching is not None and not found.independent:
+            why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
+            raise OptionConflict(f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}")
         if found.dependence:
             self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
         elif not found.checked:

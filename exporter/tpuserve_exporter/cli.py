@@ -17,6 +17,7 @@ from tpuserve_exporter.destinations.store_uri import OutBase, parse_out_base
 from tpuserve_exporter.errors import ExportError, OptionConflict
 from tpuserve_exporter.options import (
     ExportOptions,
+    InGraphBatching,
     InputNaming,
     ModelOptions,
     PadValue,
@@ -226,6 +227,22 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="What pads that input [0, or an empty string]. Repeat.",
 )
 @click.option(
+    "--batching",
+    type=click.Choice(["none", "in-graph"]),
+    default="none",
+    show_default=True,
+    help="Batch calls within the graph, to --batch-sizes, for servers that do not batch.",
+)
+@click.option("--batch-threads", type=click.IntRange(min=1), help="In-graph: batches that run at a time. [2]")
+@click.option("--batch-timeout-us", type=click.IntRange(min=0), help="In-graph: how long a row may wait. [1000]")
+@click.option("--batch-queue", type=click.IntRange(min=1), help="In-graph: batches that may wait; more fail. [100]")
+@click.option(
+    "--also",
+    type=click.Choice(["tflite"]),
+    multiple=True,
+    help="Write the model for LiteRT, too: model.tflite, checked as the SavedModel is.",
+)
+@click.option(
     "--compute-dtype",
     type=click.Choice(["keep", "float32", "bfloat16"]),
     default="keep",
@@ -321,9 +338,20 @@ def _read_options(arguments: dict[str, Any]) -> ExportOptions:
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:
         raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
+    batching = _read_batching(arguments)
     return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, kind=None if kind == "auto" else kind, **arguments
-    )
+        model=model, sequences=sequences, signatures=signatures, batching=batching,
+        kind=None if kind == "auto" else kind, **arguments,
+    )  # fmt: skip
+
+
+def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
+    in_graph = arguments.pop("batching") == "in-graph"
+    names = ("threads", "timeout_us", "queue")
+    given = {name: value for name in names if (value := arguments.pop(f"batch_{name}")) is not None}
+    if given and not in_graph:
+        raise OptionConflict(f"--batch-{min(given).replace('_', '-')} is for --batching in-graph, which is not given")
+    return InGraphBatching(**given) if in_graph else None
 
 
 def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:

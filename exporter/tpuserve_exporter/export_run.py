@@ -30,9 +30,9 @@ from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.sample_files import open_samples
 from tpuserve_exporter.samples import read_samples
 from tpuserve_exporter.saved_model_writer import write_saved_model
-from tpuserve_exporter.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.in_graph_batching import batch_calls
 from tpuserve_exporter.signatures.kinds import serve_signatures
 from tpuserve_exporter.signatures.labels import read_labels
 from tpuserve_exporter.signatures.request import SignatureRequest
@@ -41,6 +41,7 @@ from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_source
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
+from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, write_tflite
 from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
 from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, not_finite
 
@@ -78,6 +79,8 @@ class Export:
         """Publish a version, unless dry-running. Raises ExportError with nothing published and nothing left behind."""
         options = self._options
         self._destination.check(options.version)
+        if "tflite" in options.also:
+            check_litert()
         source = self._open()
         with self._staging() as staged:
             source = self._write(source, staged)
@@ -103,8 +106,8 @@ class Export:
         with self._progress.step("Read the source") as step:
             kind = options.kind or detect(options.source, options.model.builder is not None)
             source = open_source(kind, options.source, options.model)
-            if isinstance(source.model, Path) and options.signatures:
-                raise OptionConflict("a SavedModel brings its own signatures: --signature does not apply")
+            if isinstance(source.model, Path) and (options.signatures or options.batching):
+                raise OptionConflict("a SavedModel brings its own signatures: --signature and --batching do not apply")
             at_step = "" if source.step is None else f" at step {source.step}"
             restored = "" if source.restore is None else f"; {source.restore.summary()}"
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
@@ -136,21 +139,30 @@ class Export:
 
     def _write(self, source: OpenedSource, staged: Path) -> OpenedSource:
         """The source with a reference that answers to every signature that was written."""
+        device = None
         with self._progress.step("Write the SavedModel") as step:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
             else:
-                source = self._write_signatures(source, source.model, staged)
+                device = DevicePart(source.model)
+                source = self._write_signatures(source, device, staged)
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
+        if "tflite" in self._options.also:
+            with self._progress.step(f"Write {TFLITE_FILE}") as step:
+                step.detail = f"{write_tflite(staged, device, self._requests) / 1e6:.1f} MB"
         return source
 
-    def _write_signatures(self, source: OpenedSource, model: ServedFunction, staged: Path) -> OpenedSource:
+    @property
+    def _requests(self) -> tuple[SignatureRequest, ...]:
+        return self._options.signatures or (SignatureRequest(self._options.model.signature_name),)
+
+    def _write_signatures(self, source: OpenedSource, device: DevicePart, staged: Path) -> OpenedSource:
         options = self._options
-        requests = options.signatures or (SignatureRequest(options.model.signature_name),)
-        device = DevicePart(model)
-        signatures = serve_signatures(requests, device, options.sequences.pad_values, read_labels(options.labels))
-        write_saved_model(staged, device, signatures.values())
+        labels = read_labels(options.labels)
+        signatures = serve_signatures(self._requests, device, options.sequences.pad_values, labels)
+        call = batch_calls(device, options.batching, options.batch_sizes) if options.batching else device.call
+        write_saved_model(staged, device, call, signatures.values())
         if source.reference is None:
             return source
         return replace(source, reference=WrappedReference(signatures, device, source.reference))

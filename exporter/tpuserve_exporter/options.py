@@ -141,11 +141,20 @@ class SequenceOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class InGraphBatching:
+    """A batch leaves when it is full or `timeout_us` after its first row; `threads` run them, `queue` may wait."""
+
+    threads: int = 2
+    timeout_us: int = 1000
+    queue: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class ExportOptions:
     """One export. `atol` and `rtol` None take the default of the model's compute dtype.
 
     Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
-    class names, one a line.
+    class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel.
     """
 
     source: Path
@@ -154,6 +163,8 @@ class ExportOptions:
     model: ModelOptions = field(default_factory=ModelOptions)
     signatures: tuple[SignatureRequest, ...] = ()
     labels: Path | None = None
+    batching: InGraphBatching | None = None
+    also: tuple[Literal["tflite"], ...] = ()
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.device_part import Call, DevicePart
 from tpuserve_exporter.signatures.served_signature import PREDICT, ServedSignature
 from tpuserve_exporter.weights_check import named_variables
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 DEVICE_FUNCTION_ALIAS = "tpu_func"
 
 
-def write_saved_model(path: Path, device: DevicePart, signatures: Collection[ServedSignature]) -> None:
-    """Write `signatures`, which all call the one `device` part, into `path`, which does not exist yet.
+def write_saved_model(path: Path, device: DevicePart, call: Call, signatures: Collection[ServedSignature]) -> None:
+    """Write `signatures`, which all `call` the one `device` part, into `path`, which does not exist yet.
 
     Raises BuilderFailed where one cannot be traced. A tf.Module that holds a Keras 3 model loads in Python only (its
     variables get names no session finds); ExportArchive tracks the variables and lookup tables themselves.
@@ -24,7 +24,7 @@ def write_saved_model(path: Path, device: DevicePart, signatures: Collection[Ser
     import keras
     import tensorflow as tf
 
-    wrapped = {signature.name: signature.wrap(device.call) for signature in signatures}
+    wrapped = {signature.name: signature.wrap(call) for signature in signatures}
     archive = keras.export.ExportArchive()
     # Within a module, not themselves: of a Keras model tracked as such every variable is written twice, and loaded so.
     module = tf.Module()

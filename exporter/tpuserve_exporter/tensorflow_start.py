@@ -4,25 +4,37 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def _stderr_held_back() -> Iterator[None]:
-    """Catch what is written to descriptor 2, and show it only when the body fails."""
+def stderr_caught() -> Iterator[Callable[[], bytes]]:
+    """Keep what is written to descriptor 2 off it; the function tells what came."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as caught:
         os.dup2(caught.fileno(), 2)
         try:
-            yield
-        except BaseException:
-            caught.seek(0)
-            os.write(kept, caught.read())
-            raise
+            yield lambda: os.pread(caught.fileno(), os.fstat(caught.fileno()).st_size, 0)
         finally:
+            sys.stderr.flush()
             os.dup2(kept, 2)
             os.close(kept)
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """Show what is written to descriptor 2 only when the body fails."""
+    said = b""
+    try:
+        with stderr_caught() as read:
+            try:
+                yield
+            except BaseException:
+                said = read()
+                raise
+    finally:
+        os.write(2, said)
 
 
 def start_tensorflow() -> None:

@@ -172,3 +172,15 @@ def passed_on(shape: list[int | None], dtype: str) -> keras.Model:
     """`image` [batch, *shape] → `same`: its values as floats."""
     image = keras.Input(shape, name="image", dtype=dtype)
     return keras.Model(image, keras.layers.Rescaling(1.0, name="same")(image))
+
+
+class Inverse(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Its matrix inverse, which TensorFlow Lite lacks."""
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return keras.ops.inv(x[:, :, None] * x[:, None, :] + keras.ops.eye(x.shape[1]))
+
+
+def inverting() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, Inverse(name="scores")(features))

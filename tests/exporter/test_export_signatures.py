@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.written_graph import nodes, read_meta_graph
 
 pytestmark = [
     pytest.mark.xdist_group("exporter"),
@@ -232,22 +232,13 @@ def png(image: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def read_meta_graph(version: Path) -> MetaGraphDef:
-    return SavedModel.FromString((version / "saved_model.pb").read_bytes()).meta_graphs[0]
-
-
 def operations(meta_graph: MetaGraphDef, function: str) -> set[str]:
     [found] = [one for one in meta_graph.graph_def.library.function if one.signature.name == function]
     return {node.op for node in found.node_def}
 
 
 def callers(meta_graph: MetaGraphDef, function: str) -> int:
-    return sum(
-        attribute.func.name == function
-        for one in meta_graph.graph_def.library.function
-        for node in one.node_def
-        for attribute in node.attr.values()
-    )
+    return sum(attribute.func.name == function for node in nodes(meta_graph) for attribute in node.attr.values())
 
 
 def holders_of_weights(meta_graph: MetaGraphDef) -> set[str]:

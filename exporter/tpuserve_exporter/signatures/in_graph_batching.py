@@ -1,0 +1,51 @@
+"""--batching in-graph: the graph itself gathers rows of calls that come at the same time, for servers that do not."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options import InGraphBatching
+from tpuserve_exporter.signatures.device_part import Call, DevicePart
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequence[int]) -> Call:
+    """Calls of the device part, in batches padded to `batch_sizes`; longer requests are split.
+
+    The function that is batched stays the device part, alias and all. Raises OptionConflict for a model whose rows
+    cannot be joined with another call's.
+    """
+    import tensorflow as tf
+
+    signature = device.signature
+    if not signature.is_batchable:
+        raise OptionConflict(f"--batching in-graph: not every input and output has rows ({signature})")
+    if any(spec.free_axes for spec in signature.inputs.values()):
+        raise OptionConflict(
+            f"--batching in-graph joins calls along their rows, so all else must have one size ({signature}): give the "
+            "free dimensions one, --input NAME:DTYPE[batch,SIZE]"
+        )
+
+    @tf.nondifferentiable_batch_function(  # type: ignore[untyped-decorator]  # TensorFlow is untyped
+        num_batch_threads=batching.threads,
+        # Of one call: what the queue could take. Batches are of the sizes allowed, and what is larger is split.
+        max_batch_size=max(batch_sizes) * batching.queue,
+        batch_timeout_micros=batching.timeout_us,
+        allowed_batch_sizes=sorted(batch_sizes),
+        max_enqueued_batches=batching.queue,
+        autograph=False,
+        enable_large_batch_splitting=True,
+    )
+    def run(*inputs: "tf.Tensor") -> "list[tf.Tensor]":
+        outputs = device.call(**dict(zip(device.inputs, inputs, strict=True)))
+        return [outputs[name] for name in device.outputs]
+
+    def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        outputs = run(*(inputs[name] for name in device.inputs))
+        # The operation forgets the shapes of what it returns.
+        specs = device.outputs.items()
+        return {name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(specs, outputs, strict=True)}
+
+    return call

@@ -1,0 +1,72 @@
+"""`tpuserve export --batching in-graph`: calls that come at the same time share a run of the device part."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished
+from tests.exporter.written_graph import nodes, read_meta_graph
+
+pytestmark = [
+    pytest.mark.xdist_group("exporter"),
+    pytest.mark.timeout(90),
+    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+Export = Callable[..., Finished]
+IN_GRAPH = ("--batching", "in-graph")
+
+
+def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    model = builders.tiny()
+    model.save(tmp_path / "tiny.keras")
+    signatures = ("--signature", "serving_default=tensor", "--signature", "examples=tf_example")
+    tuned = ("--batch-threads", "3", "--batch-timeout-us", "500", "--batch-queue", "7", "--batch-sizes", "2,4")
+    finished = export(tmp_path / "tiny.keras", tmp_path / "m", *signatures, *IN_GRAPH, *tuned)
+    assert finished.code == 0, finished.err
+    meta_graph = read_meta_graph(tmp_path / "m/1")
+    [device] = meta_graph.meta_info_def.function_aliases
+    batching = [node for node in nodes(meta_graph) if node.op == "BatchFunction"]
+    assert len(batching) >= 2  # of each signature
+    for node in batching:
+        settings = (node.attr[name].i for name in ("num_batch_threads", "batch_timeout_micros", "max_enqueued_batches"))
+        assert (*settings, list(node.attr["allowed_batch_sizes"].list.i)) == (3, 500, 7, [2, 4])
+        batched = next(f for f in meta_graph.graph_def.library.function if f.signature.name == node.attr["f"].func.name)
+        assert any(attr.func.name == device for one in batched.node_def for attr in one.attr.values())
+
+    rows = np.random.default_rng(0).random((24, 3)).astype(np.float32)
+    expected = model(rows).numpy()
+    loaded = tf.saved_model.load(str(tmp_path / "m/1")).signatures["serving_default"]
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(lambda row: loaded(tf.constant(row[None]))["scores"].numpy(), rows))
+    np.testing.assert_allclose(np.concatenate(answers), expected, atol=1e-6)
+    # More rows than the largest batch are split, not refused.
+    np.testing.assert_allclose(loaded(tf.constant(rows[:9]))["scores"].numpy(), expected[:9], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("build", "flags", "said"),
+    [
+        (
+            builders.row_dependent,
+            IN_GRAPH,
+            "joins rows of several calls; a row of serving_default depends on being alone",
+        ),
+        (builders.fixed_batch, IN_GRAPH, "not every input and output has rows"),
+        (builders.free_width, IN_GRAPH, "all else must have one size"),
+        (builders.tiny, ("--batch-queue", "3"), "--batch-queue is for --batching in-graph, which is not given"),
+    ],
+)
+def test_what_cannot_be_batched_is_refused(
+    export: Export, tmp_path: Path, build: Callable[[], object], flags: tuple[str, ...], said: str
+) -> None:
+    build().save(tmp_path / "model.keras")  # type: ignore[attr-defined]  # keras is untyped
+    finished = export(tmp_path / "model.keras", tmp_path / "m", *flags)
+    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert not (tmp_path / "m").exists()
