@@ -1,44 +1,89 @@
 """A Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a model the builder makes."""
 
 import contextlib
+import importlib.util
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuserve_exporter.builder import build_model
-from tpuserve_exporter.errors import CheckpointMismatch, ExportError, OptionConflict, SourceUnreadable, reason_of
+from tpuserve_exporter.errors import (
+    CheckpointMismatch,
+    ExportError,
+    MissingExtra,
+    OptionConflict,
+    SourceUnreadable,
+    reason_of,
+)
+from tpuserve_exporter.keras2_serving import described_keras2_dtype, serve_keras2
 from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
+from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.served_function import TracedReference
+from tpuserve_exporter.sources.h5_restore import restore_h5, restore_h5_averages
+from tpuserve_exporter.sources.keras_archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:
     import keras
 
 
+class _Loaded(NamedTuple):
+    model: "keras.Model"
+    restore: RestoreReport | None
+
+
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Load the model. Raises SourceUnreadable, OptionConflict, and CheckpointMismatch where weights do not fit."""
-    model = served = _load(source, options)
+    """Load the model.
+
+    Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, and CheckpointMismatch where weights do not fit.
+    """
+    archive = read_archive(source)
+    if options.builder is None:
+        _check_whole(archive, options)
+        if archive.is_keras_2 and source.suffix == ".keras":
+            return _open_keras_2(archive, options)
+    loaded = _load(archive, options)
+    served = loaded.model
     if options.compute_dtype != "keep":
-        served = with_compute_dtype(_load(source, options), options.compute_dtype)
+        served = with_compute_dtype(_load(archive, options).model, options.compute_dtype)
     return OpenedSource(
         kind="keras",
         name=source.name,
         model=serve_keras(served, options),
-        reference=TracedReference(serve_keras(model, options)),
+        reference=TracedReference(serve_keras(loaded.model, options)),
         compute_dtype=described_dtype(served),
         builder=options.builder,
+        restore=loaded.restore,
     )
 
 
-def _load(source: Path, options: ModelOptions) -> "keras.Model":
-    if options.builder is not None:
-        return _load_weights(source, options)
-    if source.name.endswith(".weights.h5"):
-        raise OptionConflict(f"{source.name} holds weights alone: name the function that builds the model, --model")
-    return _load_model(source)
+def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
+    """That the file holds a model, and that reading it is no risk nobody took."""
+    if not archive.config:
+        raise OptionConflict(
+            f"{archive.path.name} holds weights alone: name the function that builds the model, --model"
+        )
+    if options.renames:
+        raise OptionConflict("--rename is for weights that go into a model of yours: --model pkg.module:function")
+    archive.check_safe(options.unsafe)
+
+
+def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:
+    if options.builder is None:
+        model = _load_model(archive, options)
+        notes = restore_h5_averages(archive, model, options)
+        renew_constants(model)
+        return _Loaded(model, RestoreReport((), notes=notes) if notes else None)
+    model = build_model(options.builder, options.builder_args)
+    build_weights(model, options)
+    report = restore_h5(archive, model, options)
+    renew_constants(model)
+    return _Loaded(model, report)
 
 
 @contextlib.contextmanager
@@ -52,33 +97,62 @@ def _nothing_skipped(source: Path) -> Iterator[None]:
         raise CheckpointMismatch(f"{source.name} lacks weights of the model: {skipped[0]}")
 
 
-def _load_model(source: Path) -> "keras.Model":
+def _load_model(archive: KerasArchive, options: ModelOptions) -> "keras.Model":
     import keras
 
     keras.backend.clear_session()
-    try:
-        with _nothing_skipped(source):
-            return keras.saving.load_model(source, compile=False)
-    except ExportError:
-        raise
-    except Exception as error:  # zip, HDF5 and JSON errors, unregistered classes, lambdas: all mean it cannot be read
-        hint = " (its own classes are imported by --model pkg.module:function)" if isinstance(error, TypeError) else ""
-        raise SourceUnreadable(f"cannot read {source.name}: {reason_of(error)}{hint}") from error
+    with _reading(archive), _nothing_skipped(archive.path):
+        return keras.saving.load_model(archive.path, compile=False, safe_mode=not options.unsafe)
 
 
-def _load_weights(source: Path, options: ModelOptions) -> "keras.Model":
-    assert options.builder is not None
-    model = build_model(options.builder, options.builder_args)
-    build_weights(model, options)
+@contextlib.contextmanager
+def _reading(archive: KerasArchive) -> Iterator[None]:
+    """Zip, HDF5 and JSON errors, unregistered classes: all mean that it cannot be read."""
     try:
-        with _nothing_skipped(source):
-            model.load_weights(source)
+        yield
     except ExportError:
         raise
-    except (ValueError, KeyError) as error:
-        raise CheckpointMismatch(
-            f"{source.name} does not fit the model that {options.builder} builds: {reason_of(error)}"
-        ) from error
-    except Exception as error:  # zip and HDF5 errors
-        raise SourceUnreadable(f"cannot read {source.name}: {reason_of(error)}") from error
-    return model
+    except Exception as error:
+        name = archive.path.name
+        if (unknown := _unregistered(error)) is not None:
+            raise SourceUnreadable(
+                f"{name} needs the class {unknown}, which nothing here has registered with Keras: name a function that "
+                "builds the model, --model pkg.module:function, and the weights of the file go into that"
+            ) from error
+        older = " (a file of Keras 2: build the model with --model)" if archive.is_keras_2 else ""
+        raise SourceUnreadable(f"cannot read {name}: {reason_of(error)}{older}") from error
+
+
+def _unregistered(error: Exception) -> str | None:
+    """The class that Keras could not find, told from its message."""
+    found = re.search(r"Could not locate class '([^']+)'|Unknown layer: '?([\w>]+)'?", str(error))
+    return None if found is None else found[1] or found[2]
+
+
+def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
+    """By Keras 2 itself: Keras 3 does not read its `.keras` files."""
+    if importlib.util.find_spec("tf_keras") is None:
+        raise MissingExtra(
+            f"{archive.path.name} was written by Keras {archive.keras_version}, which takes tf_keras: "
+            "pip install tf-keras, or name a function that builds the model in Keras 3, --model pkg.module:function"
+        )
+    if options.weights == "ema":
+        raise CheckpointMismatch(f"--weights ema: averages in {archive.path.name}, of Keras 2, are not read")
+    if options.compute_dtype != "keep":
+        raise OptionConflict("--compute-dtype is for Keras 3 models: build the model in Keras 3, --model")
+    model = _load_keras_2(archive, options)
+    function = serve_keras2(model, options)
+    return OpenedSource(
+        kind="keras",
+        name=archive.path.name,
+        model=function,
+        reference=TracedReference(function),
+        compute_dtype=described_keras2_dtype(model),
+    )
+
+
+def _load_keras_2(archive: KerasArchive, options: ModelOptions) -> Any:  # noqa: ANN401 - a Keras 2 model is untyped
+    import tf_keras
+
+    with _reading(archive):
+        return tf_keras.models.load_model(archive.path, compile=False, safe_mode=not options.unsafe)

@@ -7,7 +7,7 @@ objects hold it (TrackableObjectGraph in tensorflow/core/protobuf/trackable_obje
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,16 @@ class StoredVariable:
         return f"{self.dtype}{list(self.shape)}"
 
 
+def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) -> dict[int, StoredVariable]:
+    """The same variables by other names. Raises CheckpointMismatch where two of one name come of it."""
+    named = {node: rename(variable.name, renames) for node, variable in variables.items()}
+    before, after = Counter(one.name for one in variables.values()), Counter(named.values())
+    clashing = sorted({name for node, name in named.items() if after[name] > before[variables[node].name]})
+    if clashing:
+        raise CheckpointMismatch(f"--rename gives several variables one name: {', '.join(clashing)}")
+    return {node: replace(one, name=named[node]) for node, one in variables.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectGraph:
     """Objects by number (0 is the root), their children by name, and the variables among them.
@@ -59,13 +69,7 @@ class ObjectGraph:
 
     def renamed(self, renames: Sequence[Rename]) -> "ObjectGraph":
         """The same with other names. Raises CheckpointMismatch where two variables of one name come of it."""
-        named = {node: rename(variable.name, renames) for node, variable in self.variables.items()}
-        before, after = Counter(one.name for one in self.variables.values()), Counter(named.values())
-        clashing = sorted({name for node, name in named.items() if after[name] > before[self.variables[node].name]})
-        if clashing:
-            raise CheckpointMismatch(f"--rename gives several variables one name: {', '.join(clashing)}")
-        variables = {node: replace(one, name=named[node]) for node, one in self.variables.items()}
-        return replace(self, variables=variables)
+        return replace(self, variables=renamed(self.variables, renames))
 
     def reachable(self, start: int, without: frozenset[str]) -> Iterator[int]:
         """Objects under `start`, nearest first, not following edges named in `without`."""

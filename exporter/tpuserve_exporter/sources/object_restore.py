@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, idle_renames
+from tpuserve_exporter.options import ModelOptions, Weights, idle_renames
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
 from tpuserve_exporter.sources.moving_average import is_averaged_model
@@ -49,11 +49,12 @@ def _report(
         optimizer_state=tuple(variable.name for variable in optimizer.values()),
         other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
         bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
-        notes=(*(f"--rename {one} changes no name" for one in idle), *_notes(matching, entries, options)),
+        notes=(*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options)),
     )
 
 
-def _notes(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
+def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
+    """What a user should know of how a model was matched."""
     if any(entry.fate is not Fate.MISSING for entry in entries):
         if matching.way is Way.POSITION:
             yield "names differ from the checkpoint's: matched by position in the model"
@@ -64,5 +65,10 @@ def _notes(matching: Matching, entries: Sequence[Entry], options: ModelOptions) 
         yield f"took '{matching.root}' of the checkpoint, where {others} would fit as well"
     if matching.averages:
         where = f" in '{matching.root}'" if is_averaged_model(matching.root) else ""
-        how = "--weights ema" if options.weights == "ema" else "--weights raw takes them as trained"
-        yield f"took the moving averages{where} of {len(matching.averages)} of {len(matching.pairs)} variables ({how})"
+        yield describe_averages(len(matching.averages), len(matching.pairs), options.weights, where)
+
+
+def describe_averages(averages: int, variables: int, wanted: Weights, where: str = "") -> str:
+    """What was taken, and how to have the other."""
+    how = "--weights ema" if wanted == "ema" else "--weights raw takes them as trained"
+    return f"took the moving averages{where} of {averages} of {variables} variables ({how})"

@@ -138,9 +138,9 @@ def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVa
 def _match_root(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, name: str, root: int) -> Matching:  # noqa: ANN401 - anything trackable
     stored = graph.model_variables(root)
     ways = {
-        Way.NAME: _pair_by_name(weights, stored.values()),
+        Way.NAME: pair_by_name(weights, stored.values()),
         Way.POSITION: _pair_by_position(model, weights, graph, root),
-        Way.COUNT: _pair_by_count(weights, stored.values()),
+        Way.COUNT: pair_by_count(weights, stored.values()),
     }
     candidates = [Matching(name, pairs, _leftover(stored, pairs), way) for way, pairs in ways.items()]
     return max(candidates, key=lambda candidate: candidate.fit(weights))
@@ -180,7 +180,7 @@ def fate_of(shape: Sequence[int], dtype: str, stored_shape: Sequence[int], store
     return Fate.CAST if {dtype, stored_dtype} <= _FLOATS else Fate.DTYPE
 
 
-def _pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
+def pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
     """Whole names; or layer and variable alone where one side puts the model's own name before them."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]
@@ -188,7 +188,7 @@ def _pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVaria
     return whole or _pair_names([_short(name) for name in mine], [_short(name) for name in theirs], stored)
 
 
-def _pair_by_count(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
+def pair_by_count(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
     """As by name, where both sides count each kind of layer anew: `dense_7` and `dense_9` are the first and second."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]

@@ -1,0 +1,98 @@
+"""Weights of a Keras file go into a model that a builder made, with a report of every variable of both."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
+from tpuserve_exporter.options import ModelOptions, idle_renames
+from tpuserve_exporter.restore_report import RestoreReport, allow
+from tpuserve_exporter.sources.h5_averages import find_h5_averages
+from tpuserve_exporter.sources.h5_variables import (
+    count_optimizer_state,
+    is_named,
+    match_h5,
+    read_value,
+    read_variables,
+)
+from tpuserve_exporter.sources.keras_archive import KerasArchive
+from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
+from tpuserve_exporter.sources.object_graph import StoredVariable, renamed
+from tpuserve_exporter.sources.object_restore import describe_averages, notes_on
+from tpuserve_exporter.sources.variable_matching import compare
+
+if TYPE_CHECKING:
+    import h5py
+    import keras
+
+
+def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
+    """Put the weights in the file into `model`, one by one.
+
+    Raises CheckpointMismatch before any value is set, with the report, and SourceUnreadable.
+    """
+    with archive.open_weights() as file:
+        stored, weights = read_variables(file), model_variables(model)
+        idle = idle_renames([one.name for one in stored], options.renames)
+        stored = list(renamed(dict(enumerate(stored)), options.renames).values())
+        matching = match_h5(model, weights, stored, is_named(file))
+        averages = choose_averages(archive, file, model, weights, options)
+        matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
+        entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
+        notes = (*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options))
+        state = tuple(count_optimizer_state(file))
+        report = RestoreReport(entries, optimizer_state=state, notes=notes)
+        if report.problems:
+            raise CheckpointMismatch(
+                f"{archive.path.name} does not fit the model that {options.builder} builds: {report.summary()}",
+                restore=report,
+            )
+        assign_values(archive, file, weights, matching.taken)
+    return report
+
+
+def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> tuple[str, ...]:
+    """Put the moving averages, if they are wanted and there, in the place of the weights of a model that Keras read.
+
+    Returns what a user should know of it. Raises CheckpointMismatch where --weights asks for what is not there.
+    """
+    with archive.open_weights() as file:
+        weights = model_variables(model)
+        averages = choose_averages(archive, file, model, weights, options)
+        assign_values(archive, file, weights, averages)
+    return (describe_averages(len(averages), len(weights), options.weights),) if averages else ()
+
+
+def choose_averages(
+    archive: KerasArchive,
+    file: "h5py.File",
+    model: "keras.Model",
+    weights: Sequence[ModelVariable],
+    options: ModelOptions,
+) -> dict[int, StoredVariable]:
+    """The averages to take, by index of the variable. Raises CheckpointMismatch where --weights asks for absent ones."""
+    if options.weights == "raw":
+        return {}
+    averages = find_h5_averages(file, archive.optimizer, model, weights)
+    if options.weights == "ema" and not averages:
+        raise CheckpointMismatch(
+            f"--weights ema: {archive.path.name} holds no moving averages (of an optimizer with use_ema): export the "
+            "weights as trained, --weights raw"
+        )
+    return averages
+
+
+def assign_values(
+    archive: KerasArchive,
+    file: "h5py.File",
+    weights: Sequence[ModelVariable],
+    taken: Mapping[int, StoredVariable],
+) -> None:
+    """Read one value after another into its variable, in the variable's dtype. Raises SourceUnreadable."""
+    for index, stored in taken.items():
+        variable = weights[index].variable
+        try:
+            value = read_value(file, stored)
+        except OSError as error:
+            raise SourceUnreadable(f"cannot read {archive.path.name}: {reason_of(error)}") from error
+        variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False), read_value=False)

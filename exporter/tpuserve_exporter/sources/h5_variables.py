@@ -1,0 +1,134 @@
+"""The variables of an HDF5 file that Keras wrote, in either of its layouts, and those of a model they belong to.
+
+Keras 3's layout counts layers by kind (`layers/dense_1/vars/0`), as does the last of Keras 2. The older one, `.h5`, has
+the names that variables had in training (`dense_7/kernel:0`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.model_variables import ModelVariable
+from tpuserve_exporter.sources.object_graph import StoredVariable
+from tpuserve_exporter.sources.variable_matching import Matching, Way, pair_by_count, pair_by_name
+
+if TYPE_CHECKING:
+    import h5py
+    import keras
+
+# Parts of a path that lead to no weights of the model.
+_BOOKKEEPING = frozenset({"metrics", "_metrics", "compile_metrics", "_loss_tracker", "seed_generator", "_seed_generator"})
+_OPTIMIZER = "optimizer"
+
+
+def is_named(file: "h5py.File") -> bool:
+    """Whether it is of the older layout, with names."""
+    return "model_weights" in file or "layer_names" in file.attrs
+
+
+def read_variables(file: "h5py.File") -> list[StoredVariable]:
+    """The weights in `file`, in its order; without an optimizer's."""
+    found = _read_named(file.get("model_weights", file)) if is_named(file) else _read_paths(file)
+    return [
+        StoredVariable(index, name, one.name, dtype_of(one), tuple(one.shape))
+        for index, (name, one) in enumerate(found)
+    ]
+
+
+def _read_named(group: "h5py.Group") -> "Iterator[tuple[str, h5py.Dataset]]":
+    for layer in [*group.attrs["layer_names"], "top_level_model_weights"]:
+        names = group[_text(layer)].attrs["weight_names"] if _text(layer) in group else ()
+        for name in names:
+            yield _text(name).removesuffix(":0"), group[_text(layer)][_text(name)]
+
+
+def _read_paths(file: "h5py.File") -> "Iterator[tuple[str, h5py.Dataset]]":
+    import h5py
+
+    found: list[h5py.Dataset] = []
+    file.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+    for dataset in found:
+        path = dataset.name.removeprefix("/")
+        parts = set(path.split("/"))
+        if not parts & _BOOKKEEPING and not path.startswith(f"{_OPTIMIZER}/"):
+            yield path, dataset
+
+
+def count_optimizer_state(file: "h5py.File") -> list[str]:
+    """Names of an optimizer's variables."""
+    if is_named(file):
+        group = file.get("optimizer_weights")
+        return [] if group is None else [_text(name) for name in group.attrs["weight_names"]]
+    group = file.get(f"{_OPTIMIZER}/vars")
+    return [] if group is None else [f"{_OPTIMIZER}/vars/{name}" for name in group]
+
+
+def match_h5(
+    model: "keras.Model", weights: Sequence[ModelVariable], stored: Sequence[StoredVariable], named: bool
+) -> Matching:
+    """Pairs by path, which Keras derives from the model; in the older layout by name, by count, or in their order."""
+    if not named:
+        paths = {one.name: one for one in stored}
+        pairs = {index: paths[path] for index, path in _model_paths(model, weights).items() if path in paths}
+        return _matching(pairs, stored, Way.NAME)
+    candidates = [
+        _matching(pair_by_name(weights, stored), stored, Way.NAME),
+        _matching(_pair_in_order(weights, stored), stored, Way.POSITION),
+        _matching(pair_by_count(weights, stored), stored, Way.COUNT),
+    ]
+    return max(candidates, key=lambda one: one.fit(weights))
+
+
+def _matching(pairs: dict[int, StoredVariable], stored: Sequence[StoredVariable], way: Way) -> Matching:
+    used = {one.node for one in pairs.values()}
+    return Matching("", pairs, [one for one in stored if one.node not in used], way)
+
+
+def _pair_in_order(weights: Sequence[ModelVariable], stored: Sequence[StoredVariable]) -> dict[int, StoredVariable]:
+    """As Keras reads this layout, whatever the names: if there are as many, each of its place's shape."""
+    if [one.shape for one in weights] != [one.shape for one in stored]:
+        return {}
+    return dict(enumerate(stored))
+
+
+def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict[int, str]:
+    """Where Keras would save each variable of the model, by its index.
+
+    Asked of Keras' own walk over the model, with a store that notes what it is given and writes nothing.
+    """
+    from keras.src.saving import saving_lib
+
+    class Notebook(saving_lib.H5IOStore):  # type: ignore[misc]  # keras is untyped
+        def __init__(self) -> None:
+            self.noted: dict[str, dict[str, Any]] = {}
+
+        def make(self, path: str, metadata: object = None) -> dict[str, Any]:
+            return self.noted.setdefault(f"{path}/vars".removeprefix("/"), {})
+
+    notebook = Notebook()
+    saving_lib._save_state(model, notebook, None, inner_path="", visited_saveables=set())
+    index_of = {id(one.node): index for index, one in enumerate(weights)}
+    return {
+        index_of[id(value)]: f"{path}/{name}"
+        for path, values in notebook.noted.items()
+        for name, value in values.items()
+        if id(value) in index_of
+    }
+
+
+def dtype_of(dataset: "h5py.Dataset") -> str:
+    """HDF5 has no bfloat16: Keras says so beside the bytes."""
+    return str(dataset.attrs.get("dtype", dataset.dtype.name))
+
+
+def read_value(file: "h5py.File", stored: StoredVariable) -> Array:
+    """The value, in its own dtype. Raises OSError where the file is damaged."""
+    import tensorflow as tf
+
+    return np.array(file[stored.key], dtype=tf.dtypes.as_dtype(stored.dtype).as_numpy_dtype)
+
+
+def _text(name: Any) -> str:  # noqa: ANN401 - text or bytes, by the version that wrote it
+    return name.decode() if isinstance(name, bytes) else str(name)

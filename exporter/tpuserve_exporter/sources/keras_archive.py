@@ -1,0 +1,117 @@
+"""A Keras file opened without Keras: which version wrote it, what its configuration says, and the HDF5 file inside.
+
+Nothing of it is run here: what a file is, and whether reading it would run code, has to be known before Keras reads it.
+"""
+
+import contextlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+
+if TYPE_CHECKING:
+    import h5py
+
+_WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KerasArchive:
+    """A `.keras` or `.h5` file. `config` is that of its model, empty where it holds weights alone; so is `optimizer`."""
+
+    path: Path
+    keras_version: str
+    config: dict[str, Any]
+    optimizer: dict[str, Any]
+
+    @property
+    def is_keras_2(self) -> bool:
+        return self.keras_version.startswith("2.")
+
+    def check_safe(self, unsafe: bool) -> None:
+        """Raises UnsafeSource, unless `unsafe` is asked for, where reading the model would run code from the file."""
+        layers = sorted(set(_lambdas(self.config)))
+        if layers and not unsafe:
+            raise UnsafeSource(
+                f"{self.path.name} holds Lambda layers ({', '.join(layers)}): Python code from the file, which would run "
+                "with all your rights. Build the model with a function of your own, --model pkg.module:function, and "
+                "only the weights are read; or, if you trust whoever wrote the file, give --unsafe",
+                layers=layers,
+            )
+
+    @contextlib.contextmanager
+    def open_weights(self) -> "Iterator[h5py.File]":
+        """The HDF5 file with the weights. Raises SourceUnreadable."""
+        import h5py
+
+        with contextlib.ExitStack() as opened:
+            with _reading(self.path):
+                where = self.path if self.path.suffix == ".h5" else opened.enter_context(_extracted(self.path))
+                file = opened.enter_context(h5py.File(where, "r"))
+            yield file
+
+
+def read_archive(path: Path) -> KerasArchive:
+    """Raises SourceUnreadable for a file that is neither, or is damaged."""
+    with _reading(path):
+        return _read_h5(path) if path.suffix == ".h5" else _read_zip(path)
+
+
+def _read_zip(path: Path) -> KerasArchive:
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read(_CONFIG))
+        version = json.loads(archive.read(_METADATA)).get("keras_version", "")
+    compiled = config.get("compile_config") or {}
+    return KerasArchive(path, version, config, _optimizer(compiled.get("optimizer")))
+
+
+def _read_h5(path: Path) -> KerasArchive:
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        attributes = {**file.attrs, **(file["model_weights"].attrs if "model_weights" in file else {})}
+    config = json.loads(attributes.get("model_config", "{}"))
+    training = json.loads(attributes.get("training_config", "{}"))
+    return KerasArchive(
+        path, str(attributes.get("keras_version", "")), config, _optimizer(training.get("optimizer_config"))
+    )
+
+
+def _optimizer(config: object) -> dict[str, Any]:
+    """An optimizer's own configuration; a name alone has none."""
+    found = config.get("config") if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def _extracted(path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(path) as archive:
+        yield Path(archive.extract(_WEIGHTS, directory))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What zip, HDF5 and JSON raise for damaged files becomes SourceUnreadable."""
+    try:
+        yield
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = reason_of(error).replace(f"{path.parent}/", "")
+        raise SourceUnreadable(f"cannot read {path.name}: {reason}") from error
+
+
+def _lambdas(config: object) -> Iterator[str]:
+    """Names of layers, at any depth, that carry a function of their own."""
+    if isinstance(config, dict):
+        if config.get("class_name") in ("Lambda", "__lambda__"):
+            yield str((config.get("config") or {}).get("name", "unnamed"))
+            return
+        for value in config.values():
+            yield from _lambdas(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _lambdas(value)
