@@ -10,6 +10,7 @@ from tpuserve_exporter.errors import BuilderFailed
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
 
 def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
@@ -36,19 +37,41 @@ def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
     """Call the builder for a Keras 3 model, with layer names counted from the start, as in a fresh training run."""
     import keras
 
-    function = find_builder(name)
-    keras.backend.clear_session()
-    try:
-        model = function(**args)
-    except Exception as error:  # the user's code
-        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {error}") from error
+    model = _call(name, args)
     if not isinstance(model, keras.Model):
         raise BuilderFailed(f"{name} returned {_describe(model)}; a Keras 3 model is needed")
     return model
 
 
+def build_trackable(name: str, args: Mapping[str, object]) -> "keras.Model | tf.Module":
+    """Call the builder for a Keras 3 model or any other tf.Module, Keras 2 models among them."""
+    import keras
+    import tensorflow as tf
+
+    model = _call(name, args)
+    if not isinstance(model, keras.Model | tf.Module):
+        raise BuilderFailed(f"{name} returned {_describe(model)}; a Keras model or a tf.Module is needed")
+    return model
+
+
+def _call(name: str, args: Mapping[str, object]) -> object:
+    import keras
+
+    function = find_builder(name)
+    keras.backend.clear_session()
+    try:
+        return function(**args)
+    except Exception as error:  # the user's code
+        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {error}") from error
+
+
 def _describe(value: object) -> str:
     kind = type(value)
-    if any(base.__module__.startswith("tf_keras") for base in kind.__mro__):
+    if is_keras_2(value):
         return f"a Keras 2 model ({kind.__name__})"
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_keras_2(value: object) -> bool:
+    """Whether it is a model or layer of Keras 2, told without importing that."""
+    return any(base.__module__.startswith("tf_keras.") for base in type(value).__mro__)

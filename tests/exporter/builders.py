@@ -184,3 +184,49 @@ class Inverse(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 def inverting() -> keras.Model:
     features = keras.Input((3,), name="features")
     return keras.Model(features, Inverse(name="scores")(features))
+
+
+def module(units: int = 2) -> Any:  # noqa: ANN401 - a tf.Module
+    """`features` [batch, 3] → `scores` [batch, units], by a tf.Module that says so itself."""
+    import tensorflow as tf
+
+    class Linear(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable(tf.random.normal((3, units)), name="w")
+            self.b = tf.Variable(tf.zeros(units), name="b")
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 3), tf.float32, name="features")])  # type: ignore[untyped-decorator]
+        def __call__(self, x: Any) -> Any:  # noqa: ANN401 - a tensor
+            return {"scores": x @ self.w + self.b}
+
+    return Linear()
+
+
+def lazy_module() -> Any:  # noqa: ANN401 - a tf.Module
+    """A tf.Module that makes its variable when it is first called, and says nothing of its inputs."""
+    import tensorflow as tf
+
+    class Lazy(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.w: Any = None
+
+        def __call__(self, x: Any, training: bool = True) -> Any:  # noqa: ANN401 - a tensor
+            if self.w is None:
+                self.w = tf.Variable(tf.random.normal((3, 2)), name="w")
+            return x @ self.w if not training else x @ self.w + 0.0
+
+    return Lazy()
+
+
+def silent_module() -> Any:  # noqa: ANN401 - a tf.Module
+    import tensorflow as tf
+
+    return tf.Module()
+
+
+def keras_2() -> Any:  # noqa: ANN401 - a Keras 2 model
+    import tf_keras
+
+    return tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)])

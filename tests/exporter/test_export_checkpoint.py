@@ -275,7 +275,7 @@ def test_a_checkpoint_needs_a_builder(export: Export, tiny_checkpoint: Path, tmp
     ("model", "message"),
     [
         ("tests.exporter.builders:failing", "no such thing as a free model"),
-        ("tests.exporter.builders:no_model", "returned builtins.int; a Keras 3 model is needed"),
+        ("tests.exporter.builders:no_model", "returned builtins.int; a Keras model or a tf.Module is needed"),
         ("tests.exporter.builders:absent", "has no function 'absent'"),
         ("tests.exporter.no_such_module:build", "cannot import tests.exporter.no_such_module"),
         ("build", "not of the form pkg.module:function"),

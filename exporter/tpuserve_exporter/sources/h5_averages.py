@@ -20,7 +20,9 @@ def find_h5_averages(
         return {}
     datasets = _named(file, weights) if is_named(file) else _in_order(file, optimizer, model, weights)
     return {
-        index: StoredVariable(-1 - index, f"average of {weights[index].name}", one.name, dtype_of(one), tuple(one.shape))
+        index: StoredVariable(
+            -1 - index, f"average of {weights[index].name}", one.name, dtype_of(one), tuple(one.shape)
+        )
         for index, one in datasets.items()
         if tuple(one.shape) == weights[index].shape
     }

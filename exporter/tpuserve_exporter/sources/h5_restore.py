@@ -70,7 +70,7 @@ def choose_averages(
     weights: Sequence[ModelVariable],
     options: ModelOptions,
 ) -> dict[int, StoredVariable]:
-    """The averages to take, by index of the variable. Raises CheckpointMismatch where --weights asks for absent ones."""
+    """The averages to take, by index of the variable. Raises CheckpointMismatch where absent ones are asked for."""
     if options.weights == "raw":
         return {}
     averages = find_h5_averages(file, archive.optimizer, model, weights)

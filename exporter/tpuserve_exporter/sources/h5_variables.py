@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import keras
 
 # Parts of a path that lead to no weights of the model.
-_BOOKKEEPING = frozenset({"metrics", "_metrics", "compile_metrics", "_loss_tracker", "seed_generator", "_seed_generator"})
+_BOOKKEEPING = frozenset(
+    {"metrics", "_metrics", "compile_metrics", "_loss_tracker", "seed_generator", "_seed_generator"}
+)
 _OPTIMIZER = "optimizer"
 
 
@@ -103,6 +105,9 @@ def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict
     class Notebook(saving_lib.H5IOStore):  # type: ignore[misc]  # keras is untyped
         def __init__(self) -> None:
             self.noted: dict[str, dict[str, Any]] = {}
+
+        def __bool__(self) -> bool:
+            return True
 
         def make(self, path: str, metadata: object = None) -> dict[str, Any]:
             return self.noted.setdefault(f"{path}/vars".removeprefix("/"), {})

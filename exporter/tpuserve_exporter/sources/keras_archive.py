@@ -22,7 +22,7 @@ _WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json
 
 @dataclass(frozen=True, slots=True)
 class KerasArchive:
-    """A `.keras` or `.h5` file. `config` is that of its model, empty where it holds weights alone; so is `optimizer`."""
+    """A `.keras` or `.h5` file. `config` is the model's, `optimizer` the optimizer's: empty where there is none."""
 
     path: Path
     keras_version: str
@@ -38,9 +38,9 @@ class KerasArchive:
         layers = sorted(set(_lambdas(self.config)))
         if layers and not unsafe:
             raise UnsafeSource(
-                f"{self.path.name} holds Lambda layers ({', '.join(layers)}): Python code from the file, which would run "
-                "with all your rights. Build the model with a function of your own, --model pkg.module:function, and "
-                "only the weights are read; or, if you trust whoever wrote the file, give --unsafe",
+                f"{self.path.name} holds Lambda layers ({', '.join(layers)}): Python code, which would run as it is "
+                "read, with all your rights. Build the model with a function of your own, --model pkg.module:function, "
+                "and only the weights are read; or, if you trust whoever wrote the file, give --unsafe",
                 layers=layers,
             )
 

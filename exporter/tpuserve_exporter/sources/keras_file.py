@@ -5,6 +5,7 @@ import importlib.util
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,6 @@ from tpuserve_exporter.errors import (
     SourceUnreadable,
     reason_of,
 )
-from tpuserve_exporter.keras2_serving import described_keras2_dtype, serve_keras2
 from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
@@ -40,7 +40,7 @@ class _Loaded(NamedTuple):
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Load the model.
 
-    Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, and CheckpointMismatch where weights do not fit.
+    Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, and CheckpointMismatch with a report.
     """
     archive = read_archive(source)
     if options.builder is None:
@@ -141,13 +141,14 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
     if options.compute_dtype != "keep":
         raise OptionConflict("--compute-dtype is for Keras 3 models: build the model in Keras 3, --model")
     model = _load_keras_2(archive, options)
-    function = serve_keras2(model, options)
+    # Not the model itself: asked for what it tracks, Keras 2 traces all of its layers.
+    function = replace(serve_keras(model, options), trackables=list(model.weights))
     return OpenedSource(
         kind="keras",
         name=archive.path.name,
         model=function,
         reference=TracedReference(function),
-        compute_dtype=described_keras2_dtype(model),
+        compute_dtype=described_dtype(model),
     )
 
 

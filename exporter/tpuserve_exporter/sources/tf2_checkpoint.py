@@ -1,25 +1,22 @@
 """A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tpuserve_exporter.builder import build_model
+from tpuserve_exporter.builder import build_trackable, is_keras_2
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.keras_inputs import build_weights
 from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
+from tpuserve_exporter.module_serving import build_variables, serve_module
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.served_function import TracedReference
+from tpuserve_exporter.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.object_restore import restore
 from tpuserve_exporter.sources.opened import OpenedSource
-
-if TYPE_CHECKING:
-    import keras
-
-    from tpuserve_exporter.restore_report import RestoreReport
 
 _STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
 
@@ -34,28 +31,68 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
             "a checkpoint holds no model: name the function that builds it, --model pkg.module:function"
         )
     graph = read_object_graph(find_prefix(source))
-    model, report = _build_and_restore(options.builder, graph, options)
-    served = model
+    built = _build(options.builder, options)
+    report = restore(built.model, graph, options)
+    built.settle()
+    served = built
     if options.compute_dtype != "keep":
-        served = with_compute_dtype(_build_and_restore(options.builder, graph, options)[0], options.compute_dtype)
+        served = _build_to_compute(options.builder, graph, options)
     return OpenedSource(
         kind="tf2-ckpt",
         name=graph.prefix.name,
-        model=serve_keras(served, options),
-        reference=TracedReference(serve_keras(model, options)),
-        compute_dtype=described_dtype(served),
+        model=served.function,
+        reference=TracedReference(built.function),
+        compute_dtype=served.compute_dtype,
         step=read_step(graph),
         builder=options.builder,
         restore=report,
     )
 
 
-def _build_and_restore(builder: str, graph: ObjectGraph, options: ModelOptions) -> "tuple[keras.Model, RestoreReport]":
-    model = build_model(builder, options.builder_args)
-    build_weights(model, options)
-    report = restore(model, graph, options)
-    renew_constants(model)
-    return model, report
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What the builder returned, and how it is served. `compute_dtype` None: only the graph can tell."""
+
+    model: Any
+    function: ServedFunction
+    compute_dtype: str | None
+
+    def settle(self) -> None:
+        """After the variables are set."""
+        import keras
+
+        if isinstance(self.model, keras.Model):
+            renew_constants(self.model)
+
+
+def _build(builder: str, options: ModelOptions) -> _Built:
+    """A model with all of its variables, not restored."""
+    import keras
+
+    model = build_trackable(builder, options.builder_args)
+    if isinstance(model, keras.Model):
+        build_weights(model, options)
+        return _Built(model, serve_keras(model, options), described_dtype(model))
+    if is_keras_2(model):
+        # Not the model itself: asked for what it tracks, Keras 2 traces all of its layers.
+        return _Built(
+            model, replace(serve_keras(model, options), trackables=list(model.weights)), described_dtype(model)
+        )
+    function = serve_module(model, options)
+    build_variables(function)
+    return _Built(model, function, None)
+
+
+def _build_to_compute(builder: str, graph: ObjectGraph, options: ModelOptions) -> _Built:
+    """Another model, which computes in the dtype that was asked for. Raises OptionConflict for what is not Keras 3."""
+    import keras
+
+    model = _build(builder, options).model
+    if not isinstance(model, keras.Model):
+        raise OptionConflict("--compute-dtype is for Keras 3 models: let the builder make one of that dtype")
+    restore(model, graph, options)
+    with_compute_dtype(model, options.compute_dtype)
+    return _Built(model, serve_keras(model, options), described_dtype(model))
 
 
 def read_step(graph: ObjectGraph) -> int | None:

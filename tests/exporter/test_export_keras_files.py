@@ -1,0 +1,218 @@
+"""Keras files of either Keras, whole or weights alone: what fits is served, what does not is told, all of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.exporter import builders
+from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.test_weights_choice import ROWS, serve
+
+pytestmark = [
+    pytest.mark.xdist_group("exporter"),
+    pytest.mark.timeout(90),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+]
+
+Export = Callable[..., Finished]
+SIZES = ("--batch-sizes", "2")
+
+
+def model_option(name: str) -> tuple[str, ...]:
+    return ("--model", f"tests.exporter.builders:{name}", *SIZES)
+
+
+@pytest.fixture(scope="module")
+def files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`builders.tiny` after three steps with `use_ema`, in every format of Keras 3's."""
+    import keras
+
+    model = builders.tiny()
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), loss="mse")
+    for _ in range(3):
+        model.train_on_batch(ROWS, np.ones((2, 2), np.float32))
+    directory = tmp_path_factory.mktemp("files")
+    for name in ("tiny.keras", "tiny.h5"):
+        model.save(directory / name)
+    model.save_weights(directory / "tiny.weights.h5")
+    np.save(directory / "trained.npy", model(ROWS).numpy())
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    np.save(directory / "averaged.npy", model(ROWS).numpy())
+    return directory
+
+
+@pytest.mark.parametrize("name", ["tiny.keras", "tiny.h5", "tiny.weights.h5"])
+@pytest.mark.parametrize(
+    ("builder", "problems"),
+    [
+        ("tiny_with_extra", ["extra/kernel missing float32[4, 4] -", "extra/bias missing float32[4] -"]),
+        ("tiny --model-arg units=5", ["hidden/kernel shape differs float32[3, 5]", "hidden/bias shape differs",
+                                      "scores/kernel shape differs float32[5, 2] float32[4, 2]"]),
+    ],
+    ids=["missing", "shape"],
+)  # fmt: skip
+def test_all_that_does_not_fit_is_listed(
+    export: Export, files: Path, tmp_path: Path, name: str, builder: str, problems: list[str]
+) -> None:
+    """By place, Keras 3's layout calls the third layer's weights missing, not the second's; no less is listed."""
+    finished = export(files / name, tmp_path / "tiny", *model_option(builder.split()[0]), *builder.split()[1:])
+    assert finished.code == 2, finished.err
+    table = " ".join(finished.err.split())
+    if "extra" in builder and name != "tiny.h5":
+        problems = [
+            "extra/kernel shape differs float32[4, 4] float32[4, 2]",
+            "scores/kernel missing",
+            "scores/bias mis",
+        ]
+    for problem in problems:
+        assert problem in table
+    assert not (tmp_path / "tiny").exists()
+
+
+@pytest.mark.parametrize("name", ["tiny.keras", "tiny.h5", "tiny.weights.h5"])
+def test_what_the_model_lacks_is_unused(export: Export, files: Path, tmp_path: Path, name: str) -> None:
+    finished = export(files / name, tmp_path / "tiny", *model_option("headless"), "--json")
+    assert finished.code == 2
+    unused = [one["name"] for one in finished.document["restore"]["variables"] if one["fate"] == "unused"]
+    paths = name != "tiny.h5"
+    assert unused == (["layers/dense_1/vars/0", "layers/dense_1/vars/1"] if paths else ["scores/kernel", "scores/bias"])
+    allowed = export(files / name, tmp_path / "tiny", *model_option("headless"), "--allow-unused", f"{unused[0][:-1]}*",
+                     "--allow-unused", unused[1])  # fmt: skip
+    assert allowed.code == 0, allowed.err
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("tiny.keras", (), "averaged"),
+        ("tiny.keras", ("--weights", "raw"), "trained"),
+        ("tiny.h5", (), "averaged"),
+        ("tiny.keras", model_option("tiny"), "averaged"),
+        ("tiny.h5", (*model_option("tiny"), "--weights", "ema"), "averaged"),
+        ("tiny.weights.h5", model_option("tiny"), "trained"),
+    ],
+)
+def test_averages_that_the_optimizer_kept_are_taken(
+    export: Export, files: Path, tmp_path: Path, name: str, options: tuple[str, ...], expected: str
+) -> None:
+    finished = export(files / name, tmp_path / "tiny", *SIZES, *options)
+    assert finished.code == 0, finished.err
+    assert ("took the moving averages of 4 of 4 variables" in finished.out) is (expected == "averaged")
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), np.load(files / f"{expected}.npy"), atol=1e-6)
+
+
+def test_averages_that_no_file_has_are_refused(export: Export, files: Path, tmp_path: Path) -> None:
+    finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
+    assert finished.code == 2
+    assert "--weights ema: tiny.weights.h5 holds no moving averages" in finished.err
+
+
+def test_paths_in_a_file_are_renamed(export: Export, tmp_path: Path) -> None:
+    trained = builders.tiny()
+    trained.save_weights(tmp_path / "tiny.weights.h5")
+    rename = ("--rename", "layers/dense_1/=layers/dense_2/")
+    finished = export(tmp_path / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny_with_extra"), *rename)
+    assert finished.code == 2
+    table = " ".join(finished.err.split())
+    assert "extra/kernel missing float32[4, 4] -" in table
+    assert "scores/kernel" not in table
+
+
+def test_other_float_dtypes_are_cast_and_counted(export: Export, tmp_path: Path) -> None:
+    builders.tiny(dtype="bfloat16").save_weights(tmp_path / "half.weights.h5")
+    finished = export(tmp_path / "half.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--json")
+    assert finished.code == 0, finished.out
+    assert finished.document["restore"]["counts"]["cast"] == 4
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_lambda_is_run_only_on_request(export: Export, tensorflow: None, tmp_path: Path, suffix: str) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda x: x * 2, name="twice", output_shape=(3,))])
+    model.save(tmp_path / f"twice{suffix}")
+    finished = export(tmp_path / f"twice{suffix}", tmp_path / "twice", *SIZES)
+    assert finished.code == 11
+    assert "holds Lambda layers (twice)" in finished.err
+    assert "--unsafe" in finished.err
+    assert not (tmp_path / "twice").exists()
+    assert export(tmp_path / f"twice{suffix}", tmp_path / "twice", *SIZES, "--unsafe").code == 0
+    np.testing.assert_allclose(serve(tmp_path / "twice/1"), ROWS * 2)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_class_that_is_not_registered_is_named(export: Export, tensorflow: None, tmp_path: Path, suffix: str) -> None:
+    import keras
+
+    class Doubled(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+        def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+            return x * 2
+
+    keras.Sequential([keras.Input((3,)), Doubled()]).save(tmp_path / f"doubled{suffix}")
+    finished = export(tmp_path / f"doubled{suffix}", tmp_path / "doubled", *SIZES)
+    assert finished.code == 6
+    assert "needs the class Doubled, which nothing here has registered with Keras" in finished.err
+    assert "--model pkg.module:function" in finished.err
+
+
+@pytest.fixture(scope="module")
+def keras_2_files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tf_keras
+
+    tf_keras.layers.Dense(1).build((1,))  # the model's layers do not count from the start
+    layers = [tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)]
+    model = tf_keras.Sequential([tf_keras.Input((3,)), *layers])
+    directory = tmp_path_factory.mktemp("keras2")
+    for name in ("old.keras", "old.h5"):
+        model.save(directory / name)
+    for name in ("weights.h5", "old.weights.h5"):
+        model.save_weights(directory / name)
+    np.save(directory / "expected.npy", model(ROWS).numpy())
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("old.keras", ()),
+        ("old.h5", ()),
+        ("old.keras", model_option("unnamed_relu")),
+        ("old.h5", model_option("unnamed_relu")),
+        ("weights.h5", model_option("unnamed_relu")),
+        ("old.weights.h5", model_option("unnamed_relu")),
+    ],
+)
+def test_files_of_keras_2_are_served(
+    export: Export, keras_2_files: Path, tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    finished = export(keras_2_files / name, tmp_path / "old", *SIZES, *options)
+    assert finished.code == 0, finished.err
+    np.testing.assert_allclose(serve(tmp_path / "old/1"), np.load(keras_2_files / "expected.npy"), atol=1e-6)
+    assert read_manifest(tmp_path / "old/1")["compute_dtype"] == "float32"
+
+
+def test_keras_2_that_is_not_installed_is_named(
+    export: Export, keras_2_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "tf_keras" else find(name, *rest)
+    )
+    finished = export(keras_2_files / "old.keras", tmp_path / "old")
+    assert finished.code == 10
+    assert "pip install tf-keras" in finished.err
+
+
+def test_a_damaged_file_is_unreadable(export: Export, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.weights.h5").write_bytes((files / "tiny.weights.h5").read_bytes()[:3000])
+    finished = export(tmp_path / "cut.weights.h5", tmp_path / "tiny", *model_option("tiny"))
+    assert finished.code == 6
+    assert "cannot read cut.weights.h5" in finished.err
+    assert str(tmp_path) not in finished.err.replace(str(tmp_path / "tiny"), "")
