@@ -2,25 +2,52 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.free_ports import free_ports
+from tpuserve_server import __main__ as entry
 
 pytestmark = pytest.mark.timeout(120)
 
 BIN = Path(sys.executable).parent
 
 
-def _serve(
-    *flags: str, command: str = "tensorflow_model_server", host: str = "python"
-) -> subprocess.CompletedProcess[str]:
-    """Run until it refuses; a server that starts after all is ended by the timeout, which fails the test."""
+def _flags(*flags: str, host: str) -> list[str]:
     grpc_port, rest_port = free_ports(2)
     ports = [f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1"]
-    base = [*ports, f"--host_backend={host}"]
-    return subprocess.run([str(BIN / command), *base, *flags], capture_output=True, text=True, timeout=100)
+    return [*ports, f"--host_backend={host}", *flags]
+
+
+def _serve(*flags: str, host: str = "python") -> subprocess.CompletedProcess[str]:
+    """Run until it refuses; a server that starts after all is ended by the timeout, which fails the test."""
+    command = [str(BIN / "tensorflow_model_server"), *_flags(*flags, host=host)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+@dataclass
+class Refusal:
+    """How the command ended: as of a process."""
+
+    returncode: int
+    stderr: str
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Refusal]:
+    """As `_serve`, in this process: the command's own entry point, for what it refuses before it serves anything."""
+
+    def run(*flags: str, host: str = "python") -> Refusal:
+        monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", *_flags(*flags, host=host)])
+        with pytest.raises(SystemExit) as ended:
+            entry.tensorflow_model_server()
+        assert isinstance(ended.value.code, int)
+        return Refusal(ended.value.code, capsys.readouterr().err)
+
+    return run
 
 
 @pytest.fixture(params=["envoy", "python"])
@@ -28,8 +55,8 @@ def host(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_an_unknown_flag_names_the_nearest(host: str) -> None:
-    done = _serve("--model_base_pth=/tmp", host=host)
+def test_an_unknown_flag_names_the_nearest(refuse: Callable[..., Refusal], host: str) -> None:
+    done = refuse("--model_base_pth=/tmp", host=host)
     assert done.returncode != 0
     assert "--model_base_pth" in done.stderr
     assert "--model_base_path" in done.stderr
@@ -42,8 +69,8 @@ def test_version(command: str) -> None:
     assert "TensorFlow" in done.stdout
 
 
-def test_nothing_to_serve(host: str) -> None:
-    done = _serve(host=host)
+def test_nothing_to_serve(refuse: Callable[..., Refusal], host: str) -> None:
+    done = refuse(host=host)
     assert done.returncode != 0
     assert "--model_base_path" in done.stderr
 
@@ -58,17 +85,19 @@ def test_nothing_to_serve(host: str) -> None:
     ],
     ids=["unknown field", "wrong type", "cut short", "unknown message"],
 )
-def test_a_model_config_file_that_does_not_parse(tmp_path: Path, host: str, text: str, where: str) -> None:
+def test_a_model_config_file_that_does_not_parse(
+    refuse: Callable[..., Refusal], tmp_path: Path, host: str, text: str, where: str
+) -> None:
     config = tmp_path / "models.config"
     config.write_text(text)
-    done = _serve(f"--model_config_file={config}", host=host)
+    done = refuse(f"--model_config_file={config}", host=host)
     assert done.returncode != 0
     assert f"Error parsing text-format tensorflow.serving.ModelServerConfig: {where}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_model_config_file_that_is_not_there(tmp_path: Path, host: str) -> None:
-    done = _serve(f"--model_config_file={tmp_path}/absent", host=host)
+def test_a_model_config_file_that_is_not_there(refuse: Callable[..., Refusal], tmp_path: Path, host: str) -> None:
+    done = refuse(f"--model_config_file={tmp_path}/absent", host=host)
     assert done.returncode != 0
     assert "absent" in done.stderr
     assert "Traceback" not in done.stderr
@@ -95,22 +124,30 @@ def test_a_store_that_nobody_knows(host: str) -> None:
         ("monitoring_config_file", "prometheus { }"),
         ("ssl_config_file", "server_key: 3"),
         ("batching_parameters_file", "max_batch_size { value: 'x' }"),
-        ("tensorflow_session_config_file", "no_such_field: 1"),
     ],
 )
-def test_other_files_that_do_not_parse(tmp_path: Path, flag: str, text: str) -> None:
+def test_other_files_that_do_not_parse(refuse: Callable[..., Refusal], tmp_path: Path, flag: str, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
-    done = _serve(f"--model_base_path={tmp_path}", "--enable_batching", f"--{flag}={path}")
+    done = refuse(f"--model_base_path={tmp_path}", "--enable_batching", f"--{flag}={path}")
     assert done.returncode != 0
     assert "1:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_batching_parameters_need_batching(tmp_path: Path) -> None:
+def test_a_session_config_file_that_does_not_parse(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("no_such_field: 1")
+    done = _serve(f"--model_base_path={tmp_path}", f"--tensorflow_session_config_file={path}")
+    assert done.returncode != 0
+    assert "1:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_batching_parameters_need_batching(refuse: Callable[..., Refusal], tmp_path: Path) -> None:
     path = tmp_path / "batching"
     path.write_text("max_batch_size { value: 4 }")
-    done = _serve(f"--model_base_path={tmp_path}", f"--batching_parameters_file={path}")
+    done = refuse(f"--model_base_path={tmp_path}", f"--batching_parameters_file={path}")
     assert done.returncode != 0
     assert "--enable_batching" in done.stderr
 
@@ -124,27 +161,20 @@ def test_batching_parameters_need_batching(tmp_path: Path) -> None:
         ("max_enqueued_batches { value: -1 }", "max_enqueued_batches must be positive"),
     ],
 )
-def test_batching_parameters_that_do_not_fit(tmp_path: Path, parameters: str, message: str) -> None:
+def test_batching_parameters_that_do_not_fit(
+    refuse: Callable[..., Refusal], tmp_path: Path, parameters: str, message: str
+) -> None:
     path = tmp_path / "batching"
     path.write_text(parameters)
-    done = _serve(f"--model_base_path={tmp_path}", "--enable_batching", f"--batching_parameters_file={path}")
+    done = refuse(f"--model_base_path={tmp_path}", "--enable_batching", f"--batching_parameters_file={path}")
     assert done.returncode != 0
     assert message in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--use_alts_credentials=true", "--flush_filesystem_caches=false"])
-def test_a_flag_without_a_meaning_here_is_accepted_with_a_notice(tmp_path: Path, flag: str) -> None:
-    done = _serve(flag, f"--model_config_file={tmp_path}/absent")
+def test_a_flag_without_a_meaning_here_is_accepted_with_a_notice(
+    refuse: Callable[..., Refusal], tmp_path: Path, flag: str
+) -> None:
+    done = refuse(flag, f"--model_config_file={tmp_path}/absent")
     assert flag.split("=")[0].removeprefix("--") in done.stderr
     assert "No such option" not in done.stderr
-
-
-@pytest.mark.slow
-def test_an_initial_load_that_fails(tmp_path: Path, host: str) -> None:
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "saved_model.pb").write_bytes(b"no model")
-    flags = (f"--model_base_path={tmp_path}/m", "--model_name=m", "--max_num_load_retries=0")
-    done = _serve(*flags, "--file_system_poll_wait_seconds=0.1", host=host)
-    assert done.returncode != 0
-    assert "1 servable(s) did not become available: {" in done.stderr
-    assert "{name: m version: 1} due to error: " in done.stderr

@@ -13,7 +13,7 @@ import pytest
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.running_server import EXECUTABLE, RunningServer, run_server
+from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
 from tests.saved_models import predict_request, save_mlp
 from tpuserve_client import Client
 
@@ -31,17 +31,30 @@ max_execution_batch_size { value: 2 }
 """
 
 
-@pytest.fixture(params=HOSTS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningServer]:
-    """The MLP, in batches of two rows; its second version says itself that they are of four, and nothing is split."""
-    file = tmp_path / "batching.config"
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Two models of the MLP, in batches of two rows; `m` says itself that they are of four, and nothing is split."""
+    folder = tmp_path_factory.mktemp("batching")
+    file = folder / "batching.config"
     file.write_text(PARAMETERS)
-    base = tmp_path / "mlp"
-    save_mlp(base / "1")
-    own = save_mlp(base / "2") / "batching_params.pbtxt"
+    save_mlp(folder / "split" / "1")
+    own = save_mlp(folder / "m" / "1") / "batching_params.pbtxt"
     own.write_text("max_batch_size { value: 4 } enable_large_batch_splitting { value: false }")
-    flags = ("--enable_batching", f"--batching_parameters_file={file}")
-    with run_server(request.param, base, tmp_path / "log", *flags, "--enable_per_model_batching_parameters") as server:
+    config = folder / "models.config"
+    configs = (
+        f'config {{ name: "{name}" base_path: "{folder / name}" model_platform: "tensorflow" }}'
+        for name in ("split", "m")
+    )
+    config.write_text(f"model_config_list {{ {' '.join(configs)} }}")
+    flags = (
+        f"--model_config_file={config}",
+        "--enable_batching",
+        f"--batching_parameters_file={file}",
+        "--enable_per_model_batching_parameters",
+    )
+    with run_configured_server(request.param, folder / "log", *flags, model="m") as server:
+        with Client(server.grpc) as client:
+            client.wait_until_ready(60, "split")
         yield server
 
 
@@ -63,18 +76,14 @@ def test_a_request_beyond_the_versions_own_largest_batch_is_refused_as_by_tensor
         assert len(client.predict("m", {"x": np.zeros((4, 64), np.float32)}).outputs["y"]) == 4
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_large_requests_are_answered_whole(host: str, tmp_path: Path) -> None:
-    file = tmp_path / "batching.config"
-    file.write_text(PARAMETERS)
-    save_mlp(tmp_path / "mlp" / "1")
+def test_large_requests_are_answered_whole(server: RunningServer) -> None:
     x = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32)
-    flags = ("--enable_batching", f"--batching_parameters_file={file}")
-    with run_server(host, tmp_path / "mlp", tmp_path / "log", *flags) as server, Client(server.grpc) as client:
-        whole = client.predict("m", {"x": x}).outputs["y"]
-        rows = [client.predict("m", {"x": x[index : index + 1]}).outputs["y"][0] for index in range(7)]
-        with urllib.request.urlopen(f"{server.rest}/metrics", timeout=30) as answer:
-            sizes = [line for line in answer.read().decode().splitlines() if "tpuserve_batch_rows_bucket" in line]
+    with Client(server.grpc) as client:
+        whole = client.predict("split", {"x": x}).outputs["y"]
+        rows = [client.predict("split", {"x": x[index : index + 1]}).outputs["y"][0] for index in range(7)]
+    with urllib.request.urlopen(f"{server.rest}/metrics", timeout=30) as answer:
+        page = answer.read().decode().splitlines()
+    sizes = [line for line in page if "tpuserve_batch_rows_bucket" in line and 'model_name="split"' in line]
     np.testing.assert_allclose(whole, rows, rtol=1e-5)
     # No batch had more than two rows.
     at_most_two = next(line for line in sizes if 'le="2.0"' in line)

@@ -49,14 +49,15 @@ class Served:
         return str(note)
 
 
-@pytest.fixture(params=HOSTS)
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    base = tmp_path / "mlp"
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("model_batching")
+    base = folder / "mlp"
     save_mlp(base / "1")
-    config = tmp_path / "models.config"
+    config = folder / "models.config"
     config.write_text(configured(base, m=OWN, n=""))
     flags = ("--enable_batching", "--max_batch_size=8", "--batch_timeout_micros=1000", f"--model_config_file={config}")
-    with run_configured_server(request.param, tmp_path / "log", *flags, model="m") as server:
+    with run_configured_server(request.param, folder / "log", *flags, model="m") as server:
         yield Served(server, base)
 
 
@@ -72,7 +73,7 @@ def test_a_model_is_batched_as_its_configuration_says(served: Served) -> None:
 
 
 def test_a_reload_request_carries_it_too(served: Served) -> None:
-    ours = text_format.Parse(configured(served.base, m=OWN, late=OWN), ModelServerConfig())
+    ours = text_format.Parse(configured(served.base, m=OWN, n="", late=OWN), ModelServerConfig())
     config = model_server_config_pb2.ModelServerConfig.FromString(ours.SerializeToString())
     with grpc.insecure_channel(served.server.grpc) as channel:
         stub = model_service_pb2_grpc.ModelServiceStub(channel)

@@ -1,8 +1,10 @@
 """The log of requests, as an operator turns it on: what clients asked, written, and good for warm-up."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,59 +12,86 @@ from google.protobuf import json_format
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.running_server import RunningServer, run_server
+from tests.e2e.running_server import RunningServer, run_configured_server, run_server
 from tpuserve_client import Client
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 ROWS = np.array([[1, 2], [3, 4]], np.float32)
 
 
-def predict_both_ways(server: RunningServer) -> None:
-    for address in (server.grpc, server.rest):
-        with Client(address) as client:
-            client.predict(server.model, {"x": ROWS})
+@dataclass
+class Logged:
+    """What a server left that was asked by gRPC and by REST for each of its two models."""
+
+    folder: Path
+    base_path: Path
+    # Of the model `own`, which had no record yet.
+    warm_up_runs: int
+
+    def check(self, logs: list[PredictionLog]) -> None:
+        """Both requests are there with their answers."""
+        assert len(logs) == 2
+        for log in logs:
+            assert log.log_metadata.model_spec.version.value == 3
+            assert log.log_metadata.sampling_config.sampling_rate == 1
+            np.testing.assert_array_equal(tf.make_ndarray(log.predict_log.request.inputs["x"]), ROWS)
+            np.testing.assert_array_equal(tf.make_ndarray(log.predict_log.response.outputs["y"]), 2 * ROWS)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("host", HOSTS)
-def test_grpc_and_rest_requests_are_logged_alike(host: str, calculator: Path, tmp_path: Path) -> None:
-    flag = f"--request_log_path_prefix={tmp_path}/requests"
-    with run_server(host, calculator, tmp_path / "log", flag) as server:
-        predict_both_ways(server)
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def logged(request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    """`m` is logged by the flag for all models, `own` as its configuration says, in TensorFlow Serving's format."""
+    folder = tmp_path_factory.mktemp("logged")
+    config = folder / "models.config"
+    config.write_text(f"""
+        model_config_list {{
+          config {{ name: "m" base_path: "{calculator}" model_platform: "tensorflow" }}
+          config {{
+            name: "own" base_path: "{calculator}" model_platform: "tensorflow"
+            logging_config {{
+              log_collector_config {{ type: "tfrecord" filename_prefix: "{folder}/logged" }}
+              sampling_config {{ sampling_rate: 1.0 }}
+            }}
+          }}
+        }}""")
+    flags = (f"--model_config_file={config}", f"--request_log_path_prefix={folder}/requests")
+    with run_configured_server(request.param, folder / "log", *flags, model="own") as server:
+        for address in (server.grpc, server.rest):
+            with Client(address) as client:
+                for model in ("m", "own"):
+                    client.wait_until_ready(60, model)
+                    client.predict(model, {"x": ROWS})
+        runs = warm_up_runs(server)
         assert server.terminate() == 0
-    (path,) = tmp_path.glob("requests-m-*.jsonl")
-    logs = [json_format.Parse(line, PredictionLog()) for line in path.read_text().splitlines()]
-    assert len(logs) == 2
-    for log in logs:
-        assert log.log_metadata.model_spec.version.value == 3
-        assert log.log_metadata.sampling_config.sampling_rate == 1
-        np.testing.assert_array_equal(tf.make_ndarray(log.predict_log.request.inputs["x"]), ROWS)
-        np.testing.assert_array_equal(tf.make_ndarray(log.predict_log.response.outputs["y"]), 2 * ROWS)
+    return Logged(folder, calculator, runs)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_logged_requests_are_warm_up_records(calculator: Path, tmp_path: Path) -> None:
-    base = tmp_path / "m"
-    shutil.copytree(calculator, base)
-    flags = (f"--request_log_path_prefix={tmp_path}/requests", "--request_log_format=tfrecord")
-    with run_server("python", base, tmp_path / "log", *flags) as server:
-        predict_both_ways(server)
-        assert server.terminate() == 0
-    (path,) = tmp_path.glob("requests-m-*.tfrecord")
+def test_grpc_and_rest_requests_are_logged_alike(logged: Logged) -> None:
+    (path,) = logged.folder.glob("requests-m-*.jsonl")
+    logged.check([json_format.Parse(line, PredictionLog()) for line in path.read_text().splitlines()])
+
+
+def test_a_models_own_configuration_says_where_and_how_it_is_logged(logged: Logged) -> None:
+    (path,) = logged.folder.glob("logged*")
+    records = tf.compat.v1.io.tf_record_iterator(str(path))
+    logged.check([PredictionLog.FromString(record) for record in records])
+    assert not list(logged.folder.glob("requests-own-*"))
+
+
+def test_logged_requests_are_warm_up_records(logged: Logged, tmp_path: Path) -> None:
+    base = tmp_path / "own"
+    shutil.copytree(logged.base_path, base)
+    (path,) = logged.folder.glob("logged*")
     records = base / "3" / "assets.extra" / "tf_serving_warmup_requests"
-    with run_server("python", base, tmp_path / "cold.log") as server:
-        cold = warm_up_runs(server)
     shutil.copy(path, records)
-    with run_server("python", base, tmp_path / "warm.log") as server:
-        assert warm_up_runs(server) == cold + 2
+    with run_server("python", base, tmp_path / "warm.log", model="own") as server:
+        assert warm_up_runs(server) == logged.warm_up_runs + 2
 
 
 def warm_up_runs(server: RunningServer) -> int:
-    with Client(server.grpc) as client:
-        client.wait_until_ready(60, server.model)
-    import httpx
-
-    (model,) = httpx.get(f"{server.rest}/v1/models").json()["models"]
+    """How many runs the warm-up of `own` took, as its status tells."""
+    models = httpx.get(f"{server.rest}/v1/models", timeout=30).json()["models"]
+    (model,) = [model for model in models if model["name"] == "own"]
     (note,) = [note for note in model["versions"][0]["notes"] if note.startswith("warm-up: ")]
     return int(note.split()[1])
