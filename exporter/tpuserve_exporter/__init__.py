@@ -1,0 +1,36 @@
+"""Checkpoint in, checked and versioned SavedModel out. Importing this imports no framework."""
+
+from tpuserve_exporter.api import ExportedVersion, export
+from tpuserve_exporter.errors import (
+    BuilderFailed,
+    CannotLower,
+    CheckpointMismatch,
+    ExportError,
+    MissingExtra,
+    OptionConflict,
+    ParityFailed,
+    PublishFailed,
+    SamplesUnfit,
+    SessionLoadFailed,
+    SourceUnreadable,
+    UnsafeSource,
+    WeightsNotFinite,
+)
+
+__all__ = [
+    "export",
+    "ExportedVersion",
+    "ExportError",
+    "BuilderFailed",
+    "CannotLower",
+    "CheckpointMismatch",
+    "MissingExtra",
+    "OptionConflict",
+    "ParityFailed",
+    "PublishFailed",
+    "SamplesUnfit",
+    "SessionLoadFailed",
+    "SourceUnreadable",
+    "UnsafeSource",
+    "WeightsNotFinite",
+]

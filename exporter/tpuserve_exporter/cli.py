@@ -292,7 +292,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     reporter = Reporter(arguments["out_base"].name, arguments.pop("as_json"), arguments.pop("reports"))
     try:
         with reporter.output():
-            exported = _run(_read_options(arguments), reporter.progress)
+            exported = _run(read_options(arguments), reporter.progress)
     except KeyboardInterrupt:
         return reporter.break_off()
     except ExportError as error:
@@ -314,7 +314,7 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
     return Export(options, progress).run()
 
 
-def _read_options(arguments: dict[str, Any]) -> ExportOptions:
+def read_options(arguments: dict[str, Any]) -> ExportOptions:
     """Options as click parsed them, grouped. Raises OptionConflict."""
     kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
     signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])

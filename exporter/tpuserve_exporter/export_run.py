@@ -39,6 +39,7 @@ from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_source
+from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
 from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, write_tflite
@@ -65,11 +66,15 @@ class Exported:
 
 
 class Export:
-    """Runs one export; TensorFlow must be up (tensorflow_start). Blocks; use once."""
+    """Runs one export; TensorFlow must be up (tensorflow_start). Blocks; use once.
 
-    def __init__(self, options: ExportOptions, progress: Progress) -> None:
+    A `live` model takes the place of the source that the options name.
+    """
+
+    def __init__(self, options: ExportOptions, progress: Progress, live: object | None = None) -> None:
         """Raises MissingExtra where publishing to OUT_BASE takes a library that is not there."""
         self._options = options
+        self._live = live
         self._progress = progress
         self._destination = open_destination(options.out_base)
         self._warnings: list[str] = []
@@ -104,17 +109,23 @@ class Export:
     def _open(self) -> OpenedSource:
         options = self._options
         with self._progress.step("Read the source") as step:
-            kind = options.kind or detect(options.source, options.model.builder is not None)
-            source = open_source(kind, options.source, options.model)
+            source = self._open_kind()
             if isinstance(source.model, Path) and (options.signatures or options.batching):
                 raise OptionConflict("a SavedModel brings its own signatures: --signature and --batching do not apply")
             at_step = "" if source.step is None else f" at step {source.step}"
             restored = "" if source.restore is None else f"; {source.restore.summary()}"
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
-        for note in source.restore.notes if source.restore else ():
+        for note in (*source.notes, *(source.restore.notes if source.restore else ())):
             self._warn(note)
         self._check_weights(source)
         return source
+
+    def _open_kind(self) -> OpenedSource:
+        options = self._options
+        if self._live is not None:
+            return open_live(self._live, options.model)
+        kind = options.kind or detect(options.source, options.model.builder is not None)
+        return open_source(kind, options.source, options.model)
 
     def _check_weights(self, source: OpenedSource) -> None:
         """Raises WeightsNotFinite, unless that is allowed."""

@@ -98,6 +98,31 @@ def _understand(
     raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
 
 
+def understand_live(
+    model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]
+) -> tuple[Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]], PyTree]:
+    """The call and the parameters of a model that lives here. An NNX module itself stays in the mode that it is in.
+
+    Raises BuilderFailed.
+    """
+    from flax import nnx
+
+    if isinstance(model, nnx.Module):
+        copied = nnx.merge(*nnx.split(model))
+        call, _ = _from_nnx(copied, inputs)
+        params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
+    elif isinstance(model, tuple):
+        call, _ = _understand("what was given", model, inputs)
+        params = model[1]
+    else:
+        raise BuilderFailed(f"a {type(model).__name__} has no parameters: give (module.apply, params)")
+
+    def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _name_outputs(call(params, given), options.outputs)
+
+    return run, params
+
+
 def _from_linen(
     name: str, module: "linen.Module", inputs: Mapping[str, JaxInput]
 ) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:

@@ -126,5 +126,17 @@ class RecordedProgress:
         self._shown.warn(message)
 
 
+def choose_progress(silent: bool, console: Console | None = None) -> Progress:
+    """For where this process writes to: a notebook, a terminal, or a file or pipe."""
+    console = console or Console()
+    if silent:
+        return SilentProgress()
+    if console.is_jupyter:
+        from tpuserve_exporter.notebook_progress import NotebookProgress
+
+        return NotebookProgress.in_cell()
+    return TerminalProgress(console) if console.is_terminal else PlainProgress()
+
+
 def _suffix(step: Step) -> str:
     return f": {step.detail}" if step.detail else ""

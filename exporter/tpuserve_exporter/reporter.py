@@ -11,7 +11,8 @@ import click
 from rich.console import Console
 
 from tpuserve_exporter.errors import ExportError
-from tpuserve_exporter.progress import PlainProgress, Progress, RecordedProgress, SilentProgress, TerminalProgress
+from tpuserve_exporter.progress import RecordedProgress, choose_progress
+from tpuserve_exporter.report_files import write_report
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
@@ -20,7 +21,6 @@ BROKEN_OFF = 130
 _BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
 # Columns of tables written to a file or a pipe.
 _LOG_WIDTH = 120
-_PAGES = (".html", ".htm")
 
 
 class Reporter:
@@ -31,12 +31,7 @@ class Reporter:
         self._as_json = as_json
         self._reports = reports
         self._console = Console()
-        self.progress = RecordedProgress(self._choose_progress())
-
-    def _choose_progress(self) -> Progress:
-        if self._as_json:
-            return SilentProgress()
-        return TerminalProgress(self._console) if self._console.is_terminal else PlainProgress()
+        self.progress = RecordedProgress(choose_progress(as_json, self._console))
 
     def output(self) -> contextlib.AbstractContextManager[object]:
         """Beside JSON, what a user's builder prints goes to standard error."""
@@ -66,17 +61,8 @@ class Reporter:
     def _write(self, document: dict[str, Any]) -> None:
         for path in self._reports:
             try:
-                path.write_text(_render(path, document))
+                write_report(path, document)
             except OSError as error:  # the export's own outcome counts
                 click.echo(f"warning: cannot write {path}: {error.strerror}", err=True)
         if self._as_json:
             click.echo(json.dumps(document, indent=2))
-
-
-def _render(path: Path, document: dict[str, Any]) -> str:
-    """In the form that the file's name asks for."""
-    if path.suffix.lower() not in _PAGES:
-        return json.dumps(document, indent=2) + "\n"
-    from tpuserve_exporter.report_page.page import render_page
-
-    return render_page(document)

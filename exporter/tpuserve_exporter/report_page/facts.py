@@ -44,7 +44,7 @@ def show_warnings(document: Mapping[str, Any]) -> Markup:
 def show_facts(document: Mapping[str, Any]) -> Markup:
     if not document["ok"]:
         return Markup()
-    facts = "".join(_tile(*fact) for fact in _facts(document))
+    facts = "".join(_tile(*fact) for fact in list_facts(document))
     return element("section", Markup(facts), class_="tiles", aria_label="In short")
 
 
@@ -54,7 +54,8 @@ def _tile(name: str, value: str, note: str = "") -> Markup:
     )
 
 
-def _facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and what to know of it. Of an export that passed."""
     manifest, parity = document["manifest"], document["manifest"]["parity"]
     allowed = f"allowed {parity['atol']:g} + {parity['rtol']:g} * |expected|"
     top1 = [

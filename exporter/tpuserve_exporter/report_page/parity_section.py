@@ -29,12 +29,13 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
         "section",
         element("h2", "Against the source"),
         element("p", intro, class_="quiet"),
-        element("div", _table(found), class_="scrolls"),
+        element("div", show_outputs(found), class_="scrolls"),
         element("div", *charts, class_="charts"),
     )
 
 
-def _table(found: Mapping[str, Any]) -> Markup:
+def show_outputs(found: Mapping[str, Any]) -> Markup:
+    """A table of every signature's outputs."""
     head = element("tr", *(element("th", heading, scope="col") for heading in _HEADINGS))
     return element("table", element("thead", head), element("tbody", *_rows(found)), class_="numbers")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tpuserve_exporter.loaded_model import Runnable
 from tpuserve_exporter.options import SourceKind
@@ -15,10 +16,10 @@ class OpenedSource:
 
     `model` is the function to serve, or the directory of a SavedModel that is taken over as it is. `reference` answers
     as the source model does; None where the SavedModel is itself the source. `compute_dtype` is a Keras policy name,
-    None where only the written graph can tell.
+    None where only the written graph can tell. `notes` are what a user should know, besides those of `restore`.
     """
 
-    kind: SourceKind
+    kind: SourceKind | Literal["function"]
     name: str
     model: ServedFunction | Path
     reference: Runnable | None = None
@@ -26,3 +27,4 @@ class OpenedSource:
     step: int | None = None
     builder: str | None = None
     restore: RestoreReport | None = None
+    notes: tuple[str, ...] = ()

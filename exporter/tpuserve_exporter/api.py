@@ -1,0 +1,141 @@
+"""The Python API: `export(model, "models/digits")` at the end of a training script or in a notebook.
+
+Its options are those of the command, under the same names, and read by it. Imports neither TensorFlow nor the command
+before it is called.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tpuserve_exporter.errors import ExportError
+
+if TYPE_CHECKING:
+    from tpuserve_exporter.export_run import Exported
+    from tpuserve_exporter.options import ExportOptions
+    from tpuserve_exporter.progress import Progress
+
+# Arrays by the inputs' names, or a file of them.
+Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedVersion:
+    """A version that passed every check. `version` and `path` are None after a dry run.
+
+    `report` is the report as `--json` prints it. In a notebook, a version shows what was checked.
+    """
+
+    name: str
+    version: int | None
+    path: str | None
+    warnings: tuple[str, ...]
+    report: Mapping[str, Any]
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """As a page where the name ends in .html, else as JSON. Raises OSError."""
+        from tpuserve_exporter.report_files import write_report
+
+        write_report(Path(path), self.report)
+
+    def __repr__(self) -> str:
+        told = "checked, not published" if self.version is None else f"version {self.version} at {self.path}"
+        difference = self.report["manifest"]["parity"]["max_abs_difference"]
+        return f"<{self.name}: {told}, largest difference {difference:.3g}, {len(self.warnings)} warning(s)>"
+
+    def _repr_html_(self) -> str:
+        from tpuserve_exporter.report_page.compact import render_compact
+
+        return render_compact(self.report)
+
+
+def export(
+    source: object,
+    out_base: str | os.PathLike[str],
+    /,
+    *,
+    check: Samples | None = None,
+    warmup: Samples | None = None,
+    report: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    progress: bool = True,
+    **options: object,
+) -> ExportedVersion:
+    """Check `source` and publish it as the next version under `out_base`, as `tpuserve export` does.
+
+    `source` is a path of any kind that the command takes, or lives in this process: a Keras model, a JAX function with
+    its parameters `(apply_fn, params)`, a Flax NNX module, or a ServedFunction. `check` and `warmup` are files or
+    arrays by name. `options` are the command's, with underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`,
+    `from_="keras"`; those that are repeated take a list or, for NAME=VALUE, a dictionary. Blocks.
+
+    Raises ExportError with nothing published: of its subclasses each is an exit code of the command. TypeError for an
+    option that there is not.
+    """
+    started = time.monotonic()
+    path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    reports = [report] if isinstance(report, str | os.PathLike) else list(report)
+    with tempfile.TemporaryDirectory() as scratch:
+        given = {"check": _as_file(check, scratch, "check"), "warmup": _as_file(warmup, scratch, "warmup")}
+        parsed = _parse(path or type(source).__name__, os.fspath(out_base), given | options)
+        live = source if path is None else None
+        return _run(parsed, live, [Path(one) for one in reports], progress, started)
+
+
+def _parse(source: str, out_base: str, given: Mapping[str, object]) -> "ExportOptions":
+    from tpuserve_exporter.cli import command
+    from tpuserve_exporter.keyword_options import parse_keywords
+
+    return parse_keywords(command, [source, out_base], given)
+
+
+def _run(
+    options: "ExportOptions", live: object | None, reports: list[Path], progress: bool, started: float
+) -> ExportedVersion:
+    from tpuserve_exporter.progress import RecordedProgress, choose_progress
+    from tpuserve_exporter.report_files import write_report
+
+    recorded = RecordedProgress(choose_progress(silent=not progress))
+    try:
+        exported = _export(options, live, recorded)
+    except ExportError as error:
+        from tpuserve_exporter.summary import failure_document
+
+        for path in reports:
+            write_report(path, failure_document(options.out_base.name, error, recorded.steps))
+        raise
+    from tpuserve_exporter.summary import success_document
+
+    document = success_document(exported, time.monotonic() - started, recorded.steps)
+    for path in reports:
+        write_report(path, document)
+    return ExportedVersion(exported.name, exported.version, document["path"], exported.warnings, document)
+
+
+def _export(options: "ExportOptions", live: object | None, progress: "Progress") -> "Exported":
+    """TensorFlow is left as it is in a process that uses it already, with the devices that it has."""
+    if "tensorflow" not in sys.modules:
+        from tpuserve_exporter.tensorflow_start import start_tensorflow
+
+        with progress.step("Start TensorFlow"):
+            start_tensorflow()
+    from tpuserve_exporter.export_run import Export
+
+    return Export(options, progress, live).run()
+
+
+def _as_file(samples: Samples | None, folder: str, name: str) -> str | None:
+    """The command's options take files."""
+    if samples is None or isinstance(samples, str | os.PathLike):
+        return None if samples is None else os.fspath(samples)
+    import numpy as np
+
+    path = os.path.join(folder, f"{name}.npz")
+    arrays = {key: np.asarray(value) for key, value in samples.items()}
+    # Pickles are never read: strings go by their bytes.
+    plain = {key: value.astype(np.bytes_) if value.dtype == object else value for key, value in arrays.items()}
+    np.savez(path, allow_pickle=False, **plain)
+    return path

@@ -1,0 +1,74 @@
+"""The command's options from Python keywords: one set of names, types and messages for both."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuserve_exporter.cli import read_options
+from tpuserve_exporter.errors import OptionConflict
+
+if TYPE_CHECKING:
+    from tpuserve_exporter.options import ExportOptions
+
+# Of a command's own: what goes to its standard output, and its help.
+_NOT_KEYWORDS = ("--json", "--help", "--report")
+
+
+def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapping[str, object]) -> "ExportOptions":
+    """`arguments` are positional. Raises OptionConflict for values, TypeError for names that no option has."""
+    known = _options(command)
+    words = [word for name, value in given.items() for word in _words(_find(name, known), value)]
+    try:
+        context = command.make_context("export", [*words, "--", *arguments])
+    except click.ClickException as error:
+        raise OptionConflict(error.format_message()) from error
+    parameters = {name: value for name, value in context.params.items() if name not in ("as_json", "reports")}
+    return read_options(parameters)
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """By keyword: `--batch-sizes` is `batch_sizes`, `--from` is `from_`."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    named = {name: one for one in options for name in one.opts if name.startswith("--") and name not in _NOT_KEYWORDS}
+    return {name[2:].replace("-", "_"): one for name, one in named.items()}
+
+
+def _find(name: str, known: Mapping[str, click.Option]) -> click.Option:
+    found = known.get(name.rstrip("_"))
+    if found is None:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(known))}"
+        raise TypeError(f"export() has no option {name!r}{hint}")
+    return found
+
+
+def _words(option: click.Option, value: object) -> Iterator[str]:
+    """As on the command line; nothing for None and for a flag that is off."""
+    name = option.opts[-1]
+    if option.is_flag:
+        yield from [name] if value else []
+    elif option.multiple:
+        yield from (f"{name}={item}" for item in _items(value))
+    elif value is not None:
+        yield f"{name}={_text(value)}"
+
+
+def _items(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from (f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in value.items())
+    elif isinstance(value, Iterable) and not isinstance(value, str):
+        yield from map(str, value)
+    elif value is not None:
+        yield str(value)
+
+
+def _text(value: object) -> str:
+    """`(1, 8)` → `1,8`; a function goes by its module and name."""
+    if callable(value):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)

@@ -1,0 +1,21 @@
+"""Report files: JSON for programs, or a page for people, as the file's name asks."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_PAGES = (".html", ".htm")
+
+
+def write_report(path: Path, document: Mapping[str, Any]) -> None:
+    """Raises OSError."""
+    path.write_text(_render(path, document))
+
+
+def _render(path: Path, document: Mapping[str, Any]) -> str:
+    if path.suffix.lower() not in _PAGES:
+        return json.dumps(document, indent=2) + "\n"
+    from tpuserve_exporter.report_page.page import render_page
+
+    return render_page(document)

@@ -1,0 +1,32 @@
+"""The report in a few lines of HTML, for the output of a notebook's cell: it takes the notebook's own colours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpuserve_exporter.report_page.facts import list_facts
+from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_exporter.report_page.parity_section import show_outputs
+
+_BOX = "border:1px solid;border-radius:8px;padding:.6em 1em;margin:.3em 0;max-width:60em;overflow-x:auto"
+_QUIET = "opacity:.65"
+
+
+def render_compact(document: Mapping[str, Any]) -> str:
+    """`document` is the report of an export that passed."""
+    version, path = document["version"], document["path"]
+    told = "checked, not published" if version is None else f"version {version} at {path}"
+    facts = [_fact(name, value, note) for name, value, note in list_facts(document)]
+    return element(
+        "div",
+        element("b", document["name"]),
+        f" · {told}",
+        *(element("div", f"! {warning}") for warning in document["warnings"]),
+        element("table", element("tbody", *facts)),
+        show_outputs(document["manifest"]["parity"]["signatures"]),
+        style=_BOX,
+    )
+
+
+def _fact(name: str, value: str, note: str) -> Markup:
+    cells = (element("td", name), element("td", element("b", value)), element("td", note, style=_QUIET))
+    return element("tr", *cells)

@@ -1,0 +1,87 @@
+"""A model that lives in this process, as at the end of a training script: nothing is read from disk."""
+
+import os
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.keras_serving import described_dtype, serve_keras
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.sources.opened import OpenedSource
+
+if TYPE_CHECKING:
+    import keras
+
+_TAKEN = "a path, a Keras model, (apply_fn, params) of a JAX model, a Flax NNX module, or a ServedFunction"
+
+
+def open_live(model: object, options: ModelOptions) -> OpenedSource:
+    """Raises OptionConflict for what is no such model, and for options that are about files; BuilderFailed."""
+    given = {
+        "model": options.builder, "rename": options.renames, "allow_missing": options.allow_missing,
+        "allow_unused": options.allow_unused,
+    }  # fmt: skip
+    if named := [name for name, value in given.items() if value]:
+        raise OptionConflict(f"{', '.join(named)}: for checkpoints; the model that was given has its weights already")
+    if isinstance(model, ServedFunction):
+        return OpenedSource("function", "function", model, TracedReference(model))
+    if _is_keras(model):
+        return _open_keras(model, options)
+    if isinstance(model, tuple) or "flax" in _modules(model):
+        return _open_jax(model, options)
+    raise OptionConflict(f"cannot export {_describe(model)}: give {_TAKEN}")
+
+
+def _is_keras(model: object) -> "TypeGuard[keras.Model]":
+    import keras
+
+    return isinstance(model, keras.Model)
+
+
+def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise OptionConflict(
+            f"a Keras model on {keras.backend.backend()} cannot be served from here: model.save('model.keras'), "
+            "and export that file in a process of its own, tpuserve export model.keras OUT_BASE"
+        )
+    if options.compute_dtype != "keep":
+        raise OptionConflict("compute_dtype would change the model that was given: save it, and export the file")
+    return OpenedSource(
+        kind="keras",
+        name=model.name,
+        model=serve_keras(model, options),
+        reference=TracedReference(serve_keras(model, options)),
+        compute_dtype=described_dtype(model),
+    )
+
+
+def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
+    from tpuserve_exporter.jax_function import JaxFunction, JaxReference
+    from tpuserve_exporter.jax_model import read_inputs, understand_live
+    from tpuserve_exporter.jax_serving import serve_jax
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    inputs = read_inputs(options)
+    call, params = understand_live(model, options, inputs)
+    function = JaxFunction(call, params, inputs)
+    served = serve_jax(function, options.batch_sizes)
+    return OpenedSource(
+        kind="function",
+        name=_describe(model),
+        model=served.function,
+        reference=JaxReference(function),
+        compute_dtype=served.compute_dtype,
+        notes=served.notes,
+    )
+
+
+def _modules(value: object) -> set[str]:
+    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
+
+
+def _describe(value: Any) -> str:  # noqa: ANN401 - whatever a user gives
+    if isinstance(value, tuple) and value and callable(value[0]):
+        return str(getattr(value[0], "__name__", "function"))
+    return f"{type(value).__module__}.{type(value).__qualname__}"
