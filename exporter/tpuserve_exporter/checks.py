@@ -37,11 +37,12 @@ class CheckedSignature:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """What the checks found of a written version."""
+    """What the checks found of a written version. `reference` answers as the source does, while the session is open."""
 
     signatures: Mapping[str, CheckedSignature]
     tolerance: Tolerance
     compute_dtype: str
+    reference: Runnable
 
 
 class Checks:
@@ -87,7 +88,7 @@ class Checks:
                 "--sequence-buckets: no signature has an input with a free dimension besides the rows'"
             )
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
-        return CheckedVersion(checked, tolerance, compute_dtype)
+        return CheckedVersion(checked, tolerance, compute_dtype, reference)
 
     def _load_by_python(self, source: OpenedSource, version: Path) -> PythonModel | None:
         """Models that load in a session alone are served all the same, if they came so."""

@@ -267,6 +267,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
 )
+@click.option("--serve-check", is_flag=True, help="Ask a real server, by gRPC and REST, before anything is published.")
 @click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
 @click.option("--again", is_flag=True, help="Publish even if the newest version holds exactly this already.")
 @click.option(

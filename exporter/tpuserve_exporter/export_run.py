@@ -3,7 +3,7 @@
 import contextlib
 import importlib.metadata
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from tpuserve_exporter.checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.store_uri import OutBase
+from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.loaded_model import SessionModel
@@ -30,6 +31,8 @@ from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.sample_files import open_samples
 from tpuserve_exporter.samples import read_samples
 from tpuserve_exporter.saved_model_writer import write_saved_model
+from tpuserve_exporter.serve_check.serve_check import Question, ServeCheck, check_serving, make_questions
+from tpuserve_exporter.serve_check.server_process import find_server
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.in_graph_batching import batch_calls
@@ -63,6 +66,7 @@ class Exported:
     warmup_records: int
     warnings: tuple[str, ...]
     published: bool = True
+    serve_check: ServeCheck | None = None
 
 
 class Export:
@@ -86,20 +90,33 @@ class Export:
         self._destination.check(options.version)
         if "tflite" in options.also:
             check_litert()
+        if options.serve_check:
+            find_server()
         source = self._open()
         with self._staging() as staged:
             source = self._write(source, staged)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, staged, session)
                 records = self._warm(staged, checked, session)
+                questions = make_questions(checked, options.batch_sizes) if options.serve_check else []
             manifest = self._describe(source, staged, checked)
+            served = self._serve(staged, questions, checked.tolerance) if options.serve_check else None
             there = None if options.dry_run or options.again else self._find_same(manifest)
             version = there if there or options.dry_run else self._publish(staged)
         path = None if version is None else self._destination.locate(version)
         signatures = {name: one.signature for name, one in checked.signatures.items()}
         name, warnings = self._destination.model_name, tuple(self._warnings)
         return Exported(
-            name, version, path, manifest, signatures, source.restore, records, warnings, published=there is None
+            name,
+            version,
+            path,
+            manifest,
+            signatures,
+            source.restore,
+            records,
+            warnings,
+            published=there is None,
+            serve_check=served,
         )
 
     def _warn(self, message: str) -> None:
@@ -203,6 +220,12 @@ class Export:
             manifest.write(staged)
             step.detail = f"{len(manifest.files)} file(s)"
             return manifest
+
+    def _serve(self, staged: Path, questions: Sequence[Question], tolerance: Tolerance) -> ServeCheck:
+        with self._progress.step("Serve it by a real server") as step:
+            served = check_serving(staged, self._destination.model_name, questions, tolerance)
+            step.detail = str(served)
+            return served
 
     def _find_same(self, manifest: Manifest) -> int | None:
         """The newest version, if it is this one. What was asked for by number is published all the same."""

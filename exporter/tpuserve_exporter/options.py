@@ -172,6 +172,7 @@ class ExportOptions:
     warmup: Path | None = None
     version: VersionChoice = "next"
     again: bool = False
+    serve_check: bool = False
     dry_run: bool = False
 
     @property

@@ -90,7 +90,7 @@ def test_versions_count_up_and_are_readable_by_other_users(
 ) -> None:
     base = tmp_path / "tiny"
     assert export(tiny_checkpoint, base, *TINY, "--version", "41").code == 0
-    assert export(tiny_checkpoint, base, *TINY).code == 0
+    assert export(tiny_checkpoint, base, *TINY, "--again").code == 0
     assert sorted(path.name for path in base.iterdir()) == ["41", "42"]
     assert (base / "42").stat().st_mode & 0o777 == 0o755
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in (base / "42").rglob("*"))

@@ -1,0 +1,104 @@
+"""Whether a real server answers as the source does: what was exported, served before anyone else is."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_exporter.checks import CheckedVersion
+from tpuserve_exporter.difference import Tolerance, compare
+from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.samples import count_rows, take_rows
+from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
+from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
+from tpuserve_exporter.signature import Signature, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Inputs for one signature, and what the source answers to them."""
+
+    signature: str
+    rows: int | None
+    inputs: Tensors
+    expected: Tensors
+
+    def __str__(self) -> str:
+        return self.signature if self.rows is None else f"{self.signature}, {self.rows} row(s)"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCheck:
+    """What a server answered. `rest_answers` is less than `grpc_answers` where JSON cannot carry the tensors."""
+
+    grpc_answers: int
+    rest_answers: int
+    max_abs_difference: float
+    start_seconds: float
+    ask_seconds: float
+
+    def __str__(self) -> str:
+        answers = f"{self.grpc_answers} answer(s) by gRPC and {self.rest_answers} by REST as the source's"
+        difference = f"largest difference {self.max_abs_difference:.3g}"
+        return f"{answers}, {difference}; ready after {self.start_seconds:.1f} s"
+
+
+def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
+    """Of each signature a row alone, the largest batch, and one that the server has to pad."""
+    questions = []
+    for one in checked.signatures.values():
+        for rows in _choose_rows(one.signature, one.samples, batch_sizes):
+            inputs = one.samples if rows is None else take_rows(one.samples, slice(0, rows))
+            expected = checked.reference.run(one.signature, inputs)
+            questions.append(Question(one.signature.name, rows, inputs, expected))
+    return questions
+
+
+def check_serving(version: Path, model: str, questions: Sequence[Question], tolerance: Tolerance) -> ServeCheck:
+    """Serve `version` and ask. Blocks. Raises MissingExtra, SessionLoadFailed, or ParityFailed as `ask_all`."""
+    started_s = time.monotonic()
+    with serving(version, model) as server:
+        ready_s = time.monotonic()
+        by_grpc, by_rest = ask_all(server, questions, tolerance)
+        asked_s = time.monotonic()
+    largest = max([*by_grpc, *by_rest], default=0.0)
+    return ServeCheck(len(by_grpc), len(by_rest), largest, ready_s - started_s, asked_s - ready_s)
+
+
+def ask_all(
+    server: ServerProcess, questions: Sequence[Question], tolerance: Tolerance
+) -> tuple[list[float], list[float]]:
+    """The largest differences by gRPC and by REST. Raises ParityFailed for the first answer that is off."""
+    for_rest = [question for question in questions if can_be_json(question.inputs, question.expected)]
+    return (
+        [_ask("gRPC", server, question, tolerance) for question in questions],
+        [_ask("REST", server, question, tolerance) for question in for_rest],
+    )
+
+
+def _choose_rows(signature: Signature, samples: Tensors, batch_sizes: Sequence[int]) -> Sequence[int | None]:
+    if not signature.is_batchable:
+        return [None]
+    largest = min(max(batch_sizes), count_rows(samples))
+    return sorted({1, max(1, largest - 1), largest})
+
+
+def _ask(protocol: str, server: ServerProcess, question: Question, tolerance: Tolerance) -> float:
+    """The largest difference."""
+    where = f"served by {protocol}, {question}"
+    try:
+        if protocol == "gRPC":
+            answered = ask_grpc(server, question.signature, question.inputs)
+        else:
+            answered = ask_rest(server, question.signature, question.inputs, question.expected)
+    except ParityFailed as error:
+        raise ParityFailed(f"{where}: {error}") from error
+    difference = compare(question.expected, answered, tolerance)
+    if difference.beyond:
+        raise ParityFailed(
+            f"{where}: {difference.beyond}, allowed is {tolerance} (--atol, --rtol)",
+            max_abs_difference=difference.max_abs if difference.max_abs < float("inf") else None,
+            atol=tolerance.atol,
+            rtol=tolerance.rtol,
+        )
+    return difference.max_abs
