@@ -9,11 +9,18 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PROJECTS := server exporter clients/python loadtests
 SOURCES := server exporter clients loadtests examples benchmarks deploy tests
+# PyTorch has an environment of its own, over $(VENV): what is not in the one is found in the other.
+TORCH := .torch
 # Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
 TEST_PROCESSES ?= 2
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
-.PHONY: help setup demo serve examples test format lint types layers unit lock clean
+# All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another.
+EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
+# What PyTorch needs that requirements/dev.lock has.
+IN_VENV := fsspec jinja2 markupsafe setuptools typing-extensions
+
+.PHONY: help setup torch demo serve examples test format lint types layers unit lock clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,14 +43,25 @@ $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@touch $@
 
+torch: $(TORCH)/.installed ## Make .torch: .venv with PyTorch's CPU build over it, to export PyTorch models
+
+$(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
+	@echo "Installing PyTorch into $(TORCH), its CPU build, from where pip is told to find it (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)."
+	$(BIN)/python -m venv --clear $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
+	@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(TORCH)/lib/python3*/site-packages)/over_venv.pth
+	@for program in tpuserve tpuserve-export tpuserve-serve; do \
+		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
+	@touch $@
+
 demo: setup ## Train, export, serve, predict by gRPC and REST, load-test, stop
 	@$(BIN)/python examples/digits/demo.py
 
 serve: setup ## Train and export the digits model if need be, serve it until Ctrl-C
 	@$(BIN)/python examples/digits/demo.py --serve
 
-examples: setup ## Train, export, serve and check every example; ONLY=name,name for some
-	@$(BIN)/python examples/run_all.py --only "$(ONLY)"
+examples: setup ## Train, export, serve and check every example; ONLY=name,name for some; PyTorch's after `make torch`
+	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
 
 test: setup lint types layers unit ## Format check, lint, types, layers, tests with coverage
 
@@ -67,11 +85,12 @@ unit: setup
 
 lock: $(UV) ## Renew requirements/*.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --upgrade --output-file requirements/bootstrap.lock requirements/bootstrap.in
-	$(COMPILE) --upgrade --output-file requirements/dev.lock --all-extras --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+	$(COMPILE) --upgrade --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock --all-extras server/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
+	$(UV) pip compile --quiet --upgrade --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
 clean: ## Remove .venv, caches, the demo's models and the environments of the comparison
-	rm -rf $(VENV) .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf $(VENV) $(TORCH) .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -11,7 +11,7 @@ from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.signatures.request import SignatureRequest
 
-SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "savedmodel"]
+SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 Weights: TypeAlias = Literal["auto", "raw", "ema"]
 

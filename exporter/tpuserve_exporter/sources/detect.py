@@ -9,6 +9,8 @@ from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkp
 from tpuserve_exporter.sources.orbax_layout import is_orbax
 
 _KERAS_SUFFIXES = (".keras", ".h5")
+_TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
+_SHARDS_INDEX = ".safetensors.index.json"
 
 
 def detect(source: Path, has_builder: bool = True) -> SourceKind:
@@ -22,11 +24,15 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
         return "tf1-meta"
     if source.is_file() and source.suffix in _KERAS_SUFFIXES:
         return "keras"
+    if source.is_file() and (source.suffix in _TORCH_SUFFIXES or source.name.endswith(_SHARDS_INDEX)):
+        return "torch"
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
         return _detect_checkpoint(source, has_builder)
     if not source.exists():
         raise SourceUnreadable(f"there is no {source}")
-    raise SourceUnreadable(f"{source} is no source this knows: not .keras, .h5, a checkpoint or a SavedModel")
+    raise SourceUnreadable(
+        f"{source} is no source this knows: not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
+    )
 
 
 def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
@@ -36,6 +42,8 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
         return _detect_checkpoint(source, has_builder)
     if is_orbax(source):
         return "orbax"
+    if any(source.glob("*.safetensors")):
+        return "torch"
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
     hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
     raise SourceUnreadable(f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}")

@@ -36,6 +36,13 @@ KINDS = {
         Kind("tf1-meta", "a .meta graph of TensorFlow 1, beside its checkpoint", "tf1_meta"),
         Kind("keras", "a .keras or .h5 file", "keras_file"),
         Kind("orbax", "an Orbax checkpoint", "orbax_checkpoint", "jax", ("jax", "flax", "orbax")),
+        Kind(
+            "torch",
+            "a PyTorch file (.pt, .pt2 or safetensors)",
+            "torch_file",
+            extra="torch",
+            packages=("torch", "torchax", "safetensors", "jax"),
+        ),
         Kind("savedmodel", "a SavedModel", "saved_model"),
     )
 }

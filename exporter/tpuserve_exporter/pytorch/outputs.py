@@ -1,0 +1,56 @@
+"""What a torch model returns, as tensors by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.keras_inputs import check_distinct
+from tpuserve_exporter.pytorch.arrays import dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where each output stands among the leaves of what the model returns, and its dtype. What is no tensor is not."""
+
+    positions: Mapping[str, int]
+    dtypes: Mapping[str, str]
+
+    @classmethod
+    def read(cls, returned: Any, given: Sequence[str]) -> "Outputs":  # noqa: ANN401 - whatever a model returns
+        """Named after a dictionary's keys, a named tuple's or data class's fields; else `outputs`, `output_0` and on.
+
+        `given` names, from --output, take their place. Raises OptionConflict where they do not fit, BuilderFailed where
+        there is no tensor.
+        """
+        leaves = pytree.tree_flatten_with_path(returned)[0]
+        tensors = {index: (path, leaf) for index, (path, leaf) in enumerate(leaves) if torch.is_tensor(leaf)}
+        if not tensors:
+            raise BuilderFailed(f"the model returns {type(returned).__name__} and no tensor in it: nothing to serve")
+        names = list(given) or _name([path for path, _ in tensors.values()])
+        if len(names) != len(tensors):
+            raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+        check_distinct("output", names)
+        dtypes = {name: dtype_name(leaf.dtype) for name, (_, leaf) in zip(names, tensors.values(), strict=True)}
+        return cls(dict(zip(names, tensors, strict=True)), dtypes)
+
+    def pick(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """By name, of all the leaves."""
+        return {name: leaves[position] for name, position in self.positions.items()}
+
+    def pick_from(self, returned: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - whatever a model returns
+        return self.pick(pytree.tree_leaves(returned))
+
+
+def _name(paths: Sequence[Sequence[Any]]) -> list[str]:
+    if len(paths) == 1 and all(isinstance(key, pytree.SequenceKey) for key in paths[0]):
+        return ["outputs"]
+    return ["_".join(_parts(path)) for path in paths]
+
+
+def _parts(path: Sequence[Any]) -> list[str]:
+    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return ["output", *parts] if parts[0].isdigit() else parts

@@ -1,0 +1,96 @@
+"""A program from a `.pt2` file, which knows what it takes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.jax_function import JaxInput
+from tpuserve_exporter.keras_inputs import check_names
+from tpuserve_exporter.options import InputNaming
+from tpuserve_exporter.pytorch.program import describe, taken
+from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport
+
+
+class SavedProgram:
+    """`inputs` stand in the order of the program's, under the names they are served by."""
+
+    def __init__(self, program: ExportedProgram, given: Sequence[InputNaming]) -> None:
+        """Raises OptionConflict where the `given` names, dtypes and sizes do not fit what the program takes."""
+        self._program = program
+        self.inputs = _name(taken(program), given)
+        # Without the guards, which would refuse one row where the program was made with more and left them free.
+        self._module = program.module(check_guards=False)
+
+    def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the program returns
+        given = iter(tensors[name] for name in self.inputs)
+        specs = [one for one in self._program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
+        leaves = [one.arg.value if hasattr(one.arg, "value") else next(given) for one in specs]
+        args, kwargs = pytree.tree_unflatten(leaves, self._program.call_spec.in_spec)
+        return self._module(*args, **kwargs)
+
+    def trace(self, rows: int | None = None) -> ExportedProgram:
+        return self._program
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What is a parameter or buffer; the rest of the constants becomes part of the program."""
+        held = {**self._program.constants, **self._program.state_dict}
+        kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+        return {one.target: held[one.target] for one in self._program.graph_signature.input_specs if one.kind in kinds}
+
+    def returned(self) -> Any:  # noqa: ANN401 - whatever the program returns
+        """Stand-ins for what it returns: of the right structure and dtypes, without values."""
+        values = {node.name: node.meta.get("val") for node in self._program.graph.nodes}
+        specs = [one for one in self._program.graph_signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
+        return pytree.tree_unflatten([values.get(one.arg.name) for one in specs], self._program.call_spec.out_spec)
+
+    def report(self) -> RestoreReport:
+        """Every parameter and buffer, and what of training is left in the program."""
+        described = {
+            name: f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for name, one in self.state().items()
+        }
+        entries = tuple(Entry(name, Fate.MATCHED, model=one, checkpoint=one) for name, one in described.items())
+        return RestoreReport(entries, notes=tuple(self._left_of_training()))
+
+    def _left_of_training(self) -> Iterator[str]:
+        norms = [node for node in self._program.graph.nodes if "batch_norm" in str(node.target)]
+        if any(_argument(node, "training") for node in norms):
+            yield (
+                "batch normalisation was left in training mode: it normalises by the batch at hand (call the model's "
+                "eval() before torch.export)"
+            )
+        if changed := ", ".join(self._program.graph_signature.buffers_to_mutate.values()):
+            yield f"the program changes its buffers {changed} when it is called: served, they stay as they are"
+
+
+def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch.fx
+    """The value of an operation's argument, given by name or by position."""
+    names = [one.name for one in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return given.get(name)
+
+
+def _name(known: Mapping[str, JaxInput], given: Sequence[InputNaming]) -> dict[str, JaxInput]:
+    """The program's inputs by the names that --input gives, in order, free sizes narrowed as it says."""
+    if given and len(given) != len(known):
+        raise OptionConflict(f"--input is given {len(given)} time(s), the program has {len(known)} input(s)")
+    check_names([naming.name for naming in given])
+    namings = given or [InputNaming(name) for name in known]
+    return {naming.name: _narrow(one, naming) for naming, one in zip(namings, known.values(), strict=True)}
+
+
+def _narrow(known: JaxInput, given: InputNaming) -> JaxInput:
+    if given.dtype is None or given.dims is None:
+        return known
+    wanted = JaxInput(given.dtype, given.dims)
+    fits = len(wanted.dims) == len(known.dims) and all(
+        isinstance(have, str) or have == want for want, have in zip(wanted.dims, known.dims, strict=True)
+    )
+    if not fits or wanted.dtype != known.dtype:
+        raise OptionConflict(f"--input says {given.name}: {describe(wanted)}, the program takes {describe(known)}")
+    dims = tuple(want if isinstance(want, int) else have for want, have in zip(wanted.dims, known.dims, strict=True))
+    return JaxInput(known.dtype, dims)

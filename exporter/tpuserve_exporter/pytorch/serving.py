@@ -1,0 +1,123 @@
+"""torch models as served functions, and torch's own answers to compare them with."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.export import ExportedProgram
+
+from tpuserve_exporter.jax_function import JaxFunction, JaxInput
+from tpuserve_exporter.jax_serving import ServedJax, serve_jax
+from tpuserve_exporter.options import ComputeDtype, ModelOptions
+from tpuserve_exporter.pytorch.arrays import to_numpy, to_torch
+from tpuserve_exporter.pytorch.lowering import JaxProgram, lower, state_names
+from tpuserve_exporter.pytorch.outputs import Outputs
+from tpuserve_exporter.pytorch.program import RowsFixed
+from tpuserve_exporter.pytorch.quiet import quiet
+from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.signature import Signature, Tensors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class TorchModel(Protocol):
+    """A module with its inputs, or a program that was saved."""
+
+    @property
+    def inputs(self) -> Mapping[str, JaxInput]: ...
+
+    def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the model returns
+        """torch's own answer, on the CPU."""
+
+    def trace(self, rows: int | None = None) -> ExportedProgram:
+        """The program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Parameters and buffers, by the names that programs know them by."""
+
+
+class TorchReference:
+    """torch's own answers, on the CPU, operation by operation."""
+
+    def __init__(self, model: TorchModel, outputs: Outputs) -> None:
+        self._model = model
+        self._outputs = outputs
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. `signature` is the one there is."""
+        tensors = {name: to_torch(value) for name, value in inputs.items()}
+        with torch.no_grad():
+            returned = self._model.call(tensors)
+        return {name: to_numpy(value) for name, value in self._outputs.pick_from(returned).items()}
+
+
+def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> ServedJax:
+    """The served function. Raises OptionConflict, CannotLower, and BuilderFailed where no program can be made."""
+    lowered = _Lowered(model, outputs, options.compute_dtype)
+    params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
+    served = serve_jax(JaxFunction(lowered.call, params, model.inputs), options.batch_sizes)
+    return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
+
+
+class _Lowered:
+    """A model's programs, lowered: one for any number of rows, or, where torch fixes it, one for each that is asked."""
+
+    def __init__(self, model: TorchModel, outputs: Outputs, dtype: ComputeDtype) -> None:
+        self._model = model
+        self._outputs = outputs
+        self._dtype = dtype
+        self._names: set[str] | None = None
+        self._sized: dict[int, JaxProgram] = {}
+        self._fixed: RowsFixed | None = None
+        try:
+            program = model.trace()
+        except RowsFixed as error:
+            self._fixed = error
+        else:
+            self._names = set(state_names(program))
+            self._free = lower(program)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What the program reads; all there is where there are several programs."""
+        return {
+            name: tensor for name, tensor in self._model.state().items() if self._names is None or name in self._names
+        }
+
+    def call(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """As a JaxFunction is called."""
+        with quiet():
+            return self._call(params, inputs)
+
+    def _call(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        state = {name: _cast(value, self._dtype) for name, value in params.items()}
+        values = [_cast(inputs[name], self._dtype) for name in self._model.inputs]
+        return self._outputs.pick(self._find(inputs)(state, values))
+
+    def _find(self, inputs: Mapping[str, Any]) -> JaxProgram:
+        if self._fixed is None:
+            return self._free
+        rows = next(inputs[name].shape[0] for name, one in self._model.inputs.items() if one.has_rows)
+        if not isinstance(rows, int):
+            raise self._fixed
+        if rows not in self._sized:
+            self._sized[rows] = lower(self._model.trace(rows))
+        return self._sized[rows]
+
+
+def _cast(value: Any, dtype: ComputeDtype) -> Any:  # noqa: ANN401 - an array or tracer of JAX
+    """Floats in the dtype to compute in."""
+    import jax.numpy as jnp
+
+    return value.astype(dtype) if dtype != "keep" and jnp.issubdtype(value.dtype, jnp.floating) else value
+
+
+def _with_dtypes(function: ServedFunction, dtypes: Mapping[str, str]) -> ServedFunction:
+    """Answers in the dtypes that torch gives: JAX computes 64-bit ones in 32 bits, and --compute-dtype as it says."""
+    import tensorflow as tf
+
+    def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        return {name: tf.cast(value, dtypes[name]) for name, value in function.call(**inputs).items()}
+
+    return replace(function, call=call)

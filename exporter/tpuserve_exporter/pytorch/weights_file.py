@@ -1,0 +1,185 @@
+"""Files of torch's weights: `.pt` and the like, written by torch.save, and safetensors, of one file or several.
+
+torch.save writes a pickle, which can hold code to run on loading. Only plain tensors and containers are read, unless
+the user allows the rest.
+"""
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
+_UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_DEEPEST = 3
+_CODE_IN_IT = "reading it could run code that came with it, with all your rights"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFile:
+    """What a file holds: sets of tensors by name, each by where it stands in the file (`model`, `ema.shadow`, or ``).
+
+    `module` is a whole pickled module, which only an unsafe reading gives.
+    """
+
+    name: str
+    sets: Mapping[str, Mapping[str, torch.Tensor]]
+    optimizer_state: tuple[str, ...] = ()
+    bookkeeping: tuple[str, ...] = ()
+    step: int | None = None
+    module: torch.nn.Module | None = None
+
+
+def read_weights(path: Path, unsafe: bool) -> WeightsFile:
+    """Raises SourceUnreadable, and UnsafeSource for a file that holds more than tensors, unless `unsafe`.
+
+    Tensors stay in the file as long as nobody asks for their values, where its format allows that.
+    """
+    if path.is_dir() or path.name.endswith(INDEX_SUFFIX):
+        return WeightsFile(path.name, {"": _read_shards(_find_index(path))})
+    if path.suffix == ".safetensors":
+        return WeightsFile(path.name, {"": _read_safetensors(path)})
+    return _sort_out(path.name, _load(path, unsafe))
+
+
+def _find_index(path: Path) -> Path:
+    """The index of a directory, or its one file of safetensors."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        raise SourceUnreadable(f"{path.name} should hold one {INDEX_SUFFIX} or one .safetensors: it holds {names}")
+    return found[0]
+
+
+def _read_shards(index: Path) -> dict[str, torch.Tensor]:
+    if index.suffix == ".safetensors":
+        return _read_safetensors(index)
+    try:
+        shard_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        shards = sorted(set(shard_of.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceUnreadable(f"cannot read {index.name}: {reason_of(error)}") from error
+    missing = [shard for shard in shards if not (index.parent / Path(shard).name).is_file()]
+    if missing:
+        raise SourceUnreadable(f"{index.name} names shards that are not beside it: {', '.join(missing)}")
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in shards:
+        tensors |= _read_safetensors(index.parent / Path(shard).name)
+    lost = sorted(shard_of.keys() - tensors.keys())
+    if lost:
+        raise SourceUnreadable(f"{index.name} names tensors that its shards lack: {', '.join(lost)}")
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (OSError, safetensors.SafetensorError) as error:
+        raise SourceUnreadable(
+            f"cannot read {path.name} as safetensors: {_said(error, path)}; copy it anew if it was cut short"
+        ) from error
+
+
+def _load(path: Path, unsafe: bool) -> Any:  # noqa: ANN401 - whatever was saved
+    try:
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
+            _refuse_torchscript(path)
+        # Files before torch 1.6 are no archives, and are read at once.
+        return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=is_zip)
+    except (SourceUnreadable, UnsafeSource):
+        raise
+    except Exception as error:  # torch, zipfile and pickle raise nearly anything for damaged files
+        unsafe_names = [] if unsafe else _unsafe_names(path, error)
+        if unsafe_names:
+            raise UnsafeSource(
+                f"{path.name} holds more than tensors ({', '.join(unsafe_names)}): {_CODE_IN_IT}. Save tensors alone, "
+                "torch.save(model.state_dict(), ...), or give --unsafe if you trust whoever made the file",
+                globals=unsafe_names,
+            ) from error
+        hint = "what it was pickled from must be importable here" if unsafe else "copy it anew if it was cut short"
+        raise SourceUnreadable(
+            f"cannot read {path.name} as torch.save writes it: {_said(error, path)}; {hint}"
+        ) from error
+
+
+def _refuse_torchscript(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise SourceUnreadable(
+            f"{path.name} is TorchScript, which has no way to a TPU: save the model anew, by torch.export.save "
+            "(.pt2) or torch.save(model.state_dict(), ...)"
+        )
+
+
+def _unsafe_names(path: Path, error: Exception) -> list[str]:
+    """What besides tensors the pickle would import: all of it for an archive, else the first."""
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+    except Exception:  # an old file, or none of torch's
+        return _UNSAFE_GLOBAL.findall(str(error))[:1]
+
+
+def _said(error: Exception, path: Path) -> str:
+    """The first sentence of what torch says, without the machine's paths."""
+    return reason_of(error).replace(str(path), path.name).partition(". ")[0].rstrip(".")
+
+
+def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever was saved
+    """Tell weights from optimizer state and the rest of what training scripts save in one file."""
+    if isinstance(loaded, torch.nn.Module):
+        return WeightsFile(name, {"": loaded.state_dict()}, module=loaded)
+    nodes = dict(_walk("", loaded))
+    sets = {path: _tensors(node) for path, node in nodes.items() if not _is_optimizer(node) and _tensors(node)}
+    if not sets:
+        raise SourceUnreadable(f"{name} holds no weights: there are no tensors by name in its {type(loaded).__name__}")
+    nested = {path: tensors for path, tensors in sets.items() if path}
+    optimizer = [
+        f"{path}.{leaf}" for path, node in nodes.items() if _is_optimizer(node) for leaf in _optimizer_names(node)
+    ]
+    own = loaded if isinstance(loaded, Mapping) else {}
+    if nested and len(sets) > len(nested):
+        # Beside whole sets, a tensor or two of the file's own are counters and losses.
+        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own))
+    return WeightsFile(name, sets, tuple(optimizer), step=_step(own))
+
+
+def _walk(path: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - as saved
+    if not isinstance(node, Mapping):
+        return
+    yield path, node
+    if depth < _DEEPEST and not _is_optimizer(node):
+        for key, child in node.items():
+            yield from _walk(f"{path}.{key}" if path else str(key), child, depth + 1)
+
+
+def _tensors(node: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    return {str(name): value for name, value in node.items() if torch.is_tensor(value)}
+
+
+def _is_optimizer(node: Mapping[Any, Any]) -> bool:
+    return {"state", "param_groups"} <= node.keys()
+
+
+def _optimizer_names(node: Mapping[Any, Any]) -> list[str]:
+    slots = node["state"] if isinstance(node["state"], Mapping) else {}
+    return [f"state.{index}.{name}" for index, one in slots.items() if isinstance(one, Mapping) for name in one]
+
+
+def _step(loaded: Mapping[Any, Any]) -> int | None:
+    found = (loaded.get(name) for name in _STEPS)
+    return next((int(value) for value in found if isinstance(value, int) and not isinstance(value, bool)), None)

@@ -1,0 +1,172 @@
+"""Which stored tensor belongs to which parameter or buffer of a module: by name, in full, and never a part of them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.pytorch.arrays import dtype_name
+from tpuserve_exporter.pytorch.weights_file import WeightsFile
+from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+
+Tensors = Mapping[str, torch.Tensor]
+
+# Of several sets in one file that fit alike, the one to serve.
+_PREFERRED = ("model", "state_dict", "model_state_dict", "module", "net", "")
+_AVERAGED = re.compile(r"(^|[._])(ema|swa|averaged?|shadow)([._]|$)", re.IGNORECASE)
+# Counts of training batches: nothing in a served model depends on them, and old files lack them.
+_COUNTERS = ("num_batches_tracked", "n_averaged")
+# torch.compile puts itself into names.
+_COMPILED = "_orig_mod."
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A set of the file, and its tensors by the names that the module has for them; `leftover` by their own."""
+
+    path: str
+    pairs: Tensors
+    leftover: Tensors
+
+    def fit(self, module: Tensors) -> tuple[int, int, int]:
+        """Higher is better: pairs of one shape, pairs, little left over."""
+        alike = sum(module[name].shape == tensor.shape for name, tensor in self.pairs.items())
+        return alike, len(self.pairs), -len(self.leftover)
+
+
+def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -> RestoreReport:
+    """Put the stored tensors into the module. Raises CheckpointMismatch before any is set, with the report."""
+    wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
+    chosen, notes = _choose(wanted, file, options)
+    report = _report(wanted, chosen, file, options, notes)
+    if report.problems:
+        raise CheckpointMismatch(
+            f"{file.name} does not fit the model that {options.builder or file.name} builds: {report.summary()}",
+            restore=report,
+        )
+    # Assigned, not copied: where the file is mapped into memory, its weights are there once.
+    values = {name: tensor.to(wanted[name].dtype) for name, tensor in chosen.pairs.items()}
+    module.load_state_dict(values, strict=False, assign=True)
+    return report
+
+
+def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[Matching, list[str]]:
+    """The set to serve, raw or averaged as asked. Raises CheckpointMismatch where there is none, or several alike."""
+    matched = {path: _match(wanted, path, _rename(tensors, file, options)) for path, tensors in file.sets.items()}
+    averaged = {path: one for path, one in matched.items() if _AVERAGED.search(path) and one.pairs}
+    raw = {path: one for path, one in matched.items() if path not in averaged}
+    if options.weights == "ema" and not averaged:
+        raise CheckpointMismatch(
+            f"{file.name} holds no averaged weights for --weights ema: it has {', '.join(map(_quote, file.sets))}"
+        )
+    if not averaged or (options.weights == "raw" and raw):
+        return _best(wanted, raw or averaged, file), []
+    best = _best(wanted, averaged, file)
+    if not raw:
+        return best, [f"took the averaged weights, '{best.path}': the file holds no others"]
+    others = _best(wanted, raw, file)
+    # An average is of parameters; what training counts beside them, as running means, is not averaged.
+    pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
+    note = f"took the averaged weights, '{best.path}', not '{others.path}' (--weights raw takes those)"
+    return Matching(best.path, {**best.pairs, **pairs}, best.leftover), [note]
+
+
+def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile) -> Matching:
+    best = max(candidates.values(), key=lambda one: one.fit(wanted))
+    tied = {path: one for path, one in candidates.items() if one.fit(wanted) == best.fit(wanted)}
+    preferred = next((tied[path] for path in _PREFERRED if path in tied), None)
+    if len(tied) > 1 and preferred is None and best.pairs:
+        raise CheckpointMismatch(
+            f"{file.name} holds several sets of weights that fit alike: {', '.join(map(_quote, tied))}; save the one "
+            "to serve as 'model'"
+        )
+    return preferred or best
+
+
+def _quote(path: str) -> str:
+    return f"'{path}'" if path else "one set"
+
+
+def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[str, torch.Tensor]:
+    """By --rename, in order. Counters go, as far as no model asks for them."""
+    names = {name: name.replace(_COMPILED, "") for name in tensors}
+    for rename in options.renames:
+        names = {name: rename.pattern.sub(rename.replacement, new) for name, new in names.items()}
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise CheckpointMismatch(f"--rename makes one name of several in {file.name}: {', '.join(sorted(twice))}")
+    return {names[name]: tensor for name, tensor in tensors.items()}
+
+
+def _match(wanted: Tensors, path: str, stored: Tensors) -> Matching:
+    """The names as they are, or without what training put before them all, or before some (`module.`, `model.`)."""
+    prefixes = ["", *dict.fromkeys(_prefixes(stored))]
+    return max((_match_below(wanted, path, stored, prefix) for prefix in prefixes), key=lambda one: one.fit(wanted))
+
+
+def _prefixes(stored: Tensors) -> Iterator[str]:
+    for name in stored:
+        parts = name.split(".")
+        yield from (".".join(parts[:depth]) + "." for depth in (1, 2) if depth < len(parts))
+
+
+def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Matching:
+    inner = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+    pairs = {name: inner[name] for name in wanted if name in inner}
+    used = {prefix + name for name in pairs}
+    leftover = {name: tensor for name, tensor in stored.items() if name not in used and not name.endswith(_COUNTERS)}
+    return Matching(path, pairs | _tied(wanted, pairs), leftover)
+
+
+def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:
+    """Parameters of two names, of which safetensors keep one."""
+    by_place = {_place(wanted[name]): tensor for name, tensor in pairs.items() if wanted[name].numel()}
+    return {
+        name: by_place[_place(tensor)]
+        for name, tensor in wanted.items()
+        if name not in pairs and tensor.numel() and _place(tensor) in by_place
+    }
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
+    return tensor.data_ptr(), tensor.shape, tensor.dtype
+
+
+def _report(
+    wanted: Tensors, chosen: Matching, file: WeightsFile, options: ModelOptions, notes: Sequence[str]
+) -> RestoreReport:
+    entries = [
+        _compare(name, tensor, chosen.pairs.get(name))
+        for name, tensor in wanted.items()
+        if name in chosen.pairs or not name.endswith(_COUNTERS)
+    ]
+    entries += [Entry(name, Fate.UNUSED, checkpoint=_describe(tensor)) for name, tensor in chosen.leftover.items()]
+    return RestoreReport(
+        allow(entries, options.allow_missing, options.allow_unused),
+        optimizer_state=file.optimizer_state,
+        other_models={path or file.name: tuple(found) for path, found in file.sets.items() if path != chosen.path},
+        bookkeeping=file.bookkeeping,
+        notes=tuple(notes),
+    )
+
+
+def _compare(name: str, wanted: torch.Tensor, stored: torch.Tensor | None) -> Entry:
+    if stored is None:
+        return Entry(name, Fate.MISSING, model=_describe(wanted))
+    return Entry(name, _fate(wanted, stored), model=_describe(wanted), checkpoint=_describe(stored))
+
+
+def _fate(wanted: torch.Tensor, stored: torch.Tensor) -> Fate:
+    if wanted.shape != stored.shape:
+        return Fate.SHAPE
+    if wanted.dtype == stored.dtype:
+        return Fate.MATCHED
+    return Fate.CAST if wanted.is_floating_point() and stored.is_floating_point() else Fate.DTYPE
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"

@@ -1,0 +1,119 @@
+"""What PyTorch leaves: weights (`.pt`, safetensors) for a module that the builder makes, or a program (`.pt2`)."""
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tpuserve_exporter.builder import find_builder
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnreadable
+from tpuserve_exporter.jax_function import JaxInput
+from tpuserve_exporter.keras_inputs import check_names
+from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.pytorch.arrays import find_dtype
+from tpuserve_exporter.pytorch.outputs import Outputs
+from tpuserve_exporter.pytorch.program import Module
+from tpuserve_exporter.pytorch.program_file import read_program
+from tpuserve_exporter.pytorch.quiet import quiet
+from tpuserve_exporter.pytorch.saved_program import SavedProgram
+from tpuserve_exporter.pytorch.serving import TorchReference, serve_torch
+from tpuserve_exporter.pytorch.weights_file import WeightsFile, read_weights
+from tpuserve_exporter.pytorch.weights_matching import restore
+from tpuserve_exporter.restore_report import RestoreReport
+from tpuserve_exporter.sources.opened import OpenedSource
+
+
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
+    """Read, restore and lower. `source` is a file, or a directory of safetensors.
+
+    Raises SourceUnreadable, UnsafeSource, OptionConflict, BuilderFailed, CannotLower, and CheckpointMismatch with the
+    report of what does not fit.
+    """
+    if not source.exists():
+        raise SourceUnreadable(f"there is no {source}")
+    return _open_program(source, options) if source.suffix == ".pt2" else _open_weights(source, options)
+
+
+def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
+    if options.builder is not None:
+        raise OptionConflict(f"{source.name} is a program and needs no model: leave --model out")
+    program = SavedProgram(read_program(source, options.unsafe), options.inputs)
+    outputs = Outputs.read(program.returned(), options.outputs)
+    return _opened(source, program, outputs, options, None, program.report())
+
+
+def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
+    file = read_weights(source, options.unsafe)
+    module = _build(file, options)
+    report = restore(module, file, options)
+    model = Module(module.eval(), _inputs(module, options))
+    outputs = Outputs.read(model.run_example(), options.outputs)
+    return _opened(source, model, outputs, options, file.step, report)
+
+
+def _opened(
+    source: Path,
+    model: Module | SavedProgram,
+    outputs: Outputs,
+    options: ModelOptions,
+    step: int | None,
+    report: RestoreReport,
+) -> OpenedSource:
+    with quiet():
+        served = serve_torch(model, outputs, options)
+    return OpenedSource(
+        kind="torch",
+        name=source.name,
+        model=served.function,
+        reference=TorchReference(model, outputs),
+        compute_dtype=served.compute_dtype,
+        step=step,
+        builder=options.builder,
+        restore=replace(report, notes=(*report.notes, *served.notes)),
+    )
+
+
+def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
+    """The builder's module, or the pickled one that an unsafe reading gave."""
+    if options.builder is None:
+        if file.module is not None:
+            return file.module
+        raise OptionConflict(
+            f"{file.name} holds weights and no model: name the function that builds it, --model pkg.module:function"
+        )
+    function = find_builder(options.builder)
+    try:
+        module = function(**options.builder_args)
+    except Exception as error:  # the user's code
+        raise BuilderFailed(f"{options.builder} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(module, torch.nn.Module):
+        kind = type(module)
+        raise BuilderFailed(
+            f"{options.builder} returned {kind.__module__}.{kind.__qualname__}; a torch.nn.Module is needed"
+        )
+    return module
+
+
+def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInput]:
+    """As --input gives them: a module does not know what it is called with."""
+    arguments = ", ".join(inspect.signature(module.forward).parameters)
+    if not options.inputs or any(given.dims is None for given in options.inputs):
+        raise OptionConflict(
+            "a torch module does not say what it is called with: give each --input 'name:dtype[batch,...]' of its "
+            f"forward({arguments})"
+        )
+    names = [given.name for given in options.inputs]
+    check_names(names)
+    inputs: dict[str, JaxInput] = {}
+    for given in options.inputs:
+        find_dtype(str(given.dtype))
+        dims = given.dims or ()
+        named = [_word(dim) or f"{given.name}_{axis}" for axis, dim in enumerate(dims)]
+        inputs[given.name] = JaxInput(str(given.dtype), tuple(named))
+    return inputs
+
+
+def _word(dim: int | str) -> int | str | None:
+    """A size or the word for a free one; None for what is no word (`?`, `...`), which names nothing."""
+    return dim if isinstance(dim, int) or dim.isidentifier() else None

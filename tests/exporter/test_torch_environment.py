@@ -1,0 +1,37 @@
+"""PyTorch models pass their tests in the environment that has PyTorch; without it, users are told what to install."""
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.conftest import Finished
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".torch/bin/python"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="they are collected here")
+def test_models_of_pytorch_pass_their_own_tests() -> None:
+    if not PYTHON.exists() and "CI" not in os.environ:
+        pytest.skip("there is no .torch: make torch")
+    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/exporter/pytorch"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.xdist_group("exporter")
+@pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="torch is here")
+@pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pt2", "model.safetensors"])
+def test_without_pytorch_the_extra_is_named(export: Callable[..., Finished], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    finished = export(tmp_path / name, tmp_path / "base", "--model", "tests.exporter.builders:tiny")
+    assert finished.code == 10
+    assert "takes torch, torchax, safetensors: pip install 'tpuserve-exporter[torch]'" in " ".join(finished.err.split())
+    assert not (tmp_path / "base").exists()
