@@ -1,5 +1,6 @@
 """Which kind of source a path is, told from what lies there and not from what it is called."""
 
+import zipfile
 from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
@@ -24,7 +25,7 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
         return "tf1-meta"
     if source.is_file() and source.suffix in _KERAS_SUFFIXES:
         return "keras"
-    if source.is_file() and (source.suffix in _TORCH_SUFFIXES or source.name.endswith(_SHARDS_INDEX)):
+    if source.is_file() and _is_torch(source):
         return "torch"
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
         return _detect_checkpoint(source, has_builder)
@@ -55,3 +56,13 @@ def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
     if open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY):
         return "tf2-ckpt"
     return "tf1-ckpt" if has_builder or not prefix.with_name(prefix.name + ".meta").is_file() else "tf1-meta"
+
+
+def _is_torch(source: Path) -> bool:
+    """By its name, or whatever its name (`pytorch_model.bin`, `last.ckpt`) by the archive that torch.save writes."""
+    if source.suffix in _TORCH_SUFFIXES or source.name.endswith(_SHARDS_INDEX):
+        return True
+    if not zipfile.is_zipfile(source):
+        return False
+    with zipfile.ZipFile(source) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())
