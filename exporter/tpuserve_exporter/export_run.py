@@ -1,6 +1,7 @@
 """One export from beginning to end: open, write, check, warm, describe, publish. A failed one leaves nothing behind."""
 
 import contextlib
+import functools
 import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from tpuserve_exporter.checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
+from tpuserve_exporter.destinations.disk_errors import disk_errors
 from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict
@@ -37,7 +39,7 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.in_graph_batching import batch_calls
 from tpuserve_exporter.signatures.kinds import serve_signatures
-from tpuserve_exporter.signatures.labels import read_labels
+from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
 from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.detect import detect
@@ -47,7 +49,7 @@ from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
 from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, write_tflite
 from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
-from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, not_finite
+from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Export:
         if options.serve_check:
             find_server()
         source = self._open()
-        with self._staging() as staged:
+        with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, staged, session)
@@ -155,6 +157,12 @@ class Export:
         if found:
             self._warn(describe(found))
 
+    @property
+    def _place(self) -> str:
+        """What users call the directory that a version is written in."""
+        base = self._options.out_base
+        return str(base) if isinstance(base, Path) and not self._options.dry_run else "the temporary directory (TMPDIR)"
+
     @contextlib.contextmanager
     def _staging(self) -> Iterator[Path]:
         """Beside the versions, to be renamed into place; a dry run does not touch the base at all."""
@@ -174,6 +182,7 @@ class Export:
             else:
                 device = DevicePart(source.model)
                 source = self._write_signatures(source, device, staged)
+            write_labels(staged, read_labels(self._options.labels))
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
         if "tflite" in self._options.also:
@@ -239,6 +248,14 @@ class Export:
             return version
 
 
+def estimate_size(source: OpenedSource) -> int:
+    """About how many bytes a version of it takes: its files, or its variables."""
+    if isinstance(source.model, Path):
+        return sum(path.stat().st_size for path in source.model.rglob("*") if path.is_file())
+    variables = (variable for _, variable in named_variables(source.model.trackables))
+    return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
+
+
 def describe_version(
     source: OpenedSource,
     version: Path,
@@ -271,5 +288,6 @@ def describe_version(
             },
         ),
         fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files),
+        labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,
         files=dict(files),
     )

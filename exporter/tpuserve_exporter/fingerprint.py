@@ -10,6 +10,7 @@ import numpy as np
 from tpuserve_exporter.destinations.destination import PublishedVersion
 from tpuserve_exporter.graph_hash import hash_graph
 from tpuserve_exporter.manifest import Manifest, ManifestFile, ManifestSignature
+from tpuserve_exporter.signature import Array
 
 # Written otherwise by each export of one model: what they say is hashed by its meaning.
 _OTHER_EACH_TIME = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/")
@@ -45,8 +46,14 @@ def _hash_variables(version: Path) -> Iterator[tuple[str, str]]:
     for name, shape in sorted(reader.get_variable_to_shape_map().items()):
         if name != _OBJECT_GRAPH:
             value = np.asarray(reader.get_tensor(name))
-            content = repr(value.tolist()).encode() if value.dtype == object else np.ascontiguousarray(value).data
-            yield name, f"{value.dtype}{shape} {hashlib.sha256(content).hexdigest()}"
+            yield name, f"{value.dtype}{shape} {hashlib.sha256(_content(value)).hexdigest()}"
+
+
+def _content(value: Array) -> bytes | memoryview:
+    """As bytes, whatever the dtype: bfloat16 is none that Python knows."""
+    if value.dtype == object:
+        return repr(value.tolist()).encode()
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
 def holds(published: PublishedVersion, manifest: Manifest) -> bool:

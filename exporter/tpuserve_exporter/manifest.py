@@ -115,6 +115,7 @@ class Manifest(_Part):
     signatures: dict[str, ManifestSignature]
     parity: ManifestParity
     fingerprint: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    labels: str | None = Field(default=None, exclude_if=lambda value: value is None)
     files: dict[str, ManifestFile]
 
     def write(self, version: Path) -> None:

@@ -1,9 +1,21 @@
 """The names of a model's classes: a text file, one a line, in the order of its scores."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tpuserve_exporter.errors import OptionConflict
+
+# In the version, for clients that are given scores alone.
+LABELS_FILE = Path("assets.extra/labels.txt")
+
+
+def write_labels(version: Path, labels: Sequence[str]) -> None:
+    """Put them into a version directory; nothing where there are none."""
+    if labels:
+        path = version / LABELS_FILE
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
 
 
 def read_labels(path: Path | None) -> tuple[str, ...]:

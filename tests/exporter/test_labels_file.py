@@ -1,0 +1,34 @@
+"""--labels: the classes' names lie in the version, for those who are given scores alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.conftest import Finished, read_manifest
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(120)]
+TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1")
+
+
+def test_labels_are_published_with_the_model_and_make_it_another(
+    export: Callable[..., Finished], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    base, labels = tmp_path / "tiny", tmp_path / "classes.txt"
+    assert export(tiny_checkpoint, base, *TINY).code == 0
+    assert "labels" not in read_manifest(base / "1")
+    labels.write_text("Katze\r\nMäuse\n", encoding="utf-8")
+    assert export(tiny_checkpoint, base, *TINY, "--labels", labels).code == 0
+    manifest = read_manifest(base / "2")
+    assert (base / "2" / manifest["labels"]).read_text(encoding="utf-8") == "Katze\nMäuse\n"
+    assert manifest["labels"] in manifest["files"]
+
+
+def test_labels_that_cannot_be_read_publish_nothing(
+    export: Callable[..., Finished], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    labels = tmp_path / "classes.txt"
+    labels.write_text("cat\n\ncat\n")
+    done = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--labels", labels, "--json")
+    assert (done.code, done.document["error"]) == (2, "--labels: line 2 of classes.txt is empty")
+    assert not (tmp_path / "tiny").exists()
