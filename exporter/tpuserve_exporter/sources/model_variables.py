@@ -22,10 +22,15 @@ class ModelVariable:
 
 
 def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras 3 model, or any tf.Module
-    """Weights of a Keras model (no generators' state, no metrics), variables of another tf.Module, in its own order."""
+    """Weights of a Keras model (no generators' state, no metrics), or variables that a checkpoint of another would hold.
+
+    A tf.Module's own list of variables lacks those of objects that are none: of embedding tables of a TPU, for one.
+    """
     import keras
+    import tensorflow as tf
 
     if isinstance(model, keras.Model):
         return [ModelVariable(one.path, str(one.dtype), tuple(one.shape), one, one.value) for one in model.weights]
-    variables = getattr(model, "weights", None) or model.variables
+    tracked = [one for one in tf.train.TrackableView(model).descendants() if isinstance(one, tf.Variable)]
+    variables = getattr(model, "weights", None) or list({id(one): one for one in tracked}.values())
     return [ModelVariable(one.name.removesuffix(":0"), one.dtype.name, tuple(one.shape), one, one) for one in variables]

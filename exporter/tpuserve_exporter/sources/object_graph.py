@@ -84,7 +84,7 @@ class ObjectGraph:
     def model_variables(self, start: int) -> dict[int, StoredVariable]:
         """Variables of the model at `start`, without its optimizer, metrics and generators."""
         nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
-        return {node: self.variables[node] for node in nodes if node in self.variables}
+        return {node: self.variables[node] for node in nodes if node in self.variables and node not in self.slots}
 
     def models(self) -> dict[str, int]:
         """What the root holds by name, other than optimizers, bookkeeping and bare variables."""
@@ -137,7 +137,21 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
         if attribute.name == "VARIABLE_VALUE" and attribute.checkpoint_key in shapes
     }  # fmt: skip
     children = {n: {child.local_name: child.node_id for child in node.children} for n, node in enumerate(graph.nodes)}
-    return ObjectGraph(prefix, reader, children, variables, _slots(graph))
+    return ObjectGraph(prefix, reader, children, variables, _slots(graph) | _table_slots(children))
+
+
+def _table_slots(children: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[int, str]]:
+    """tf.tpu.experimental.embedding.TPUEmbedding holds each table's state beside it: `_variables/TABLE/parameters`."""
+    tables = [
+        children[table]
+        for owner in children.values()
+        if "_variables" in owner
+        for table in children[owner["_variables"]].values()
+        if "parameters" in children[table]
+    ]
+    return {
+        node: (table["parameters"], name) for table in tables for name, node in table.items() if name != "parameters"
+    }
 
 
 def _slots(graph: "TrackableObjectGraph") -> dict[int, tuple[int, str]]:
