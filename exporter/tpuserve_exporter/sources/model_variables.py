@@ -1,5 +1,6 @@
 """The variables of a model that was built, whatever it was built with, ready to be met with stored ones."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,38 @@ class ModelVariable:
         return f"{self.dtype}{list(self.shape)}"
 
 
-def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras 3 model, or any tf.Module
-    """Weights of a Keras model (no generators' state, no metrics), or variables that a checkpoint of another would hold.
+def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras model, or any tf.Module
+    """What a checkpoint of the model holds, in its own order; of Keras layers their weights (no generators' state).
 
-    A tf.Module's own list of variables lacks those of objects that are none: of embedding tables of a TPU, for one.
+    A tf.Module's own list of variables lacks those of objects that are no modules: embedding tables of a TPU, Keras 3.
     """
-    import keras
+    return [_describe(variable) for variable in _distinct(_walk(model))]
+
+
+def _walk(model: Any) -> Iterator[Any]:  # noqa: ANN401 - anything that tf.train.Checkpoint tracks
     import tensorflow as tf
 
-    if isinstance(model, keras.Model):
-        return [ModelVariable(one.path, str(one.dtype), tuple(one.shape), one, one.value) for one in model.weights]
-    tracked = [one for one in tf.train.TrackableView(model).descendants() if isinstance(one, tf.Variable)]
-    variables = getattr(model, "weights", None) or list({id(one): one for one in tracked}.values())
-    return [ModelVariable(one.name.removesuffix(":0"), one.dtype.name, tuple(one.shape), one, one) for one in variables]
+    seen, queue = {id(model)}, [model]
+    for thing in queue:
+        weights = getattr(thing, "weights", None)
+        if isinstance(thing, tf.Variable):
+            yield thing
+        elif isinstance(weights, list):
+            yield from weights
+        else:
+            children = [one for one in tf.train.TrackableView.children(thing).values() if id(one) not in seen]
+            seen |= {id(one) for one in children}
+            queue += children
+
+
+def _distinct(variables: Iterable[Any]) -> list[Any]:
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _describe(variable: Any) -> ModelVariable:  # noqa: ANN401 - a variable of Keras 3 or of TensorFlow
+    import keras
+
+    if isinstance(variable, keras.Variable):
+        return ModelVariable(variable.path, str(variable.dtype), tuple(variable.shape), variable, variable.value)
+    name = variable.name.removesuffix(":0")
+    return ModelVariable(name, variable.dtype.name, tuple(variable.shape), variable, variable)

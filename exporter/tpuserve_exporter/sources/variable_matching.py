@@ -84,7 +84,8 @@ def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, want
     """
     roots = {**graph.models(), "": ROOT}  # the root, which holds all of them, where none alone fits as well
     best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
-    best = max(best_of_each, key=lambda candidate: candidate.fit(weights))
+    # Of a module of several parts, one part may have as much in common with the model as the whole.
+    best = max(best_of_each, key=lambda candidate: (candidate.fit(weights), len(candidate.pairs)))
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
     chosen = _choose(tied, graph, wanted)
     rivals = tuple(one.root for one in tied if one is not chosen)
@@ -148,7 +149,7 @@ def _match_root(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph
 
 def _is_rival(one: Matching, best: Matching, weights: Sequence[ModelVariable]) -> bool:
     """Whether `one` is another object that fits as well. A name is a better fit, but not for its number alone."""
-    if one.nodes == best.nodes or not best.same_shape(weights):
+    if one.nodes == best.nodes or len(one.pairs) != len(best.pairs) or not best.same_shape(weights):
         return False
     if (one.same_shape(weights), len(one.leftover)) != (best.same_shape(weights), len(best.leftover)):
         return False
