@@ -4,7 +4,9 @@ torch.save writes a pickle, which can hold code to run on loading. Only plain te
 the user allows the rest.
 """
 
+import collections
 import json
+import pickletools
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,8 @@ INDEX_SUFFIX = ".safetensors.index.json"
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
+# In files before torch 1.6, before the tensors' values: a magic number, two on the system, and what was saved.
+_PICKLES = 4
 _CODE_IN_IT = "reading it could run code that came with it, with all your rights"
 
 
@@ -131,7 +135,19 @@ def _unsafe_names(path: Path, error: Exception) -> list[str]:
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
     except Exception:  # an old file, or none of torch's
-        return _UNSAFE_GLOBAL.findall(str(error))[:1]
+        return [] if _is_cut(path) else _UNSAFE_GLOBAL.findall(str(error))[:1]
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether an old file ends within one of its pickles, perhaps in the middle of a name. Nothing of it is run."""
+    with path.open("rb") as file:
+        try:
+            for _ in range(_PICKLES):
+                if file.peek(1):
+                    collections.deque(pickletools.genops(file), maxlen=0)
+        except ValueError:
+            return True
+    return False
 
 
 def _said(error: Exception, path: Path) -> str:

@@ -1,0 +1,149 @@
+"""Weights of PyTorch are found in what training scripts save, and matched to a module by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tests.exporter.pytorch import modules
+from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.options import ModelOptions, Rename
+from tpuserve_exporter.pytorch.weights_file import read_weights
+from tpuserve_exporter.pytorch.weights_matching import restore
+from tpuserve_exporter.restore_report import RestoreReport
+
+Saved = dict[str, Any]
+
+
+def trained(seed: int = 1) -> Saved:
+    torch.manual_seed(seed)
+    model = modules.tiny()
+    model(torch.rand(8, 3))
+    return dict(model.state_dict())
+
+
+def put(folder: Path, saved: object, **options: Any) -> tuple[modules.Tiny, RestoreReport]:  # noqa: ANN401 - any option
+    """Save it, read it, and restore it into a new `tiny`."""
+    torch.save(saved, folder / "model.pt")
+    model = modules.tiny()
+    return model, restore(model, read_weights(folder / "model.pt", unsafe=False), ModelOptions(**options))
+
+
+def holds(model: nn.Module, expected: Saved) -> bool:
+    state = model.state_dict()
+    return all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+def prefixed(weights: Saved, prefix: str) -> Saved:
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "model.", "ema_model.module."]
+)
+@pytest.mark.parametrize("key", [None, "model", "state_dict", "net"])
+def test_weights_are_found_however_they_are_wrapped(tmp_path: Path, prefix: str, key: str | None) -> None:
+    weights = prefixed(trained(), prefix)
+    model, report = put(tmp_path, weights if key is None else {key: weights, "epoch": 3})
+    assert holds(model, trained())
+    assert not report.problems
+    assert len(report.entries) == len(weights)
+
+
+def test_a_training_checkpoint_gives_its_step_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    model = modules.tiny()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.rand(8, 3)).sum().backward()
+    optimizer.step()
+    saved = {"model": trained(), "optimizer": optimizer.state_dict(), "step": 7, "best": torch.tensor(0.5)}
+    torch.save(saved, tmp_path / "model.pt")
+    file = read_weights(tmp_path / "model.pt", unsafe=False)
+    assert (file.step, file.bookkeeping) == (7, ("best",))
+    assert "optimizer.state.0.exp_avg" in file.optimizer_state
+    report = put(tmp_path, saved)[1]
+    assert (len(report.optimizer_state), report.other_models) == (18, {})
+
+
+@pytest.mark.parametrize(("weights", "averaged"), [("auto", True), ("ema", True), ("raw", False)])
+@pytest.mark.parametrize("key", ["ema", "model_ema", "state_dict_ema"])
+def test_averaged_weights_are_taken_unless_raw_ones_are_asked_for(
+    tmp_path: Path, key: str, weights: str, averaged: bool
+) -> None:
+    model, report = put(tmp_path, {"model": trained(1), key: prefixed(trained(2), "module.")}, weights=weights)
+    assert holds(model, trained(2 if averaged else 1))
+    assert report.notes == (
+        (f"took the averaged weights, '{key}', not 'model' (--weights raw takes those)",) * averaged
+    )
+    assert set(report.other_models) == ({"model"} if averaged else {key})
+
+
+def test_an_average_of_parameters_alone_takes_buffers_from_the_raw_weights(tmp_path: Path) -> None:
+    parameters = {name: tensor for name, tensor in trained(2).items() if "running" not in name}
+    shadow = {"decay": 0.99, "shadow": parameters}
+    model, report = put(tmp_path, {"model": trained(1), "ema": shadow})
+    assert holds(model, trained(1) | parameters)
+    assert not report.problems
+
+
+def test_swa_models_of_torch_are_averages(tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(modules.tiny())
+    model, report = put(tmp_path, {"model": trained(), "swa": average.state_dict()})
+    assert holds(model, dict(average.module.state_dict()))
+    assert not report.problems
+
+
+def test_several_sets_that_fit_alike_are_a_mismatch(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMismatch, match="several sets of weights that fit alike: 'a', 'b'"):
+        put(tmp_path, {"a": trained(1), "b": trained(2)})
+    assert holds(put(tmp_path, {"student": trained(1), "model": trained(2)})[0], trained(2))
+
+
+def test_renames_come_before_names_are_matched(tmp_path: Path) -> None:
+    weights = {name.replace("hidden", "encoder.fc"): tensor for name, tensor in trained().items()}
+    model, report = put(tmp_path, weights, renames=(Rename.parse(r"^encoder\.fc=hidden"),))
+    assert holds(model, trained())
+    assert not report.problems
+    with pytest.raises(CheckpointMismatch, match="makes one name of several"):
+        put(tmp_path, weights, renames=(Rename.parse(r"^\w+\.=x."),))
+
+
+def test_what_is_allowed_is_let_pass(tmp_path: Path) -> None:
+    weights = trained() | {"aux.weight": torch.zeros(2)}
+    del weights["norm.bias"]
+    options = {"allow_missing": ("norm.*",), "allow_unused": ("aux.*",)}
+    model, report = put(tmp_path, weights, **options)
+    assert [entry.name for entry in report.entries if entry.allowed] == ["norm.bias", "aux.weight"]
+    assert torch.equal(model.norm.bias, torch.zeros(4))
+
+
+def test_other_float_dtypes_are_cast_and_said(tmp_path: Path) -> None:
+    weights = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in trained().items()}
+    model, report = put(tmp_path, weights)
+    assert "8 cast" in report.summary()
+    assert model.hidden.weight.dtype is torch.float32
+    assert holds(model, {name: tensor.to(trained()[name].dtype) for name, tensor in weights.items()})
+
+
+def test_counters_of_batches_may_be_lacking(tmp_path: Path) -> None:
+    weights = trained()
+    del weights["norm.num_batches_tracked"]
+    assert not put(tmp_path, weights)[1].problems
+
+
+def test_a_tied_parameter_is_stored_once(tmp_path: Path) -> None:
+    class Tied(nn.Module):  # type: ignore[misc]  # torch is untyped here
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.logits = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+            self.logits.weight = self.words.weight
+
+    stored = torch.rand(5, 3)
+    save_file({"words.weight": stored}, tmp_path / "model.safetensors")
+    model = Tied()
+    report = restore(model, read_weights(tmp_path / "model.safetensors", unsafe=False), ModelOptions())
+    assert not report.problems
+    assert torch.equal(model.words.weight, stored)
+    assert torch.equal(model.logits.weight, stored)
