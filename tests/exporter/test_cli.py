@@ -37,7 +37,7 @@ def test_help_does_not_wait_for_tensorflow() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.xdist_group("exporter")
+@pytest.mark.xdist_group(__name__)
 def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [COMMAND, tiny_checkpoint, tmp_path / "tiny", *TINY], capture_output=True, text=True, check=False
@@ -49,7 +49,7 @@ def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.xdist_group("exporter")
+@pytest.mark.xdist_group(__name__)
 def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Stopped while it holds a hidden directory: a builder's model that never finishes tracing keeps it there."""
     base = tmp_path / "tiny"

@@ -12,7 +12,7 @@ import pytest
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest, save_checkpoint
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny")

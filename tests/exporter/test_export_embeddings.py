@@ -9,7 +9,7 @@ import pytest
 from tests.exporter.conftest import Finished
 from tests.exporter.test_export_tf1_checkpoint import serve
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 Export = Callable[..., Finished]
 POOLED = (

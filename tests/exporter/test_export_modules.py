@@ -10,7 +10,7 @@ from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.test_weights_choice import ROWS, save, serve
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 Export = Callable[..., Finished]
 

@@ -13,7 +13,7 @@ from tpuserve_exporter.fingerprint import holds
 from tpuserve_exporter.graph_hash import hash_graph
 from tpuserve_exporter.manifest import Manifest
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,2")
 
 

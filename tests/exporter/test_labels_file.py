@@ -7,7 +7,7 @@ import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1")
 
 

@@ -12,7 +12,7 @@ from tpuserve_exporter.options import PadValue, SequenceOptions
 from tpuserve_exporter.padding_independence import check_lengths, check_padding
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 TIGHT = Tolerance(1e-6, 1e-6)
 IDS = TensorSpec("int32", (None, None))

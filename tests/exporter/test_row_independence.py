@@ -9,7 +9,7 @@ from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.row_independence import find_dependence
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 SPEC = TensorSpec("float32", (None, 3))
 SIGNATURE = Signature("serving_default", {"x": SPEC}, {"y": SPEC})

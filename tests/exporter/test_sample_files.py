@@ -15,7 +15,7 @@ from tpuserve_exporter.sample_files import MOST_RECORDS, open_samples
 from tpuserve_exporter.signature import Signature, TensorSpec
 
 pytestmark = [
-    pytest.mark.xdist_group("exporter"),
+    pytest.mark.xdist_group(__name__),
     pytest.mark.timeout(90),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),

@@ -26,7 +26,7 @@ def test_models_of_pytorch_pass_their_own_tests() -> None:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.xdist_group("exporter")
+@pytest.mark.xdist_group(__name__)
 @pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="torch is here")
 @pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pt2", "model.safetensors"])
 def test_without_pytorch_the_extra_is_named(export: Callable[..., Finished], tmp_path: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from tests.exporter.conftest import Finished, save_checkpoint
 from tpuserve_exporter.errors import WeightsNotFinite
 from tpuserve_exporter.weights_check import check_finite, find_not_finite
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny")

@@ -11,7 +11,7 @@ from tests.exporter import builders
 from tests.exporter.conftest import Finished
 from tpuserve_exporter.signature import Array
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2")
