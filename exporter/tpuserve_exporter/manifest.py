@@ -134,11 +134,12 @@ def describe_files(version: Path, advance: Callable[[int, int], None]) -> Mappin
     described: dict[str, ManifestFile] = {}
     for done, path in enumerate(paths):
         advance(done, len(paths))
-        described[path.relative_to(version).as_posix()] = _describe(path)
+        name = path.relative_to(version).as_posix()
+        described[name] = ManifestFile(sha256=hash_file(path), size_bytes=path.stat().st_size)
     return described
 
 
-def _describe(path: Path) -> ManifestFile:
+def hash_file(path: Path) -> str:
+    """SHA-256, in hexadecimal digits. Reads all of it."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return ManifestFile(sha256=digest, size_bytes=path.stat().st_size)
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -176,7 +176,9 @@ def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> 
     import numpy as np
 
     with _reading(f"the data of {prefix.name}", prefix):
-        return np.asarray(reader.get_tensor(key))
+        value = reader.get_tensor(key)
+    # numpy's own strings would lose the zeros at a string's end.
+    return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 @contextlib.contextmanager

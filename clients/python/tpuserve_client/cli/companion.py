@@ -26,6 +26,7 @@ class Companion:
 
 COMPANIONS = (
     Companion("export", "tpuserve-exporter", "Turn a checkpoint into a checked, versioned SavedModel."),
+    Companion("inspect", "tpuserve-exporter", "Tell what a checkpoint, a graph or a SavedModel contains."),
     Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
     Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
 )

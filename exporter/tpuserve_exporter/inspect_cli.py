@@ -1,0 +1,85 @@
+"""The command line: `tpuserve inspect PATH`. Reads, and changes nothing."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from tpuserve_exporter.errors import ExportError, SourceUnreadable
+from tpuserve_exporter.inspection.look import inspect
+from tpuserve_exporter.inspection.view import print_contents
+
+PROG_NAME = "tpuserve inspect"
+_LOG_WIDTH = 120
+
+_EPILOG = """\b
+Exit codes:
+  0  read, and whole as far as can be told
+  1  an error nobody foresaw
+  2  wrong usage
+  6  nothing that can be read, or damaged: what is missing or cut short is said
+  10  a framework's packages are not installed
+"""
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--all", "everything", is_flag=True, help="List every variable, operation and file.")
+@click.option("--verify", is_flag=True, help="Read every file of a published version and compare its hash.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
+def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
+    """Tell what PATH contains: signatures, variables, sizes, operations, TPU and host operations, the manifest.
+
+    PATH is a checkpoint of TensorFlow 2 or 1 (directory, prefix or .index file), a .meta graph, a .keras or .h5 file,
+    an Orbax checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory. Nothing in it is
+    run.
+    """
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    try:
+        contents = inspect(path, verify, _start)
+    except ExportError as error:
+        return _fail(error, as_json)
+    except OSError as error:
+        return _fail(SourceUnreadable(f"cannot read {path}: {error.strerror or error}"), as_json)
+    except Exception as error:  # the top of the process; what is damaged may raise anything
+        return _fail(ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json)
+    if as_json:
+        click.echo(json.dumps(contents.to_json(), indent=2))
+    else:
+        print_contents(console, contents, everything)
+    return SourceUnreadable.exit_code if contents.problems else 0
+
+
+def _start() -> None:
+    from tpuserve_exporter.tensorflow_start import start_tensorflow
+
+    start_tensorflow()
+
+
+def _fail(error: ExportError, as_json: bool) -> int:
+    if as_json:
+        document = {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(f"error: {error}", err=True)
+    return error.exit_code
+
+
+def main() -> NoReturn:
+    """The `tpuserve-inspect` program, which users reach as `tpuserve inspect`."""
+    try:
+        code = command.main(sys.argv[1:], prog_name=PROG_NAME, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("broken off", err=True)
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

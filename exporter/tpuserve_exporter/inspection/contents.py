@@ -1,0 +1,107 @@
+"""What lies at a path, as `tpuserve inspect` tells it."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpuserve_exporter.signature import Signature, TensorSpec
+
+_BITS = re.compile(r"[a-z]+(?P<bits>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array. `dtype` and `shape` are None where only the name can be told; `part` is what it belongs to."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    part: str = "model"
+
+    @property
+    def size_bytes(self) -> int | None:
+        """None for strings, and where dtype or shape are not known."""
+        if self.dtype is None or self.shape is None:
+            return None
+        return size_of(self.dtype, self.shape)
+
+    def __str__(self) -> str:
+        return "?" if self.dtype is None or self.shape is None else f"{self.dtype}{list(self.shape)}"
+
+
+def size_of(dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Bytes in memory; None for what has no fixed size."""
+    found = _BITS.match(dtype)
+    bits = 8 if dtype == "bool" else int(found["bits"]) if found else None
+    return None if bits is None else math.ceil(bits * math.prod(shape) / 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations by type, with how many there are. `host` have no kernel that a TPU's compiler could take."""
+
+    counts: Mapping[str, int]
+    tpu: Mapping[str, int]
+    host: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """`facts` are for people, in order. `problems` say what is damaged or missing; empty where nothing is."""
+
+    kind: str
+    name: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    arrays: tuple[StoredArray, ...] = ()
+    operations: Operations | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
+    manifest: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all arrays whose size is known."""
+        return sum(array.size_bytes or 0 for array in self.arrays)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": not self.problems,
+            "kind": self.kind,
+            "name": self.name,
+            "facts": dict(self.facts),
+            "signatures": {name: _signature_to_json(one) for name, one in self.signatures.items()},
+            "variables": [_array_to_json(one) for one in self.arrays],
+            "variables_bytes": self.size_bytes,
+            "operations": None if self.operations is None else _operations_to_json(self.operations),
+            "files": dict(self.files),
+            "manifest": self.manifest,
+            "notes": list(self.notes),
+            "problems": list(self.problems),
+        }
+
+
+def _signature_to_json(signature: Signature) -> dict[str, Any]:
+    def describe(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+        return {name: {"dtype": spec.dtype, "shape": spec.shape} for name, spec in specs.items()}
+
+    return {"inputs": describe(signature.inputs), "outputs": describe(signature.outputs)}
+
+
+def _array_to_json(array: StoredArray) -> dict[str, Any]:
+    shape = None if array.shape is None else list(array.shape)
+    described = {"name": array.name, "dtype": array.dtype, "shape": shape}
+    return described | {"size_bytes": array.size_bytes, "part": array.part}
+
+
+def _operations_to_json(operations: Operations) -> dict[str, Any]:
+    return {
+        "counts": dict(operations.counts),
+        "tpu": dict(operations.tpu),
+        "host": dict(operations.host),
+        "unknown": dict(operations.unknown),
+    }

@@ -1,0 +1,113 @@
+"""Keras files, read as data: nothing in them is built or run, and neither Keras nor TensorFlow is needed."""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.inspection.contents import Contents, StoredArray
+
+_WEIGHTS = "model.weights.h5"
+
+
+def inspect_keras(path: Path) -> Contents:
+    """`.keras`, `.weights.h5` or `.h5`. Raises SourceUnreadable."""
+    try:
+        return _inspect_archive(path) if zipfile.is_zipfile(path) else _inspect_hdf5(path)
+    except (OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+        raise SourceUnreadable(f"{path.name} is damaged, or no Keras file: {_reason(error, path)}") from error
+
+
+def _inspect_archive(path: Path) -> Contents:
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))
+        metadata = json.loads(archive.read("metadata.json"))
+        with archive.open(_WEIGHTS) as weights:
+            arrays = tuple(_list_arrays(weights))
+        files = {part.filename: part.file_size for part in archive.infolist()}
+    return Contents(
+        kind="Keras model",
+        name=path.name,
+        facts=dict(_facts(config, str(metadata.get("keras_version")))),
+        arrays=arrays,
+        files=files,
+        notes=tuple(_notes(config)),
+    )
+
+
+def _inspect_hdf5(path: Path) -> Contents:
+    import h5py
+
+    with path.open("rb") as file:
+        arrays = tuple(_list_arrays(file))
+    with h5py.File(path) as weights:
+        config = json.loads(weights.attrs["model_config"]) if "model_config" in weights.attrs else None
+        version = weights.attrs.get("keras_version")
+    facts = {} if config is None else dict(_facts(config, version))
+    kind = "Keras weights" if config is None else "Keras model (HDF5)"
+    notes = () if config is None else tuple(_notes(config))
+    return Contents(
+        kind=kind, name=path.name, facts=facts, arrays=arrays, files={path.name: path.stat().st_size}, notes=notes
+    )
+
+
+def _list_arrays(file: "IO[bytes]") -> Iterator[StoredArray]:
+    """Datasets by path: Keras 3 keeps no names of variables in a file of weights."""
+    import h5py
+
+    found: list[StoredArray] = []
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            part = "optimizer" if name.startswith(("optimizer", "optimizer_weights")) else "model"
+            dtype = "string" if item.dtype.kind in "OS" else item.dtype.name
+            found.append(StoredArray(name, dtype, tuple(item.shape), part))
+
+    with h5py.File(file) as weights:
+        weights.visititems(visit)
+    yield from found
+
+
+def _facts(config: Mapping[str, Any], version: str | None) -> Iterator[tuple[str, str]]:
+    yield "class", str(config.get("registered_name") or config.get("class_name"))
+    if version:
+        yield "written by", f"Keras {version}"
+    inner = config.get("config")
+    layers = inner.get("layers", []) if isinstance(inner, dict) else []
+    if layers:
+        yield "layers", str(len(layers))
+    for layer in layers:
+        if layer.get("class_name") == "InputLayer":
+            described = layer["config"]
+            dims = ", ".join("?" if dim is None else str(dim) for dim in described.get("batch_shape") or ["?"])
+            yield f"input {described.get('name')}", f"{described.get('dtype') or 'float32'}[{dims}]"
+
+
+def _notes(config: object) -> Iterator[str]:
+    """What reading it as a model would take."""
+    classes = sorted(_custom_classes(config))
+    if "Lambda" in json.dumps(config):
+        yield "it has a Lambda layer: reading it as a model runs code from the file"
+    if classes:
+        yield f"classes of your own, which reading it takes: {', '.join(classes)}"
+
+
+def _custom_classes(config: object) -> Iterator[str]:
+    """Registered names of objects that Keras does not bring."""
+    if isinstance(config, list):
+        for one in config:
+            yield from _custom_classes(one)
+    if isinstance(config, dict):
+        module = config.get("module") or ""
+        name = config.get("registered_name")
+        if isinstance(name, str) and "class_name" in config and not str(module).startswith("keras") and ">" in name:
+            yield name
+        for one in config.values():
+            yield from _custom_classes(one)
+
+
+def _reason(error: Exception, path: Path) -> str:
+    said = f"it lacks {error.args[0]!r}" if isinstance(error, KeyError) and error.args else reason_of(error)
+    return said.replace(f"{path.parent}/", "")

@@ -1,0 +1,95 @@
+"""What a path holds: tells its kind, and reads it as that. Imports a framework only where a kind takes one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.inspection.contents import Contents
+from tpuserve_exporter.inspection.safetensors_file import INDEX_SUFFIX
+
+_KERAS = (".keras", ".h5", ".hdf5")
+_TORCH = (".pt", ".pth", ".bin")
+
+
+def inspect(path: Path, verify: bool = False, start: Callable[[], None] = lambda: None) -> Contents:
+    """`start` brings TensorFlow up, where the kind takes it. `verify` reads every file of a published version.
+
+    Raises SourceUnreadable.
+    """
+    if not path.exists() and not path.with_name(path.name + ".index").is_file():
+        raise SourceUnreadable(f"there is no {path}")
+    found = _read_without_tensorflow(path) if path.is_file() else None
+    if found is not None:
+        return found
+    start()
+    return _read_directory(path, verify) if path.is_dir() else _read_file(path)
+
+
+def _read_without_tensorflow(path: Path) -> Contents | None:
+    if path.suffix in _KERAS:
+        from tpuserve_exporter.inspection.keras_file import inspect_keras
+
+        return inspect_keras(path)
+    if path.suffix == ".safetensors" or path.name.endswith(INDEX_SUFFIX):
+        from tpuserve_exporter.inspection.safetensors_file import inspect_safetensors
+
+        return inspect_safetensors(path)
+    if path.suffix in _TORCH:
+        from tpuserve_exporter.inspection.torch_file import inspect_torch
+
+        return inspect_torch(path)
+    if path.suffix == ".pt2":
+        from tpuserve_exporter.inspection.torch_program import inspect_torch_program
+
+        return inspect_torch_program(path)
+    return None
+
+
+def _read_file(path: Path) -> Contents:
+    from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
+    from tpuserve_exporter.inspection.meta_graph import inspect_meta
+
+    if path.suffix == ".meta":
+        return inspect_meta(path)
+    if path.suffix == ".index" or path.with_name(path.name + ".index").is_file():
+        return inspect_checkpoint(path)
+    raise SourceUnreadable(
+        f"{path.name} is nothing this knows: a checkpoint's prefix or .index, .meta, .keras, .h5, .safetensors, .pt, "
+        ".pt2, or a directory"
+    )
+
+
+def _read_directory(path: Path, verify: bool) -> Contents:
+    from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
+    from tpuserve_exporter.inspection.orbax import inspect_orbax
+    from tpuserve_exporter.inspection.saved_model import inspect_saved_model
+    from tpuserve_exporter.sources.orbax_layout import is_orbax
+
+    if _is_saved_model(path):
+        return inspect_saved_model(path, verify)
+    if versions := [one for one in path.iterdir() if one.name.isdecimal() and _is_saved_model(one)]:
+        return _add_versions(inspect_saved_model(max(versions, key=_number), verify), path, versions)
+    if (path / "checkpoint").is_file() or any(path.glob("*.index")):
+        return inspect_checkpoint(path)
+    if is_orbax(path):
+        return inspect_orbax(path)
+    if indexes := sorted(path.glob(f"*{INDEX_SUFFIX}")):
+        from tpuserve_exporter.inspection.safetensors_file import inspect_safetensors
+
+        return inspect_safetensors(indexes[0])
+    raise SourceUnreadable(f"{path} holds no checkpoint, no SavedModel and no versions of one")
+
+
+def _is_saved_model(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt"))
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def _add_versions(contents: Contents, base: Path, versions: list[Path]) -> Contents:
+    listed = ", ".join(one.name for one in sorted(versions, key=_number))
+    named = {"model": base.resolve().name, "versions": f"{listed}; this is {contents.name}"}
+    return replace(contents, facts=named | dict(contents.facts))

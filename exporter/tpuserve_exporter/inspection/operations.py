@@ -1,0 +1,108 @@
+"""The operations of a graph: which there are, which are a TPU's own, and which only a host can run."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.inspection.contents import Operations
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_TPU_PREFIXES = ("TPU", "_TPU", "Infeed", "Outfeed", "XlaRecvAtHost", "XlaSendFromHost", "_XlaRecvAtHost", "_XlaSend")
+_TPU_OPERATIONS = frozenset(
+    {"CrossReplicaSum", "AllToAll", "CollectivePermute", "ConfigureDistributedTPU", "ShutdownDistributedTPU"}
+    | {"ConfigureTPUEmbedding", "RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients", "EnqueueTPUEmbedding"}
+)
+# A compiler gets the first as arguments, and makes functions of TensorFlow 1's loops and branches.
+_COMPILED_OTHERWISE = frozenset(
+    {"Placeholder", "VarHandleOp"} | {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
+)
+_COMPILED = "XLA_CPU_JIT"
+
+
+def count_operations(graph: "GraphDef", outputs: Iterable[str] | None = None) -> Operations:
+    """Of all the graph with its functions, or of what the nodes `outputs` need: saving and restoring left out."""
+    counts = Counter(node.op for node in (_all(graph) if outputs is None else _needed(graph, outputs)))
+    functions = {function.signature.name for function in graph.library.function}
+    for name in functions & counts.keys():
+        del counts[name]
+    tpu = {name: count for name, count in counts.items() if is_tpu_operation(name)}
+    unknown = {name: count for name, count in counts.items() if not _is_known(name) and name not in tpu}
+    _register_compiled_kernels()
+    host = {
+        name: count
+        for name, count in counts.items()
+        if name not in _COMPILED_OTHERWISE and name not in tpu and name not in unknown and not _is_compiled(name)
+    }
+    return Operations(dict(counts.most_common()), tpu, host, unknown)
+
+
+def is_tpu_operation(name: str) -> bool:
+    return name.startswith(_TPU_PREFIXES) or name in _TPU_OPERATIONS
+
+
+def _all(graph: "GraphDef") -> "Iterator[NodeDef]":
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _needed(graph: "GraphDef", outputs: Iterable[str]) -> "Iterator[NodeDef]":
+    """Nodes that the outputs come from, and those of functions that these call."""
+    nodes = {node.name: node for node in graph.node}
+    functions = {function.signature.name: function.node_def for function in graph.library.function}
+    called = set[str]()
+    names = [output.split(":")[0] for output in outputs]
+    seen = set(names)
+    while names:
+        node = nodes.get(names.pop())
+        if node is None:
+            continue
+        yield node
+        for function in _called(node, functions.keys() - called):
+            yield from _within(function, functions, called)
+        before = {name.removeprefix("^").split(":")[0] for name in node.input} - seen
+        seen |= before
+        names += before
+
+
+def _within(name: str, functions: "dict[str, Iterable[NodeDef]]", called: set[str]) -> "Iterator[NodeDef]":
+    """A function's nodes, and those of the functions it calls, each function once."""
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in called:
+            continue
+        called.add(name)
+        for node in functions[name]:
+            yield node
+            waiting += _called(node, functions.keys() - called)
+
+
+def _called(node: "NodeDef", functions: Iterable[str]) -> list[str]:
+    named = {node.op}
+    for attr in node.attr.values():
+        named.add(attr.func.name)
+        named.update(function.name for function in attr.list.func)
+    return [name for name in functions if name in named]
+
+
+def _is_known(name: str) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(name) is not None
+
+
+def _register_compiled_kernels() -> None:
+    """The compiler registers its kernels when it compiles for the first time."""
+    import tensorflow as tf
+
+    tf.function(lambda value: value + 1.0, jit_compile=True)(tf.constant(1.0))
+
+
+def _is_compiled(name: str) -> bool:
+    from tensorflow.python.framework import kernels
+
+    return any(kernel.device_type == _COMPILED for kernel in kernels.get_registered_kernels_for_op(name).kernel)

@@ -1,0 +1,55 @@
+"""Orbax checkpoints: the arrays of the latest step, with shapes where JAX's packages are there to read them."""
+
+import ast
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.inspection.contents import Contents, StoredArray
+from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
+
+_OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
+
+
+def inspect_orbax(path: Path) -> Contents:
+    """Raises SourceUnreadable."""
+    layout = find_layout(path)
+    known = all(importlib.util.find_spec(package) is not None for package in ("jax", "orbax"))
+    arrays = tuple(_list_arrays(path) if known else _list_names(layout))
+    files = {
+        one.relative_to(path).as_posix(): one.stat().st_size
+        for item in layout.items.values()
+        for one in sorted(item.rglob("*"))
+        if one.is_file()
+    }
+    facts = {} if layout.step is None else {"step": str(layout.step)}
+    if list(layout.items) != [""]:
+        facts["items"] = ", ".join(layout.items)
+    notes = () if known else ("dtypes and shapes take JAX: pip install 'tpuserve-exporter[jax]'",)
+    return Contents(kind="Orbax checkpoint", name=layout.name, facts=facts, arrays=arrays, files=files, notes=notes)
+
+
+def _list_arrays(path: Path) -> Iterator[StoredArray]:
+    from tpuserve_exporter.sources.orbax_tree import OrbaxTree
+
+    for keys, spec in OrbaxTree(path).arrays.items():
+        yield StoredArray("/".join(keys), spec.dtype, spec.shape, _part(keys))
+
+
+def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
+    """Of the trees' own lists: a path is written as Python writes a tuple of strings."""
+    for item, directory in layout.items.items():
+        try:
+            listed = json.loads((directory / TREE_FILE).read_bytes())["tree_metadata"]
+            paths = [tuple(map(str, ast.literal_eval(path))) for path in listed]
+        except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
+            raise SourceUnreadable(f"cannot read {layout.name}/{TREE_FILE}: {reason_of(error)}") from error
+        for path in paths:
+            keys = (item, *path) if item else path
+            yield StoredArray("/".join(keys), None, None, _part(keys))
+
+
+def _part(keys: tuple[str, ...]) -> str:
+    return "optimizer" if any(key in _OPTIMIZER for key in keys[:2]) else "model"

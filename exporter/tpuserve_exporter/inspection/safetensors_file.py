@@ -1,0 +1,75 @@
+"""safetensors files: a header in JSON says all. One file, or an index of several."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.inspection.contents import Contents, StoredArray
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+# A header longer than this is none: the format's own limit.
+_LONGEST_HEADER = 100_000_000
+_LENGTH_BYTES = 8
+
+
+def inspect_safetensors(path: Path) -> Contents:
+    """Raises SourceUnreadable."""
+    if path.name.endswith(INDEX_SUFFIX):
+        return _inspect_index(path)
+    header, data_bytes = _read_header(path)
+    metadata = header.pop("__metadata__", None) or {}
+    arrays = tuple(_describe(path, name, one) for name, one in header.items())
+    needed = max((one["data_offsets"][1] for one in header.values()), default=0)
+    problems = [f"{path.name} is cut short: {data_bytes:,} bytes of data of {needed:,}"] if needed > data_bytes else []
+    return Contents(
+        kind="safetensors", name=path.name, facts={str(name): str(value) for name, value in metadata.items()},
+        arrays=arrays, files={path.name: path.stat().st_size}, problems=tuple(problems),
+    )  # fmt: skip
+
+
+def _inspect_index(path: Path) -> Contents:
+    try:
+        names = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceUnreadable(f"{path.name} is no index of safetensors files") from error
+    # A name is one of a file beside the index, whatever it says.
+    parts = {name: path.with_name(Path(name).name) for name in names}
+    read = [inspect_safetensors(part) for part in parts.values() if part.is_file()]
+    missing = [f"{name} is missing; {path.name} lists it" for name, part in parts.items() if not part.is_file()]
+    return Contents(
+        kind="safetensors in parts",
+        name=path.name,
+        arrays=tuple(array for part in read for array in part.arrays),
+        files={name: size for part in read for name, size in part.files.items()},
+        problems=(*missing, *(problem for part in read for problem in part.problems)),
+    )
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header, and how many bytes of data follow it."""
+    with path.open("rb") as file:
+        start = file.read(_LENGTH_BYTES)
+        length = struct.unpack("<Q", start)[0] if len(start) == _LENGTH_BYTES else _LONGEST_HEADER + 1
+        text = file.read(length) if length <= _LONGEST_HEADER else b""
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise SourceUnreadable(f"{path.name} is damaged, or no safetensors file: its header cannot be read") from error
+    if not isinstance(header, dict):
+        raise SourceUnreadable(f"{path.name} is no safetensors file: its header is no dictionary")
+    return header, path.stat().st_size - _LENGTH_BYTES - length
+
+
+def _describe(path: Path, name: str, one: Mapping[str, Any]) -> StoredArray:
+    try:
+        return StoredArray(name, _DTYPES.get(one["dtype"], str(one["dtype"]).lower()), tuple(map(int, one["shape"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceUnreadable(f"{path.name} is damaged: its header does not describe {name}") from error

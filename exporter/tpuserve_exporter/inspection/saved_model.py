@@ -1,0 +1,114 @@
+"""A SavedModel, be it one that was published with a manifest or any other."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.inspection.contents import Contents
+from tpuserve_exporter.inspection.operations import count_operations
+from tpuserve_exporter.inspection.stablehlo_modules import describe_modules
+from tpuserve_exporter.inspection.variables_files import list_arrays
+from tpuserve_exporter.manifest import MANIFEST_FILE, hash_file
+from tpuserve_exporter.signature import Signature, read_signatures
+from tpuserve_exporter.warmup import WARMUP_FILE
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+_VARIABLES = Path("variables/variables")
+_COUNTERS = ("save_counter",)
+_PREDICT = "tensorflow/serving/predict"
+
+
+def inspect_saved_model(path: Path, verify: bool) -> Contents:
+    """`verify` reads every file for its hash. Raises SourceUnreadable."""
+    meta_graph = _choose(_parse(path))
+    signatures = read_signatures(meta_graph.signature_def)
+    manifest, problems = _read_manifest(path)
+    prefix = path / _VARIABLES
+    stored = prefix.with_name(f"{prefix.name}.index").is_file()
+    arrays, damage = list_arrays(prefix) if stored else ((), ())
+    files = {one.relative_to(path).as_posix(): one.stat().st_size for one in sorted(path.rglob("*")) if one.is_file()}
+    problems += [*damage, *_compare_files(path, manifest or {}, files, verify)]
+    outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]
+    return Contents(
+        kind="SavedModel" if manifest is None else "exported version",
+        name=path.resolve().name,
+        facts=dict(_facts(path, meta_graph, signatures)),
+        signatures=signatures,
+        # What a server loads is the model, whatever held it when it was saved.
+        arrays=tuple(replace(one, part="model") for one in arrays if one.name not in _COUNTERS),
+        operations=count_operations(meta_graph.graph_def, outputs),
+        files=files,
+        manifest=manifest,
+        problems=tuple(problems),
+    )
+
+
+def _parse(path: Path) -> "SavedModel":
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    binary = path / "saved_model.pb"
+    file = binary if binary.is_file() else binary.with_suffix(".pbtxt")
+    try:
+        if file == binary:
+            return SavedModel.FromString(file.read_bytes())
+        return text_format.Parse(file.read_bytes(), SavedModel())
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise SourceUnreadable(f"{path.name}/{file.name} is damaged, or no SavedModel") from error
+
+
+def _choose(saved_model: "SavedModel") -> "MetaGraphDef":
+    """What servers load: tagged `serve`, else the first."""
+    graphs = list(saved_model.meta_graphs)
+    if not graphs:
+        raise SourceUnreadable("saved_model.pb holds no graph: it is empty or was cut short")
+    return next((graph for graph in graphs if "serve" in graph.meta_info_def.tags), graphs[0])
+
+
+def _facts(path: Path, meta_graph: "MetaGraphDef", signatures: Mapping[str, Signature]) -> Iterator[tuple[str, str]]:
+    info = meta_graph.meta_info_def
+    yield "written by", f"TensorFlow {info.tensorflow_version}"
+    yield "tags", ", ".join(info.tags)
+    for name in signatures:
+        method = meta_graph.signature_def[name].method_name
+        if method not in ("", _PREDICT):
+            yield f"method of {name}", method
+    if info.function_aliases:
+        yield "aliases", ", ".join(sorted(set(info.function_aliases.values())))
+    if modules := describe_modules(meta_graph.graph_def):
+        yield "StableHLO modules", modules
+    if meta_graph.asset_file_def:
+        yield "assets", ", ".join(asset.filename for asset in meta_graph.asset_file_def)
+    if (path / WARMUP_FILE).is_file():
+        yield "warm-up requests", str(WARMUP_FILE)
+
+
+def _read_manifest(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """As it is written: by this exporter, an older or a later one."""
+    file = path / MANIFEST_FILE
+    if not file.is_file():
+        return None, []
+    try:
+        manifest = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        return None, [f"{MANIFEST_FILE} cannot be read: {reason_of(error)}"]
+    if not isinstance(manifest, dict):
+        return None, [f"{MANIFEST_FILE} is no manifest"]
+    return manifest, []
+
+
+def _compare_files(path: Path, manifest: Mapping[str, Any], files: Mapping[str, int], verify: bool) -> Iterator[str]:
+    for name, entry in (manifest.get("files") or {}).items():
+        if name not in files:
+            yield f"{name} is missing; the manifest lists it"
+        elif files[name] != entry["size_bytes"]:
+            yield f"{name} has {files[name]:,} bytes; the manifest has {entry['size_bytes']:,}"
+        elif verify and hash_file(path / name) != entry["sha256"]:
+            yield f"{name} is not what was published: its sha256 differs from the manifest's"

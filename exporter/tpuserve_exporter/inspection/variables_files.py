@@ -1,0 +1,98 @@
+"""A TensorFlow checkpoint's files: the arrays by name, and whether the data that the index speaks of is there."""
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.inspection.contents import StoredArray
+from tpuserve_exporter.sources.object_graph import (
+    OBJECT_GRAPH_KEY,
+    ROOT,
+    ObjectGraph,
+    open_checkpoint,
+    read_object_graph,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
+_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_AVERAGE = "/ExponentialMovingAverage"
+_BOOKKEEPING = ("global_step", "save_counter")
+
+
+def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]:
+    """The arrays, and what is damaged: by the names of training where there is a graph of objects.
+
+    The graph lies among the data: where these are damaged, the index's names have to do. Raises SourceUnreadable for a
+    damaged index.
+    """
+    reader = open_checkpoint(prefix)
+    damage = list[str]()
+    if reader.has_tensor(OBJECT_GRAPH_KEY):
+        try:
+            arrays = tuple(_list_objects(read_object_graph(prefix)))
+            return arrays, tuple(_find_damage(prefix, arrays))
+        except SourceUnreadable as error:
+            damage.append(str(error))
+    arrays = tuple(_list_names(reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()))
+    return arrays, (*_find_damage(prefix, arrays), *damage)
+
+
+def _list_names(shapes: "Mapping[str, list[int]]", dtypes: "Mapping[str, tf.DType]") -> Iterator[StoredArray]:
+    names = {key: key.removesuffix(_ATTRIBUTE) for key in sorted(shapes) if key != OBJECT_GRAPH_KEY}
+    for key, name in names.items():
+        yield StoredArray(name, dtypes[key].name, tuple(shapes[key]), _part(name, shapes))
+
+
+def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
+    optimizer = graph.optimizer_variables()
+    parts = dict.fromkeys(optimizer, "optimizer")
+    for root, node in graph.models().items():
+        parts = dict.fromkeys(graph.model_variables(node), root) | parts
+    # A model may have been saved by itself: then the root is it.
+    others = "other" if graph.models() else "model"
+    parts = dict.fromkeys(graph.model_variables(ROOT), others) | parts
+    for node, variable in graph.variables.items():
+        yield StoredArray(variable.name, variable.dtype, variable.shape, parts.get(node, "other"))
+
+
+def _part(name: str, names: Container[str]) -> str:
+    """Of a checkpoint by names: slots lie below a variable's name, averages under a name of theirs."""
+    if name.endswith(_AVERAGE):
+        return "average"
+    if name in _BOOKKEEPING:
+        return "other"
+    above = name.rpartition("/")[0]
+    return "optimizer" if above and above in names else "model"
+
+
+def list_files(prefix: Path) -> dict[str, int]:
+    """The index and the data, by size in bytes."""
+    found = [*prefix.parent.glob(f"{_escape(prefix.name)}.data-*"), prefix.with_name(f"{prefix.name}.index")]
+    return {path.name: path.stat().st_size for path in sorted(found) if path.is_file()}
+
+
+def _find_damage(prefix: Path, arrays: tuple[StoredArray, ...]) -> Iterator[str]:
+    """What of the data is missing, without reading it."""
+    shards = {
+        (int(match[1]), int(match[2])): size
+        for name, size in list_files(prefix).items()
+        if (match := _SHARD.search(name))
+    }
+    if not shards:
+        yield f"no data: {prefix.name}.data-* is not there"
+        return
+    total = max(count for _, count in shards)
+    missing = [number for number in range(total) if (number, total) not in shards]
+    yield from (f"{prefix.name}.data-{number:05d}-of-{total:05d} is missing" for number in missing)
+    needed, there = sum(one.size_bytes or 0 for one in arrays), sum(shards.values())
+    if not missing and there < needed:
+        yield f"the data of {prefix.name} is cut short: {there:,} bytes of {needed:,} or more"
+
+
+def _escape(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
