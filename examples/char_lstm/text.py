@@ -12,8 +12,9 @@ _NUMBERS = {character: number for number, character in enumerate(CHARACTERS)}
 
 
 def load() -> NDArray[np.int32]:
-    """The repository's own documentation, one file after the other."""
-    return encode("\n".join(path.read_text() for path in sorted(DOCS.glob("*.md"))))
+    """The prose of the repository's own documentation: tables would teach mostly dashes."""
+    lines = [line for path in sorted(DOCS.glob("*.md")) for line in path.read_text().splitlines()]
+    return encode("\n".join(line for line in lines if not line.startswith("|")))
 
 
 def encode(text: str) -> NDArray[np.int32]:
