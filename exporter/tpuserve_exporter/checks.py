@@ -69,7 +69,7 @@ class Checks:
         if self._options.check is not None:
             self._given = open_samples(self._options.check, self._options.sequences.pad_values)
         python = self._load_by_python(source, version)
-        tolerance = self._choose_tolerance(session)
+        tolerance = self._choose_tolerance(source, session)
         reference = source.reference or python or session
         loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
         lite = self._load_by_litert(version)
@@ -110,10 +110,12 @@ class Checks:
             step.detail = ", ".join(sorted(model.signatures))
         return model
 
-    def _choose_tolerance(self, session: SessionModel) -> Tolerance:
+    def _choose_tolerance(self, source: OpenedSource, session: SessionModel) -> Tolerance:
+        """StableHLO within a graph does not show what it computes in: then the source knows."""
         options = self._options
         converted = options.model.compute_dtype != "keep"
-        return Tolerance.choose(session.uses_bfloat16(), converted, options.atol, options.rtol)
+        in_bfloat16 = "bfloat16" in (source.compute_dtype or "") or session.uses_bfloat16()
+        return Tolerance.choose(in_bfloat16, converted, options.atol, options.rtol)
 
     def _check(
         self,
