@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.errors import ExportError, OptionConflict
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
@@ -122,9 +122,22 @@ def _export(options: "ExportOptions", live: object | None, progress: "Progress")
 
         with progress.step("Start TensorFlow"):
             start_tensorflow()
+    _check_keras()
     from tpuserve_exporter.export_run import Export
 
     return Export(options, progress, live).run()
+
+
+def _check_keras() -> None:
+    """A process has Keras on one framework, and SavedModels are written by it on TensorFlow. Raises OptionConflict."""
+    import keras
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise OptionConflict(
+            f"Keras runs on {backend} in this process, and can write no SavedModel here: save the model, "
+            "model.save('model.keras'), and export the file in a process of its own, "
+            "tpuserve export model.keras OUT_BASE"
+        )
 
 
 def _as_file(samples: Samples | None, folder: str, name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from tpuserve_exporter.errors import BuilderFailed
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+# In what JAX says of tensors that are not its own.
+_JAX = re.compile(r"\bjax(\.|lib|\b)", re.IGNORECASE)
 
 
 def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
@@ -62,6 +66,11 @@ def _call(name: str, args: Mapping[str, object]) -> object:
     try:
         return function(**args)
     except Exception as error:  # the user's code
+        if isinstance(error, TypeError | ValueError) and _JAX.search(str(error)):
+            raise BuilderFailed(
+                f"{name} makes a layer that computes with JAX itself, and Keras runs on TensorFlow here: compute with "
+                "keras.ops in it, which is the same on both"
+            ) from error
         raise BuilderFailed(f"{name} failed: {type(error).__name__}: {error}") from error
 
 

@@ -44,7 +44,8 @@ def start_tensorflow() -> None:
     TensorFlow writes its first lines before it reads TF_CPP_MIN_LOG_LEVEL, hence the descriptor.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    # Whatever Keras trains on here, in the environment or in its configuration file: it is served by TensorFlow.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
     with _stderr_held_back():
         import keras  # noqa: F401 - reads its configuration now
         import tensorflow as tf

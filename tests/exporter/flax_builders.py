@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 from flax import linen, nnx
 
 from tpuserve_exporter.jax_function import PyTree
@@ -96,3 +97,15 @@ def lookup() -> tuple[Callable[..., Any], PyTree]:
         return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ params["kernel"]
 
     return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
+
+
+class JaxSine(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Computes with JAX, whatever Keras runs on."""
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a tensor of some framework
+        return jnp.sin(x)
+
+
+def sine() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, JaxSine(name="scores")(features))

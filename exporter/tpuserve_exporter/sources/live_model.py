@@ -39,13 +39,7 @@ def _is_keras(model: object) -> "TypeGuard[keras.Model]":
 
 
 def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
-    import keras
 
-    if keras.backend.backend() != "tensorflow":
-        raise OptionConflict(
-            f"a Keras model on {keras.backend.backend()} cannot be served from here: model.save('model.keras'), "
-            "and export that file in a process of its own, tpuserve export model.keras OUT_BASE"
-        )
     if options.compute_dtype != "keep":
         raise OptionConflict("compute_dtype would change the model that was given: save it, and export the file")
     return OpenedSource(

@@ -45,7 +45,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         compute_dtype=served.compute_dtype,
         step=read_step(tree),
         builder=builder,
-        restore=replace(report, notes=(*report.notes, *served.notes)),
+        restore=report,
+        notes=served.notes,
     )
 
 
