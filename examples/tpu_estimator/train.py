@@ -67,13 +67,13 @@ def step(image: Any, label: Any, optimizer: Any) -> Any:  # noqa: ANN401 - tenso
         return tf.identity(loss)
 
 
-def save_tpu_graph(meta: Path) -> Path:
-    """Make the graph that TPUEstimator trains with, and save it."""
+def save_tpu_graph(meta: Path, tensorflow_1: bool = True) -> Path:
+    """Make the graph that TPUEstimator trains with, in TensorFlow 1 or in 2, and save it."""
     import tensorflow as tf
     from tensorflow.python.tpu import tpu_feed, training_loop
 
     v1 = tf.compat.v1
-    with tf.Graph().as_default(), _loops_of_tensorflow_1():
+    with tf.Graph().as_default(), _loops_of_tensorflow_1() if tensorflow_1 else contextlib.nullcontext():
         v1.train.get_or_create_global_step()
         shapes = [[BATCH_PER_CORE, 8, 8, 1], [BATCH_PER_CORE]]
         infeed = tpu_feed.InfeedQueue(tuple_types=[tf.float32, tf.int32], tuple_shapes=shapes)

@@ -56,6 +56,25 @@ def test_training_graph_of_tpu_estimator_serves_as_its_inference_graph_does(
     assert manifest["signatures"]["serving_default"]["rows_independent"] is True
 
 
+def test_a_training_step_that_is_a_function_is_found_in_its_loop(
+    export: Export, estimator: Path, tmp_path: Path
+) -> None:
+    from examples.tpu_estimator.example import EXAMPLE
+    from examples.tpu_estimator.train import save_tpu_graph
+
+    folder = shutil.copytree(estimator.parent, tmp_path / "source")
+    meta = save_tpu_graph(folder / estimator.name, tensorflow_1=False)
+    graph = _read(meta).graph_def
+    assert "While" in {node.op for node in graph.node}
+    assert "probabilities" not in {node.name for node in graph.node}
+    finished = export(meta, tmp_path / "digits", *INFEED)
+    assert finished.code == 0, finished.err
+    assert "took dropout out" in finished.out
+    request = EXAMPLE.requests()[1]
+    served = serve(tmp_path / "digits/1", **request)["probabilities"]
+    np.testing.assert_allclose(served, EXAMPLE.answer(meta, request)["probabilities"], rtol=1e-4, atol=1e-5)
+
+
 def test_beside_its_graph_a_checkpoint_takes_the_builder_that_is_given(
     export: Export, estimator: Path, tmp_path: Path
 ) -> None:

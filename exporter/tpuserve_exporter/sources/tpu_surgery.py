@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.sources.functional_loop import lift_training_loops
+
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -36,6 +38,7 @@ def remove_tpu_operations(graph_def: "GraphDef") -> "GraphDef":
     """A copy that runs anywhere, in one replica. Names of nodes stay; shapes and placements go."""
     copy = type(graph_def)()
     copy.CopyFrom(graph_def)
+    lift_training_loops(copy)
     for node in copy.node:
         _make_plain(node)
     for function in copy.library.function:

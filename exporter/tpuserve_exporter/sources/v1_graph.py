@@ -176,10 +176,30 @@ def cut_graph(
             node.attr.pop(attribute, None)
         node.device = ""
     part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(dict.fromkeys(nodes)))
+    _drop_unused_functions(part)
     check_operations(part)
     there = {node.name for node in part.node}
     reached = {name: tensor for name, tensor in feeds.items() if tensor.split(":")[0] in there}
     return V1Graph(part, dict(inputs), reached, dict(fetches))
+
+
+def _drop_unused_functions(graph_def: "GraphDef") -> None:
+    """Of the library, keep what the graph calls: a training step, or its gradients, may be in it."""
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    used = set[str]()
+    waiting = list(graph_def.node)
+    while waiting:
+        called = _called_by(waiting.pop()) & functions.keys() - used
+        used |= called
+        waiting += [node for name in called for node in functions[name].node_def]
+    kept = [function for name, function in functions.items() if name in used]
+    del graph_def.library.function[:]
+    graph_def.library.function.extend(kept)
+
+
+def _called_by(node: "NodeDef") -> set[str]:
+    values = node.attr.values()
+    return {node.op} | {one.func.name for one in values} | {one.name for value in values for one in value.list.func}
 
 
 def check_operations(graph_def: "GraphDef") -> None:

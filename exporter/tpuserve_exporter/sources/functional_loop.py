@@ -1,0 +1,47 @@
+"""Training loops as TensorFlow 2 writes them: the step is a function, which one node `While` of the graph calls."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_LOOPS = frozenset({"While", "StatelessWhile"})
+
+
+def lift_training_loops(graph_def: "GraphDef") -> None:
+    """Put the nodes of each training step, one that takes its data from the infeed, into `graph_def` itself.
+
+    They see a first iteration. Their names stay, but for those that the graph has already: `NAME_in_loop`.
+    """
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    for loop in [node for node in graph_def.node if node.op in _LOOPS]:
+        body = functions.get(loop.attr["body"].func.name)
+        if body is not None and any(node.op.startswith("InfeedDequeue") for node in body.node_def):
+            _lift(graph_def, loop, body)
+
+
+def _lift(graph_def: "GraphDef", loop: "NodeDef", body: "FunctionDef") -> None:
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+    step, _ = function_def_to_graph_def(body)
+    given = dict(zip([argument.name for argument in body.signature.input_arg], loop.input, strict=False))
+    there = {node.name for node in graph_def.node}
+    names = {node.name: f"{node.name}_in_loop" if node.name in there else node.name for node in step.node}
+    for node in step.node:
+        if node.name not in given:
+            lifted = graph_def.node.add()
+            lifted.CopyFrom(node)
+            lifted.name = names[node.name]
+            del lifted.input[:]
+            lifted.input.extend(_rewire(tensor, given, names) for tensor in node.input)
+
+
+def _rewire(tensor: str, given: dict[str, str], names: dict[str, str]) -> str:
+    """What an input of the function's node is called in the graph: the loop's own input for an argument."""
+    control = "^" if tensor.startswith("^") else ""
+    name, colon, index = tensor.removeprefix("^").partition(":")
+    if name in given:
+        return control + (given[name].split(":")[0] if control else given[name])
+    return f"{control}{names[name]}{colon}{index}".removesuffix(":0")
