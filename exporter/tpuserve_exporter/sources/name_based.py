@@ -10,7 +10,7 @@ from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
+from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor, restore_tensor
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -69,12 +69,14 @@ class RestoredValues:
     pairs: "Mapping[str, tuple[GraphVariable, Stored]]"
     initial: Mapping[str, Array]
 
-    def read(self, name: str) -> Array:
+    def read(self, name: str) -> "tf.Tensor":
         """Raises SourceUnreadable."""
+        import tensorflow as tf
+
         if name in self.initial:
-            return self.initial[name]
+            return tf.constant(self.initial[name])
         variable, stored = self.pairs[name]
-        return self.checkpoint.read(stored).astype(variable.dtype.as_numpy_dtype)
+        return restore_tensor(self.checkpoint.prefix, stored.key, stored.dtype, variable.dtype)
 
 
 def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:

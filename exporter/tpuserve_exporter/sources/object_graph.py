@@ -107,14 +107,7 @@ class ObjectGraph:
         The tensor that was read becomes the variable's: no copy of it is made, in TensorFlow or in Python. Raises
         SourceUnreadable as `read_tensor` does.
         """
-        import tensorflow as tf
-
-        dtype = tf.dtypes.as_dtype(variable.dtype)
-        with _reading(f"the data of {self.prefix.name}", self.prefix):
-            value = tf.raw_ops.RestoreV2(
-                prefix=str(self.prefix), tensor_names=[variable.key], shape_and_slices=[""], dtypes=[dtype]
-            )[0]
-        target.assign(value if dtype == target.dtype else tf.cast(value, target.dtype), read_value=False)
+        target.assign(restore_tensor(self.prefix, variable.key, variable.dtype, target.dtype), read_value=False)
 
 
 def read_object_graph(prefix: Path) -> ObjectGraph:
@@ -179,6 +172,16 @@ def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> 
         value = reader.get_tensor(key)
     # numpy's own strings would lose the zeros at a string's end.
     return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType") -> "tf.Tensor":
+    """The value under `key`, of dtype `stored`, as `wanted`, with no copy of it in Python. Raises as `read_tensor`."""
+    import tensorflow as tf
+
+    dtype = tf.dtypes.as_dtype(stored)
+    with _reading(f"the data of {prefix.name}", prefix):
+        value = tf.raw_ops.RestoreV2(prefix=str(prefix), tensor_names=[key], shape_and_slices=[""], dtypes=[dtype])[0]
+    return value if dtype == wanted else tf.cast(value, wanted)
 
 
 @contextlib.contextmanager

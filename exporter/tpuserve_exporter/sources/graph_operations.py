@@ -1,0 +1,67 @@
+"""Whether a graph's operations can be run and saved here."""
+
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import CannotLower, SourceUnreadable
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+
+def drop_unused_functions(graph_def: "GraphDef") -> None:
+    """Of the library, keep what the graph calls: a training step, or its gradients, may be in it."""
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    used = set[str]()
+    waiting = list(graph_def.node)
+    while waiting:
+        called = _called_by(waiting.pop()) & functions.keys() - used
+        used |= called
+        waiting += [node for name in called for node in functions[name].node_def]
+    kept = [function for name, function in functions.items() if name in used]
+    del graph_def.library.function[:]
+    graph_def.library.function.extend(kept)
+    del graph_def.library.gradient[:]
+
+
+def _called_by(node: "NodeDef") -> set[str]:
+    values = node.attr.values()
+    return {node.op} | {one.func.name for one in values} | {one.name for value in values for one in value.list.func}
+
+
+def check_operations(graph_def: "GraphDef") -> None:
+    """Raises SourceUnreadable for operations unknown here, CannotLower for those no CPU runs: all, by node."""
+    from tensorflow.python.framework import op_def_registry
+
+    functions = {function.signature.name for function in graph_def.library.function}
+    nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
+    by_op = {node.op: node.name for node in reversed(nodes) if node.op not in functions}
+    unknown = [f"{op} (node {name})" for op, name in by_op.items() if op_def_registry.get(op) is None]
+    if unknown:
+        raise SourceUnreadable(
+            f"the graph needs operations that this TensorFlow does not have: {', '.join(sorted(unknown))}"
+        )
+    stateful = [f"{op} (node {name})" for op, name in by_op.items() if _makes_resource(op)]
+    if stateful:
+        raise CannotLower(f"of what a graph keeps, only variables are taken over; not {', '.join(sorted(stateful))}")
+    homeless = [f"{op} (node {name})" for op, name in by_op.items() if not _runs_on_cpu(op)]
+    if homeless:
+        raise CannotLower(f"the graph has operations that run on a TPU alone: {', '.join(sorted(homeless))}")
+
+
+def _makes_resource(op: str) -> bool:
+    """Lookup tables, iterators, queues and stacks: what the saved function could not hold."""
+    from tensorflow.core.framework import types_pb2
+    from tensorflow.python.framework import op_def_registry
+
+    definition = op_def_registry.get(op)
+    outputs = {arg.type for arg in definition.output_arg}
+    makes = definition.is_stateful and types_pb2.DT_RESOURCE in outputs and not definition.input_arg
+    return makes and op not in ("VarHandleOp", "Placeholder")
+
+
+def _runs_on_cpu(op: str) -> bool:
+    """DEFAULT is every device. Operations of a TPU are built into TensorFlow, but run by none without one."""
+    from tensorflow.python.framework import kernels
+
+    return bool({"CPU", "DEFAULT"} & {one.device_type for one in kernels.get_registered_kernels_for_op(op).kernel})
