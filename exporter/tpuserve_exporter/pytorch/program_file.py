@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
 from tpuserve_exporter.pytorch.quiet import quiet
@@ -40,15 +41,27 @@ def read_program(path: Path, unsafe: bool) -> ExportedProgram:
         if not unsafe:
             _check_safe(path)
         with quiet():
-            return torch.export.load(path)
+            return _load(path)
     except UnsafeSource:
         raise
     except Exception as error:  # torch and zipfile raise nearly anything for damaged files
-        reason = reason_of(error).replace(str(path), path.name)
+        reason = reason_of(error).replace(str(path), path.name).rstrip(". ")
         raise SourceUnreadable(
-            f"cannot read {path.name} as torch.export.save writes it: {reason}; it has to be saved by torch "
+            f"cannot read {path.name} as torch.export.save writes it: {reason}; it has to be whole, saved by torch "
             f"{_release(torch.__version__)} or an earlier one, with its tensors on the CPU"
         ) from error
+
+
+def _load(path: Path) -> ExportedProgram:
+    """What torch.export.load gives, but for its fallback to older files, which hides what was wrong with this one."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if not any(name.endswith("/archive_version") for name in names):
+        return torch.export.load(path)
+    programs = load_pt2(str(path)).exported_programs
+    if len(programs) != 1:
+        raise ValueError(f"it holds {len(programs)} programs instead of one")
+    return next(iter(programs.values()))
 
 
 def _release(version: str) -> str:

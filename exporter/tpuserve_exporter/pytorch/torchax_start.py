@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.metadata
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ _REGISTERED_TWICE = ("grid_sampler_3d",)
 
 def start_torchax() -> None:
     """Import torchax and what of it lowers operations. Takes seconds the first time."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # checks compare numbers, wherever the export runs
     with _names_of_old() if importlib.metadata.version("torchax") == _NEEDS_HELP else contextlib.nullcontext():
         importlib.import_module("torchax.decompositions")
         importlib.import_module("torchax.ops.jaten")

@@ -38,7 +38,7 @@ KINDS = {
         Kind("orbax", "an Orbax checkpoint", "orbax_checkpoint", "jax", ("jax", "flax", "orbax")),
         Kind(
             "torch",
-            "a PyTorch file (.pt, .pt2 or safetensors)",
+            "a PyTorch model (.pt, .pt2 or safetensors)",
             "torch_file",
             extra="torch",
             packages=("torch", "torchax", "safetensors", "jax"),
@@ -50,13 +50,18 @@ KINDS = {
 
 def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
     """Read the source. Raises ExportError: MissingExtra, or what its kind's module raises."""
+    require_packages(kind, source.name)
+    opener: Callable[[Path, ModelOptions], OpenedSource]
+    opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
+    return opener(source, options)
+
+
+def require_packages(kind: SourceKind, name: str) -> None:
+    """Raises MissingExtra where packages that the kind takes are not installed. `name` is the source's."""
     wanted = KINDS[kind]
     missing = [package for package in wanted.packages if importlib.util.find_spec(package) is None]
     if missing:
         raise MissingExtra(
-            f"{source.name} is {wanted.title}, which takes {', '.join(missing)}: "
+            f"{name} is {wanted.title}, which takes {', '.join(missing)}: "
             f"pip install 'tpuserve-exporter[{wanted.extra}]'"
         )
-    opener: Callable[[Path, ModelOptions], OpenedSource]
-    opener = importlib.import_module(f"tpuserve_exporter.sources.{wanted.module}").open_source
-    return opener(source, options)

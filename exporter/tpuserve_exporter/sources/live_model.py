@@ -12,7 +12,7 @@ from tpuserve_exporter.sources.opened import OpenedSource
 if TYPE_CHECKING:
     import keras
 
-_TAKEN = "a path, a Keras model, (apply_fn, params) of a JAX model, a Flax NNX module, or a ServedFunction"
+_TAKEN = "a path, a Keras model, (apply_fn, params) of a JAX model, a Flax NNX or torch module, or a ServedFunction"
 
 
 def open_live(model: object, options: ModelOptions) -> OpenedSource:
@@ -29,6 +29,8 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
         return _open_keras(model, options)
     if isinstance(model, tuple) or "flax" in _modules(model):
         return _open_jax(model, options)
+    if "torch" in _modules(model):
+        return _open_torch(model, options)
     raise OptionConflict(f"cannot export {_describe(model)}: give {_TAKEN}")
 
 
@@ -69,6 +71,15 @@ def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
         compute_dtype=served.compute_dtype,
         notes=served.notes,
     )
+
+
+def _open_torch(model: object, options: ModelOptions) -> OpenedSource:
+    from tpuserve_exporter.sources.kinds import require_packages
+
+    require_packages("torch", _describe(model))
+    from tpuserve_exporter.sources.torch_file import open_live_torch
+
+    return open_live_torch(model, _describe(model), options)
 
 
 def _modules(value: object) -> set[str]:

@@ -1,10 +1,11 @@
 """What PyTorch leaves: weights (`.pt`, safetensors) for a module that the builder makes, or a program (`.pt2`)."""
 
+import copy
 import inspect
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from tpuserve_exporter.builder import find_builder
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnreadable
@@ -35,12 +36,26 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     return _open_program(source, options) if source.suffix == ".pt2" else _open_weights(source, options)
 
 
+def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSource:
+    """A module or a program that lives in this process, wherever its weights are. It stays as it is."""
+    if isinstance(model, ExportedProgram):
+        program = SavedProgram(model, options.inputs)
+        return _opened(
+            name, program, Outputs.read(program.returned(), options.outputs), options, None, program.report()
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise OptionConflict(f"cannot export {name}: of torch, give an nn.Module or a program of torch.export")
+    module = copy.deepcopy(model).cpu().eval()
+    copied = Module(module, _inputs(module, options))
+    return _opened(name, copied, Outputs.read(copied.run_example(), options.outputs), options, None, None)
+
+
 def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
     if options.builder is not None:
         raise OptionConflict(f"{source.name} is a program and needs no model: leave --model out")
     program = SavedProgram(read_program(source, options.unsafe), options.inputs)
     outputs = Outputs.read(program.returned(), options.outputs)
-    return _opened(source, program, outputs, options, None, program.report())
+    return _opened(source.name, program, outputs, options, None, program.report())
 
 
 def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
@@ -49,28 +64,29 @@ def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
     report = restore(module, file, options)
     model = Module(module.eval(), _inputs(module, options))
     outputs = Outputs.read(model.run_example(), options.outputs)
-    return _opened(source, model, outputs, options, file.step, report)
+    return _opened(source.name, model, outputs, options, file.step, report)
 
 
 def _opened(
-    source: Path,
+    name: str,
     model: Module | SavedProgram,
     outputs: Outputs,
     options: ModelOptions,
     step: int | None,
-    report: RestoreReport,
+    report: RestoreReport | None,
 ) -> OpenedSource:
     with quiet():
         served = serve_torch(model, outputs, options)
     return OpenedSource(
         kind="torch",
-        name=source.name,
+        name=name,
         model=served.function,
         reference=TorchReference(model, outputs),
         compute_dtype=served.compute_dtype,
         step=step,
         builder=options.builder,
-        restore=replace(report, notes=(*report.notes, *served.notes)),
+        restore=report,
+        notes=served.notes,
     )
 
 

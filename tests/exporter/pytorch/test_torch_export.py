@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.pytorch import modules
+from tpuserve_exporter import export as export_live
+from tpuserve_exporter.errors import OptionConflict
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -152,3 +154,28 @@ def test_computing_in_bfloat16_leaves_dtypes_as_they_are(export: Export, trained
     assert manifest["signatures"]["serving_default"]["outputs"] == {"y": {"dtype": "float32", "shape": [None, 2]}}
     gap = np.abs(serve(tmp_path / "base/1", features=ROWS)["y"] - answers(trained, ROWS)[0]).max()
     assert 1e-6 < gap < 5e-2
+
+
+@pytest.mark.parametrize("as_program", [False, True])
+def test_a_model_of_this_process_is_served_and_stays_as_it_is(
+    tensorflow: None, tmp_path: Path, as_program: bool
+) -> None:
+    torch.manual_seed(4)
+    model = modules.tiny()
+    model(torch.rand(8, 3))
+    expected = answers(model, ROWS)[0]
+    live: object = model.train()
+    if as_program:
+        rows = {0: torch.export.Dim("batch")}
+        live = torch.export.export(model.eval(), (torch.from_numpy(ROWS),), dynamic_shapes=(rows,))
+    published = export_live(
+        live, tmp_path / "tiny", input="features:float32[batch,3]", batch_sizes=(1, 4), progress=False
+    )
+    assert published.version == 1
+    assert model.training is not as_program
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["outputs"], expected, atol=1e-6)
+
+
+def test_what_of_torch_is_no_model_is_refused(tensorflow: None, tmp_path: Path) -> None:
+    with pytest.raises(OptionConflict, match=r"cannot export torch.Tensor: of torch, give an nn.Module or a program"):
+        export_live(torch.zeros(1), tmp_path / "base", progress=False)

@@ -210,6 +210,15 @@ def _change(program: Path, path: Path, changes: dict[str, Callable[[bytes], byte
     return path
 
 
+def test_a_program_that_was_not_saved_to_its_end_is_unreadable(export: Export, program: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(program) as whole, zipfile.ZipFile(tmp_path / "part.pt2", "w") as part:
+        for name in whole.namelist():
+            if "/models/" not in name:
+                part.writestr(name, whole.read(name))
+    said = refused(export, tmp_path / "part.pt2", 6)
+    assert "cannot read part.pt2 as torch.export.save writes it: it holds 0 programs instead of one" in said
+
+
 def _graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
     def apply(content: bytes) -> bytes:
         document = json.loads(content)
