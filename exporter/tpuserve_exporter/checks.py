@@ -1,28 +1,25 @@
 """The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpuserve_exporter.asking import LEAST_ROWS, Asked, Asking, check_sequences
 from tpuserve_exporter.difference import Tolerance
-from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
-from tpuserve_exporter.loaded_model import PythonModel, Runnable, SessionModel, open_session
+from tpuserve_exporter.errors import OptionConflict, ParityFailed
+from tpuserve_exporter.loaded_model import Runnable, SessionModel, open_session
 from tpuserve_exporter.loaded_tflite import TfliteModel
-from tpuserve_exporter.options import ExportOptions, SequenceOptions
+from tpuserve_exporter.options import ExportOptions
 from tpuserve_exporter.padding_independence import check_lengths, check_padding
 from tpuserve_exporter.parity import check_parity
 from tpuserve_exporter.parity_result import ParityResult
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.row_independence import find_dependence
-from tpuserve_exporter.sample_files import SampleFile, open_samples
-from tpuserve_exporter.samples import add_neighbours, distinct_rows, find_samples
+from tpuserve_exporter.samples import add_neighbours, distinct_rows, refusal_of
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.tflite_writer import TFLITE_FILE
-
-# The row-independence check wants neighbours, also where the largest batch is of one row.
-_LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,11 @@ class Checks:
         self._options = options
         self._progress = progress
         self._warn = warn
-        self._given: SampleFile | None = None
+        self._asking = Asking(options, progress, warn)
+
+    def ask(self, source: OpenedSource, version: Path) -> Asked:
+        """Ask the source, and then `version` as Python loads it; before `version` is opened. See Asking.ask."""
+        return self._asking.ask(source, version)
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
@@ -63,19 +64,18 @@ class Checks:
                 step.detail = "; ".join(str(signature) for signature in session.signatures.values())
             yield session
 
-    def run(self, source: OpenedSource, version: Path, session: SessionModel) -> CheckedVersion:
+    def run(self, source: OpenedSource, asked: Asked, version: Path, session: SessionModel) -> CheckedVersion:
         """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
-        _check_sequences(session.signatures.values(), self._options.sequences)
-        if self._options.check is not None:
-            self._given = open_samples(self._options.check, self._options.sequences.pad_values)
-        python = self._load_by_python(source, version)
+        check_sequences(session.signatures.values(), self._options.sequences)
         tolerance = self._choose_tolerance(source, session)
-        reference = source.reference or python or session
-        loaded: dict[str, Runnable] = {"session": session} | ({"Python": python} if python else {})
+        reference = asked.source or session
+        loaded: dict[str, Runnable] = {"session": session} | ({"Python": asked.python} if asked.python else {})
+        samples = self._samples(asked, session)
         lite = self._load_by_litert(version)
         checked = {
             name: self._check(
                 signature,
+                samples[name],
                 session,
                 reference,
                 loaded | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
@@ -90,17 +90,16 @@ class Checks:
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
         return CheckedVersion(checked, tolerance, compute_dtype, reference)
 
-    def _load_by_python(self, source: OpenedSource, version: Path) -> PythonModel | None:
-        """Models that load in a session alone are served all the same, if they came so."""
-        with self._progress.step("Load it by Python"):
-            try:
-                return PythonModel(version)
-            except Exception as error:  # TensorFlow raises nearly anything here
-                reason = reason_of(error)
-                if source.reference is not None:
-                    raise ParityFailed(f"the SavedModel does not load by Python: {reason}") from error
-        self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
-        return None
+    def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
+        """What the source was asked, which the session has to take; where nobody was asked, what the session takes."""
+        if asked.source is None:
+            given = self._asking.open_given()
+            return {name: self._asking.find_samples(one, given, session) for name, one in session.signatures.items()}
+        for name, signature in session.signatures.items():
+            refusal = refusal_of(signature, asked.samples[name], session)
+            if refusal is not None:
+                raise ParityFailed(f"{name} fails, loaded by session, on inputs that the source takes: {refusal}")
+        return asked.samples
 
     def _load_by_litert(self, version: Path) -> TfliteModel | None:
         if "tflite" not in self._options.also:
@@ -120,14 +119,12 @@ class Checks:
     def _check(
         self,
         signature: Signature,
+        samples: Tensors,
         session: SessionModel,
         reference: Runnable,
         loaded: Mapping[str, Runnable],
         tolerance: Tolerance,
     ) -> CheckedSignature:
-        rows = max(*self._options.batch_sizes, _LEAST_ROWS)
-        longest = self._options.sequences.buckets[-1:]
-        samples = find_samples(signature, rows, self._given, session, *longest)
         independent = self._check_rows(signature, samples, session, tolerance)
         self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
@@ -161,7 +158,7 @@ class Checks:
             return False
         with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
             if len(distinct_rows(samples)) < 2:
-                samples = add_neighbours(signature, samples, _LEAST_ROWS, session)
+                samples = add_neighbours(signature, samples, LEAST_ROWS, session)
             found = find_dependence(signature, samples, session, tolerance)
             step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
         if self._options.batching is not None and not found.independent:
@@ -175,13 +172,3 @@ class Checks:
                 "will not share batches (--check with rows that differ)"
             )
         return found.independent
-
-
-def _check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions) -> None:
-    """That there is something to pad. Raises OptionConflict."""
-    inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
-    names = {name for name, spec in inputs if spec.free_axes}
-    if sequences.buckets and not names:
-        raise OptionConflict("--sequence-buckets: no signature has an input with a free dimension besides its rows'")
-    if unknown := sequences.pad_values.keys() - names:
-        raise OptionConflict(f"--pad-value {min(unknown)}: inputs with a free dimension are {', '.join(sorted(names))}")

@@ -97,8 +97,9 @@ class Export:
         source = self._open()
         with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
+            asked = self._checks.ask(source, staged)
             with self._checks.open(staged) as session:
-                checked = self._checks.run(source, staged, session)
+                checked = self._checks.run(source, asked, staged, session)
                 records = self._warm(staged, checked, session)
                 questions = make_questions(checked, options.batch_sizes) if options.serve_check else []
             manifest = self._describe(source, staged, checked)
@@ -142,7 +143,7 @@ class Export:
     def _open_kind(self) -> OpenedSource:
         options = self._options
         if self._live is not None:
-            return open_live(self._live, options.model)
+            return replace(open_live(self._live, options.model), live=True)
         kind = options.kind or detect(options.source, options.model.builder is not None)
         return open_source(kind, options.source, options.model)
 

@@ -4,20 +4,35 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.made_up_example import make_examples
 from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.weights_release import release_weights
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 
 class Runnable(Protocol):
     """Anything that answers a signature's inputs with its outputs."""
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors: ...
+
+
+class Sampled(Runnable, Protocol):
+    """A model that inputs can be made up for: it refuses those it cannot take, and tells what its parsers want."""
+
+    def make_examples(self, count: int, longest: int) -> list[bytes]: ...
+
+
+@runtime_checkable
+class Releasable(Protocol):
+    """A source that can give its weights' memory back, and cannot be asked any more then."""
+
+    def release(self) -> None: ...
 
 
 class SessionModel:
@@ -67,12 +82,58 @@ def open_session(path: Path) -> Iterator[SessionModel]:
                 meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
             raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
-        signatures = {
-            name: _settle(signature, graph) for name, signature in read_signatures(meta_graph.signature_def).items()
-        }
-        if not signatures:
-            raise SessionLoadFailed("the SavedModel has no signature to serve")
-        yield SessionModel(session, signatures)
+        yield SessionModel(session, _settle_all(meta_graph, graph))
+
+
+class WrittenModel:
+    """The graph of a SavedModel without its weights; `source` answers for it, as it was written from that."""
+
+    def __init__(self, path: Path, source: Runnable) -> None:
+        """Raises SessionLoadFailed."""
+        import tensorflow as tf
+
+        self._graph, self._source = tf.Graph(), source
+        try:
+            meta_graph = _read_meta_graph(path)
+            with self._graph.as_default():
+                tf.compat.v1.train.import_meta_graph(meta_graph)
+        except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
+            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+        self.signatures = _settle_all(meta_graph, self._graph)
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
+        try:
+            return self._source.run(signature, inputs)
+        except Exception as error:  # each framework raises its own
+            raise SamplesUnfit(f"{signature.name}: {reason_of(error)}") from error
+
+    def make_examples(self, count: int, longest: int) -> list[bytes]:
+        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        return make_examples(self._graph.as_graph_def(), count, longest)
+
+
+def _read_meta_graph(path: Path) -> "MetaGraphDef":
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    binary = path / "saved_model.pb"
+    saved = SavedModel()
+    if binary.is_file():
+        saved.ParseFromString(binary.read_bytes())
+    else:
+        text_format.Parse((path / "saved_model.pbtxt").read_text(), saved)
+    for meta_graph in saved.meta_graphs:
+        if set(meta_graph.meta_info_def.tags) == {"serve"}:
+            return meta_graph
+    raise ValueError("it has no graph with the tag 'serve'")
+
+
+def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
+    signatures = read_signatures(meta_graph.signature_def)
+    if not signatures:
+        raise SessionLoadFailed("the SavedModel has no signature to serve")
+    return {name: _settle(signature, graph) for name, signature in signatures.items()}
 
 
 def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
@@ -109,3 +170,7 @@ class PythonModel:
         tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
         outputs = self._loaded.signatures[signature.name](**tensors)
         return {name: value.numpy() for name, value in outputs.items()}
+
+    def release(self) -> None:
+        """Give the weights' memory back; it cannot be asked any more."""
+        release_weights([self._loaded])

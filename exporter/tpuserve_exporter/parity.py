@@ -14,13 +14,18 @@ from tpuserve_exporter.signature import Array, Signature, Tensors
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
     """Inputs to compare with: a batch size's, or the last of more rows. Of a padded batch, the first rows are real."""
 
     name: str
     inputs: Tensors
     bucket: int | None = None
     real_rows: int | None = None
+
+    @property
+    def real(self) -> Tensors:
+        """What the source is asked: it is never padded."""
+        return _take_real(self.inputs, self.real_rows)
 
 
 def check_parity(
@@ -41,10 +46,10 @@ def check_parity(
     """
     comparisons: list[Comparison] = []
     proven: set[str] = set()
-    cases = list(_cases(signature, samples, batch_sizes, padded))
+    cases = list(list_cases(signature, samples, batch_sizes, padded))
     for done, case in enumerate(cases):
         advance(done, len(cases))
-        expected = reference.run(signature, _take_real(case.inputs, case.real_rows))
+        expected = reference.run(signature, case.real)
         proven |= {name for name, value in expected.items() if not _is_all_nan(np.asarray(value))}
         for way, model in loaded.items():
             actual = _take_real(_run(model, signature, case, way), case.real_rows)
@@ -64,21 +69,21 @@ def _is_all_nan(value: Array) -> bool:
     return value.size > 0 and bool(np.isnan(value.astype(np.complex128)).all())
 
 
-def _cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[_Case]:
+def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[Case]:
     """Every batch size, every row, and a batch that lacks a row of the largest size."""
     if not signature.is_batchable:
-        yield _Case("as it is", samples)
+        yield Case("as it is", samples)
         return
     for size in batch_sizes:
-        yield _Case(f"batch of {size}", take_rows(samples, slice(0, size)), size)
+        yield Case(f"batch of {size}", take_rows(samples, slice(0, size)), size)
     largest = max(batch_sizes)
     for start in range(largest, count_rows(samples), largest):
         rows = take_rows(samples, slice(start, start + largest))
-        yield _Case(f"rows {start} to {start + count_rows(rows) - 1}", rows, largest)
+        yield Case(f"rows {start} to {start + count_rows(rows) - 1}", rows, largest)
     if padded and largest > 1:
         real = largest - 1
         inputs = _pad(take_rows(samples, slice(0, real)), largest)
-        yield _Case(f"{real} row(s) padded to {largest}", inputs, largest, real)
+        yield Case(f"{real} row(s) padded to {largest}", inputs, largest, real)
 
 
 def _pad(inputs: Tensors, rows: int) -> Tensors:
@@ -91,7 +96,7 @@ def _take_real(tensors: Tensors, rows: int | None) -> Tensors:
     return tensors if rows is None else take_rows(tensors, slice(0, rows))
 
 
-def _run(model: Runnable, signature: Signature, case: _Case, way: str) -> Tensors:
+def _run(model: Runnable, signature: Signature, case: Case, way: str) -> Tensors:
     import tensorflow as tf
 
     try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
-from tpuserve_exporter.loaded_model import SessionModel
+from tpuserve_exporter.loaded_model import Sampled
 from tpuserve_exporter.made_up_image import make_image
 from tpuserve_exporter.sample_files import SampleFile
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
@@ -20,7 +20,7 @@ _TEXT = b"tpuserve"
 
 
 def find_samples(
-    signature: Signature, rows: int, given: SampleFile | None, model: SessionModel, longest: int | None = None
+    signature: Signature, rows: int, given: SampleFile | None, model: Sampled, longest: int | None = None
 ) -> Tensors:
     """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
 
@@ -30,7 +30,7 @@ def find_samples(
     """
     if given is not None:
         samples = read_samples(given, signature, rows, model)
-        refusal = _refusal(signature, samples, model)
+        refusal = refusal_of(signature, samples, model)
         if refusal is not None:
             raise SamplesUnfit(f"{signature.name} fails on the inputs of --check: {refusal}")
         return samples
@@ -41,7 +41,7 @@ def find_samples(
 
 
 def find_made_up(
-    signature: Signature, rows: int, model: SessionModel, longest: int | None = None
+    signature: Signature, rows: int, model: Sampled, longest: int | None = None
 ) -> tuple[Tensors | None, str]:
     """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
     reason = ""
@@ -49,14 +49,14 @@ def find_made_up(
     for candidate in _made_up(
         signature, rows, model.make_examples(rows, max(sizes)) if _has_strings(signature) else (), sizes
     ):
-        refusal = _refusal(signature, candidate, model)
+        refusal = refusal_of(signature, candidate, model)
         if refusal is None:
             return candidate, ""
         reason = refusal
     return None, reason
 
 
-def _refusal(signature: Signature, inputs: Tensors, model: SessionModel) -> str | None:
+def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | None:
     """Why `model` does not run on `inputs`; None where it does."""
     import tensorflow as tf
 
@@ -69,7 +69,7 @@ def _refusal(signature: Signature, inputs: Tensors, model: SessionModel) -> str 
     return None
 
 
-def read_samples(given: SampleFile, signature: Signature, rows: int, model: SessionModel) -> Tensors:
+def read_samples(given: SampleFile, signature: Signature, rows: int, model: Sampled) -> Tensors:
     """What the file has for each input, in the signature's dtypes, at least `rows` rows.
 
     Where it has nothing for a signature's only input, and `model` parses it, that is given the rows as tf.Examples.
@@ -80,7 +80,7 @@ def read_samples(given: SampleFile, signature: Signature, rows: int, model: Sess
         inputs = {name: _fit(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
     except SamplesUnfit:
         examples = _as_examples(given, signature)
-        if examples is None or _refusal(signature, examples, model) is not None:
+        if examples is None or refusal_of(signature, examples, model) is not None:
             raise
         inputs = examples
     return _repeat(inputs, rows) if signature.is_batchable else inputs
@@ -106,7 +106,7 @@ def distinct_rows(inputs: Tensors) -> list[int]:
     return list(first.values())
 
 
-def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: SessionModel) -> Tensors:
+def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: Sampled) -> Tensors:
     """`inputs` with made-up rows of the same sizes after its first, where `model` takes such; else as they are."""
     specs = {name: replace(spec, shape=(None, *inputs[name].shape[1:])) for name, spec in signature.inputs.items()}
     like_them = replace(signature, inputs=specs)
@@ -114,7 +114,7 @@ def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: Sess
     if made is None:
         return inputs
     mixed = {name: np.concatenate([value[:1], made[name]]) for name, value in inputs.items()}
-    return mixed if _refusal(signature, mixed, model) is None else inputs
+    return mixed if refusal_of(signature, mixed, model) is None else inputs
 
 
 def take_rows(inputs: Tensors, rows: "slice | Array") -> Tensors:

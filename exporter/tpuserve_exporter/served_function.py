@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.weights_release import release_weights
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -59,3 +60,8 @@ class TracedReference:
         specs = self._function.inputs
         tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in specs.items()}
         return {name: value.numpy() for name, value in self._traced(**tensors).items()}
+
+    def release(self) -> None:
+        """Give the weights' memory back; it cannot be asked any more."""
+        self._traced = None
+        release_weights(self._function.trackables)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.loaded_model import Runnable
+from tpuserve_exporter.loaded_model import Releasable, Runnable
 from tpuserve_exporter.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
@@ -48,6 +48,11 @@ class WrappedReference:
         whole = self._wrapped[signature.name]
         tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in whole.inputs.items()}
         return {name: value.numpy() for name, value in whole.call(**tensors).items()}
+
+    def release(self) -> None:
+        """Give the source's memory back, if it can; it cannot be asked any more."""
+        if isinstance(self._source, Releasable):
+            self._source.release()
 
     def _ask(self, **inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
         import tensorflow as tf

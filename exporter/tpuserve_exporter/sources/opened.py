@@ -1,13 +1,15 @@
 """What every kind of source comes to: something to write as a SavedModel, and something to compare it with."""
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuserve_exporter.loaded_model import Runnable
+from tpuserve_exporter.loaded_model import Releasable, Runnable
 from tpuserve_exporter.options import SourceKind
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.weights_release import release_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class OpenedSource:
     `model` is the function to serve, or the directory of a SavedModel that is taken over as it is. `reference` answers
     as the source model does; None where the SavedModel is itself the source. `compute_dtype` is a Keras policy name,
     None where only the written graph can tell. `notes` are what a user should know, besides those of `restore`.
+    `live`: the model is the user's own, in this process.
     """
 
     kind: SourceKind | Literal["function"]
@@ -28,3 +31,14 @@ class OpenedSource:
     builder: str | None = None
     restore: RestoreReport | None = None
     notes: tuple[str, ...] = ()
+    live: bool = False
+
+    def release(self) -> None:
+        """Give the weights' memory back, when it is written and was asked; unless others go on using the model."""
+        if self.live:
+            return
+        if not isinstance(self.model, Path):
+            release_weights(self.model.trackables)
+        if isinstance(self.reference, Releasable):
+            self.reference.release()
+        gc.collect()
