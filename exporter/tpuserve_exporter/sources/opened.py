@@ -39,6 +39,7 @@ class OpenedSource:
             return
         if not isinstance(self.model, Path):
             release_weights(self.model.trackables)
-        if isinstance(self.reference, Releasable):
-            self.reference.release()
+        reference: object = self.reference
+        if isinstance(reference, Releasable):
+            reference.release()
         gc.collect()
