@@ -4,15 +4,14 @@ import os
 import sys
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
-from examples.example import Array, Tensors, load_example
+from examples.example import Array, Example, Tensors, load_example
 
 
 class TrainingFailed(Exception):
@@ -31,29 +30,44 @@ class Trained:
 
 def train_apart(name: str, folder: Path, log: Path) -> Trained:
     """Train into `folder`, with what it prints in `log`. Blocks. Raises TrainingFailed."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(_train, name, folder, log).result()
-        except BrokenProcessPool as error:
-            raise TrainingFailed("the training process died") from error
+    spawn = get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_work, args=(theirs, name, folder, log), name=f"train-{name}")
+    process.start()
+    theirs.close()
+    try:
+        outcome = ours.recv()
+    except EOFError:
+        process.join()
+        raise TrainingFailed(f"the training process ended with status {process.exitcode}") from None
+    finally:  # also when this process is asked to stop, and the other one was not
+        process.terminate()
+        process.join()
+    if isinstance(outcome, Trained):
+        return outcome
+    raise TrainingFailed(outcome)
 
 
-def _train(name: str, folder: Path, log: Path) -> Trained:
+def _work(connection: Connection, name: str, folder: Path, log: Path) -> None:
+    """Send a Trained, or what went wrong in one line: errors of frameworks do not travel."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
-    example = load_example(name)
-    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", **example.environment})
-    started_s = time.monotonic()
     try:
-        source = example.train(folder)
-        seconds = time.monotonic() - started_s
-        requests = example.requests()
-        answers = [_in_numpy(example.answer(source, request)) for request in requests]
-    except Exception as error:  # of any framework; the log has all of it, and errors of frameworks do not travel
+        connection.send(_train(load_example(name), folder))
+    except Exception as error:  # of any framework; the log has all of it
         traceback.print_exc()
         first_line = str(error).strip().partition("\n")[0]
-        raise TrainingFailed(f"{type(error).__name__}: {first_line}") from None
+        connection.send(f"{type(error).__name__}: {first_line}")
+
+
+def _train(example: Example, folder: Path) -> Trained:
+    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", **example.environment})
+    started_s = time.monotonic()
+    source = example.train(folder)
+    seconds = time.monotonic() - started_s
+    requests = example.requests()
+    answers = [_in_numpy(example.answer(source, request)) for request in requests]
     return Trained(source, requests, answers, seconds)
 
 

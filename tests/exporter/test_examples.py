@@ -1,5 +1,6 @@
 """The examples are found without their frameworks, and what is served otherwise than the source answers is seen."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import pytest
 
 from examples.example import Array, Example, find_names, load_example
 from examples.run_all import StepFailed, compare
+from examples.trained import TrainingFailed, train_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,3 +54,33 @@ def test_another_answer_than_the_source_s_is_a_failure(served: Mapping[str, Arra
     assert max(compare(expected, {**expected, "s": np.array(["a"], object)}, 1e-5, 1e-4, "rest")) == 0.0
     with pytest.raises(StepFailed, match=message):
         list(compare(expected, served, 1e-5, 1e-4, "rest"))
+
+
+def test_training_that_fails_or_dies_is_said_in_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with pytest.raises(TrainingFailed, match=r"^ModuleNotFoundError: No module named 'examples\.no_such'$"):
+        train_apart("no_such", tmp_path, log)
+    assert "Traceback" in log.read_text()
+    with pytest.raises(TrainingFailed, match="the training process ended with status 1"):
+        train_apart("digits", tmp_path, tmp_path / "no folder" / "train.log")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("exporter")
+def test_an_example_goes_all_the_way_by_the_real_commands(tmp_path: Path) -> None:
+    command = [sys.executable, "examples/run_all.py", "--only", "iris_saved_model", "--work", str(tmp_path), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    (iris,) = document["examples"]
+    assert (document["ok"], iris["exported"], iris["served_equal"], iris["error"]) == (True, True, True, "")
+    assert max(iris["parity_max_difference"], iris["grpc_max_difference"], iris["rest_max_difference"]) < 1e-6
+    assert (tmp_path / "iris_saved_model/models/iris_saved_model/1/saved_model.pb").is_file()
+
+
+def test_an_example_that_is_not_there_is_named_with_those_that_are() -> None:
+    command = [sys.executable, "examples/run_all.py", "--only", "digits,no_such"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no example is called no_such; there are " in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.exporter.conftest import Finished
+from tests.free_ports import free_ports
 from tests.object_stores import RunningStore, running_store
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.object_store import ObjectStore
@@ -187,6 +188,14 @@ def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     with pytest.raises(PublishFailed, match="no credentials were found: aws configure, or AWS_ACCESS_KEY_ID"):
+        open_destination(parse_out_base("s3://bucket/m")).check("next")
+
+
+def test_a_store_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
+    if store.scheme != "s3":
+        pytest.skip("gcsfs tries for a minute")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(PublishFailed, match="the store cannot be reached"):
         open_destination(parse_out_base("s3://bucket/m")).check("next")
 
 

@@ -1,6 +1,7 @@
 """StoreFiles: what is needed of an object store, over fsspec. Each store's errors become PublishFailed here alone."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from tpuserve_exporter.destinations.store_uri import EXTRAS, StoreUri
 from tpuserve_exporter.errors import MissingExtra, PublishFailed
 
 # What clouds' libraries raise where they find no credentials, and where those they found let nobody in.
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError")
-_AWAY = ("EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ConnectionError", "TimeoutError")
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}
+_AWAY = {"EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ConnectionError", "TimeoutError"}
 _HOW_TO_LOG_IN = {
     "gcs": "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS",
     "s3": "aws configure, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -87,14 +88,15 @@ class StoreFiles:
 
     def _explain(self, uri: StoreUri, error: Exception) -> str:
         kind, status = type(error).__name__, _status(error)
+        kinds = {one.__name__ for one in type(error).__mro__}
         if isinstance(error, FileNotFoundError) or status == 404:
             return f"there is no bucket {uri.bucket}, or it is not for these credentials to see"
-        if kind in _NO_CREDENTIALS:
+        if kinds & _NO_CREDENTIALS:
             return f"no credentials were found: {_HOW_TO_LOG_IN[self._extra]}"
         if isinstance(error, PermissionError) or status in (401, 403):
             said = str(error).partition("\n")[0]
             return f"the credentials do not allow it ({said or status}); {_HOW_TO_LOG_IN[self._extra]}"
-        if kind in _AWAY or isinstance(error, ConnectionError | TimeoutError):
+        if kinds & _AWAY:
             return f"the store cannot be reached ({kind})"
         return f"{kind}: {str(error).partition(chr(10))[0]}"
 
@@ -118,6 +120,8 @@ def _file_system(scheme: str, extra: str) -> Any:  # noqa: ANN401 - fsspec has n
             from s3fs import S3FileSystem
 
             return S3FileSystem(**options)
+        # Each error comes to us, and is said once; gcsfs would log it with a traceback, too.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)
         # The plain one: what fsspec would take asks a second API for the kind of each bucket before the first byte.
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
