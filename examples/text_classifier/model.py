@@ -30,7 +30,7 @@ def encode(x: Any, real: Any, name: str) -> Any:  # noqa: ANN401 - Keras tensors
     """One encoder block: attention to the real words of the sentence, and a small network for each word."""
     normed = keras.layers.LayerNormalization(name=f"{name}_norm1")(x)
     attention = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name=f"{name}_attention")
-    x = x + attention(normed, normed, attention_mask=real[:, None, :])
+    x = x + attention(normed, normed, attention_mask=ops.expand_dims(real, 1))
     normed = keras.layers.LayerNormalization(name=f"{name}_norm2")(x)
     hidden = keras.layers.Dense(2 * WIDTH, activation="gelu", name=f"{name}_hidden")(normed)
     return x + keras.layers.Dense(WIDTH, name=f"{name}_out")(hidden)
@@ -58,5 +58,5 @@ class MeanOfReal(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 
     def call(self, inputs: list[Any]) -> Any:  # noqa: ANN401 - a Keras tensor
         x, real = inputs
-        weights = ops.cast(real, x.dtype)[..., None]
+        weights = ops.expand_dims(ops.cast(real, x.dtype), -1)
         return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)

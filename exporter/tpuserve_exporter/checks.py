@@ -163,7 +163,10 @@ class Checks:
             step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
         if self._options.batching is not None and not found.independent:
             why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
-            raise OptionConflict(f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}")
+            raise OptionConflict(
+                f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
+                + ("" if found.dependence else ", or give rows that differ, --check")
+            )
         if found.dependence:
             self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
         elif not found.checked:

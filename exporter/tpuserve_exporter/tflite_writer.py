@@ -15,7 +15,9 @@ from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, TENSOR_KIND,
 from tpuserve_exporter.tensorflow_start import stderr_caught
 
 TFLITE_FILE = Path("model.tflite")
-_LACKING = re.compile(r"'tf\.(\w+)' op is neither a custom op nor a flex op")
+# The first place that an error's line names, and the operation it complains of.
+_LACKING = re.compile(r"(?:\"([^\"@]+)@[^\"]*\".*)?'tf\.(\w+)' op is neither a custom op nor a flex op")
+_MOST_PLACES = 5
 
 
 def check_litert() -> None:
@@ -67,12 +69,14 @@ def _convert(saved_model: Path, version: Path, signatures: Sequence[str]) -> int
 
 
 def _explain(message: str, reason: str) -> str:
-    lacking = sorted(set(_LACKING.findall(message)))
-    if not lacking:
+    places = {found[2]: found[1] for line in message.splitlines() if (found := _LACKING.search(line))}
+    if not places:
         return f"--also tflite: the model cannot be converted: {reason[:300]}"
+    named = [f"{operation} ({place})" if place else operation for operation, place in sorted(places.items())]
+    lacking = ", ".join(named[:_MOST_PLACES]) + (f" and {more} more" if (more := len(named) - _MOST_PLACES) > 0 else "")
     if "bf16" in message:
         return (
-            f"--also tflite: TensorFlow Lite has no bfloat16 for {', '.join(lacking)}: export in float32 "
+            f"--also tflite: TensorFlow Lite has no bfloat16 for {lacking}: export in float32 "
             "(--compute-dtype float32), or without --also tflite"
         )
-    return f"--also tflite: TensorFlow Lite lacks {', '.join(lacking)}: leave it out, or build the model without"
+    return f"--also tflite: TensorFlow Lite lacks {lacking}, or takes it in no such form: leave --also tflite out"

@@ -50,7 +50,13 @@ def labels(tmp_path: Path) -> Path:
 
 
 def test_several_signatures_share_one_device_part(export: Export, pictures: Path, labels: Path, tmp_path: Path) -> None:
-    asked = ("serving_default=tensor", "photo=image_bytes", "examples=tf_example", "classes=classify", "area=regress")
+    asked = (
+        "serving_default=tensor",
+        "photo=image_bytes",
+        "examples=tf_example",
+        "classes=classify",
+        "area=regress,value=area",
+    )
     flags = [flag for one in asked for flag in ("--signature", one)]
     finished = export(pictures, tmp_path / "m", *flags, "--labels", labels, *SIZES)
     assert finished.code == 0, finished.err
@@ -202,6 +208,13 @@ def test_labels_that_do_not_fit_are_refused(
     (tmp_path / "labels.txt").write_text(content)
     finished = export(pictures, tmp_path / "m", "--signature", "c=classify", "--labels", tmp_path / "labels.txt")
     assert (finished.code, said in finished.err) == (2, True), finished.err
+
+
+def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Export, tmp_path: Path) -> None:
+    """`embedding` is floats of [batch, 4], beside `score`."""
+    builders.named_parts().save(tmp_path / "parts.keras")
+    finished = export(tmp_path / "parts.keras", tmp_path / "m", "--signature", "c=classify")
+    assert (finished.code, "which output is it, embedding? Say so: scores=NAME" in finished.err) == (2, True)
 
 
 def test_a_saved_model_keeps_its_own_signatures(export: Export, tiny: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INPUT = "inputs"
 # What class scores are usually called, where several outputs could be them.
-_USUAL_SCORES = ("scores", "probabilities", "predictions")
+_USUAL_SCORES = ("scores", "probabilities", "predictions", "logits")
 
 
 def classify(
@@ -84,17 +84,20 @@ def _serve(
 def _find_output(
     request: SignatureRequest, device: DevicePart, option: str, fits: "Callable[[tf.TensorSpec], bool]", wanted: str
 ) -> str:
-    """The output named by the option, else the only one that fits, or that is called as such outputs are."""
+    """The output named by the option, else one called as scores are, else the only one there is.
+
+    One of several that happens to fit may be anything: an embedding has the shape of scores.
+    """
     described = ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in device.outputs.items())
     named = request.options.get(option)
     if named is not None and named not in device.outputs:
         raise OptionConflict(f"{request}: the model has no output {named!r}; it has {described}")
     fitting = [name for name, spec in device.outputs.items() if named in (None, name) and fits(spec)]
     usual = [name for name in _USUAL_SCORES if option == "scores" and name in fitting]
-    if len(fitting) == 1 or usual:
+    if usual or fitting == [named] or (fitting and len(device.outputs) == 1):
         return (usual or fitting)[0]
     if fitting:
-        raise OptionConflict(f"{request}: any of {', '.join(fitting)} could be it: say which, {option}=NAME")
+        raise OptionConflict(f"{request}: which output is it, {' or '.join(fitting)}? Say so: {option}=NAME")
     raise OptionConflict(f"{request} takes {wanted}; the model's outputs are {described}")
 
 
