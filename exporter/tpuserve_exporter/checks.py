@@ -40,6 +40,12 @@ class CheckedVersion:
     tolerance: Tolerance
     compute_dtype: str
     reference: Runnable
+    lite_signatures: frozenset[str] | None = None
+
+    @property
+    def everywhere(self) -> list[str]:
+        """Signatures that can be warmed: where there is a model for LiteRT, one it lacks would keep it from loading."""
+        return [name for name in self.signatures if self.lite_signatures is None or name in self.lite_signatures]
 
 
 class Checks:
@@ -88,7 +94,8 @@ class Checks:
                 "--sequence-buckets: no signature has an input with a free dimension besides the rows'"
             )
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
-        return CheckedVersion(checked, tolerance, compute_dtype, reference)
+        in_lite = None if lite is None else lite.signatures
+        return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
 
     def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
         """What the source was asked, which the session has to take; where nobody was asked, what the session takes."""

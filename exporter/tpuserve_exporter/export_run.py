@@ -41,13 +41,13 @@ from tpuserve_exporter.signatures.in_graph_batching import batch_calls
 from tpuserve_exporter.signatures.kinds import serve_signatures
 from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
 from tpuserve_exporter.signatures.request import SignatureRequest
-from tpuserve_exporter.signatures.served_signature import WrappedReference
+from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
-from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, write_tflite
+from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, convert_saved_model, write_tflite
 from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
 from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 
@@ -176,40 +176,38 @@ class Export:
 
     def _write(self, source: OpenedSource, staged: Path) -> OpenedSource:
         """The source with a reference that answers to every signature that was written."""
-        device = None
         with self._progress.step("Write the SavedModel") as step:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
+                convert = functools.partial(convert_saved_model, staged)
             else:
                 device = DevicePart(source.model)
-                source = self._write_signatures(source, device, staged)
+                signatures = self._write_signatures(device, staged)
+                convert = functools.partial(write_tflite, staged, device, signatures.values())
+                if source.reference is not None:
+                    source = replace(source, reference=WrappedReference(signatures, device, source.reference))
             write_labels(staged, read_labels(self._options.labels))
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = f"{size_bytes / 1e6:.1f} MB"
         if "tflite" in self._options.also:
             with self._progress.step(f"Write {TFLITE_FILE}") as step:
-                step.detail = f"{write_tflite(staged, device, self._requests) / 1e6:.1f} MB"
+                step.detail = f"{convert() / 1e6:.1f} MB"
         return source
 
-    @property
-    def _requests(self) -> tuple[SignatureRequest, ...]:
-        return self._options.signatures or (SignatureRequest(self._options.model.signature_name),)
-
-    def _write_signatures(self, source: OpenedSource, device: DevicePart, staged: Path) -> OpenedSource:
+    def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:
         options = self._options
         labels = read_labels(options.labels)
-        signatures = serve_signatures(self._requests, device, options.sequences.pad_values, labels)
+        requests = options.signatures or (SignatureRequest(options.model.signature_name),)
+        signatures = serve_signatures(requests, device, options.sequences.pad_values, labels)
         call = batch_calls(device, options.batching, options.batch_sizes) if options.batching else device.call
         write_saved_model(staged, device, call, signatures.values())
-        if source.reference is None:
-            return source
-        return replace(source, reference=WrappedReference(signatures, device, source.reference))
+        return signatures
 
     def _warm(self, staged: Path, checked: CheckedVersion, session: SessionModel) -> int:
         options = self._options
         if options.warmup is None and (staged / WARMUP_FILE).exists():
             with self._progress.step("Run the source's own warm-up requests"):
-                return keep_warmup(staged, session, options.sequences, self._warn)
+                return keep_warmup(staged, session, checked.everywhere, options.sequences, self._warn)
         with self._progress.step("Write warm-up requests") as step:
             name = self._destination.model_name
             records = write_warmup(staged, name, self._warmup_inputs(checked, session), options.batch_sizes, session)
@@ -219,7 +217,7 @@ class Export:
     def _warmup_inputs(self, checked: CheckedVersion, session: SessionModel) -> Iterator[tuple[Signature, Tensors]]:
         options, rows = self._options, max(self._options.batch_sizes)
         given = None if options.warmup is None else open_samples(options.warmup, options.sequences.pad_values)
-        for one in checked.signatures.values():
+        for one in (checked.signatures[name] for name in checked.everywhere):
             samples = one.samples if given is None else read_samples(given, one.signature, rows, session)
             check_lengths(one.signature, samples, self._options.sequences, "--warmup")
             yield one.signature, samples

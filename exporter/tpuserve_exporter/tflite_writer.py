@@ -3,16 +3,21 @@
 import importlib.util
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import CannotLower, MissingExtra, reason_of
+from tpuserve_exporter.errors import CannotLower, MissingExtra, OptionConflict, reason_of
 from tpuserve_exporter.saved_model_writer import write_saved_model
 from tpuserve_exporter.signature import read_signatures
 from tpuserve_exporter.signatures.device_part import DevicePart
-from tpuserve_exporter.signatures.kinds import serve_signatures
-from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, TENSOR_KIND, SignatureRequest
+from tpuserve_exporter.signatures.request import TENSOR_KIND
+from tpuserve_exporter.signatures.served_signature import ServedSignature
 from tpuserve_exporter.tensorflow_start import stderr_caught
+from tpuserve_exporter.tflite_signatures import add_signature_defs
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 TFLITE_FILE = Path("model.tflite")
 # The first place that an error's line names, and the operation it complains of.
@@ -26,46 +31,54 @@ def check_litert() -> None:
         raise MissingExtra("--also tflite is checked with LiteRT: pip install 'tpuserve-exporter[tflite]'")
 
 
-def write_tflite(version: Path, device: DevicePart | None, requests: Sequence[SignatureRequest]) -> int:
-    """Convert the device part, with every signature of tensors, or what `version` holds; returns the file's bytes.
+def write_tflite(version: Path, device: DevicePart, signatures: Collection[ServedSignature]) -> int:
+    """Convert the device part, with every signature of tensors, into `version`; returns the file's bytes.
 
-    Host parts stay out: TensorFlow Lite can decode and parse nothing. Raises CannotLower for what it lacks.
+    Host parts stay out: TensorFlow Lite can decode and parse nothing. Raises CannotLower for what it lacks, and
+    OptionConflict where no signature is one of tensors.
     """
-    if device is None:
-        return _convert(version, version, _signatures_of_tensors(version))
-    wanted = [request for request in requests if request.kind == TENSOR_KIND] or [SignatureRequest(DEFAULT_SIGNATURE)]
+    bare = [signature for signature in signatures if signature.kind == TENSOR_KIND]
+    if not bare:
+        raise OptionConflict("--also tflite is for signatures of tensors: ask for one, --signature NAME=tensor")
     with tempfile.TemporaryDirectory() as folder:
-        bare = Path(folder, "device")
-        signatures = serve_signatures(wanted, device, {})
-        write_saved_model(bare, device, device.call, signatures.values())
-        return _convert(bare, version, sorted(signatures))
+        path = Path(folder, "device")
+        write_saved_model(path, device, device.call, bare)
+        return _convert(path, version)
 
 
-def _signatures_of_tensors(saved_model: Path) -> list[str]:
-    """Of a SavedModel that was taken over: those that take no strings. Raises CannotLower where there is none."""
+def convert_saved_model(version: Path) -> int:
+    """Convert what a SavedModel that was taken over offers without strings, as `write_tflite` does."""
+    return _convert(version, version)
+
+
+def _signatures_of_tensors(saved_model: Path) -> "dict[str, SignatureDef]":
+    """Those that take no strings. Raises CannotLower where there is none."""
+    import tensorflow as tf
     from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
+    string = tf.string.as_datatype_enum
     definitions = parse_saved_model(str(saved_model)).meta_graphs[0].signature_def
-    found = [
-        signature.name
-        for signature in read_signatures(definitions).values()
-        if all(spec.dtype != "string" for spec in signature.inputs.values())
-    ]
+    found = {
+        name: definitions[name]
+        for name in read_signatures(definitions)
+        if all(info.dtype != string for info in definitions[name].inputs.values())
+    }
     if not found:
         raise CannotLower("--also tflite: every signature takes strings, and TensorFlow Lite can parse none")
     return found
 
 
-def _convert(saved_model: Path, version: Path, signatures: Sequence[str]) -> int:
+def _convert(saved_model: Path, version: Path) -> int:
     import tensorflow as tf
 
+    signatures = _signatures_of_tensors(saved_model)
     try:
         with stderr_caught():
             converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=list(signatures))
             content: bytes = converter.convert()
     except Exception as error:  # ConverterError is private, and not the only one
         raise CannotLower(_explain(str(error), reason_of(error))) from error
-    return (version / TFLITE_FILE).write_bytes(content)
+    return (version / TFLITE_FILE).write_bytes(add_signature_defs(content, signatures))
 
 
 def _explain(message: str, reason: str) -> str:

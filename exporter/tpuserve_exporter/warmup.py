@@ -1,6 +1,6 @@
 """Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +44,14 @@ def write_warmup(
     return len(records)
 
 
-def keep_warmup(version: Path, model: SessionModel, sequences: SequenceOptions, warn: Callable[[str], None]) -> int:
-    """Run the requests that a SavedModel brought, and leave out those no predictions: servers here know no others.
+def keep_warmup(
+    version: Path,
+    model: SessionModel,
+    signatures: Collection[str],
+    sequences: SequenceOptions,
+    warn: Callable[[str], None],
+) -> int:
+    """Run the requests that a SavedModel brought, and keep predictions of `signatures`: servers here know no others.
 
     Returns the number of records left. Raises SamplesUnfit for what would keep a server from loading the version: a
     request that fails or is longer than servers are to take, a damaged file, too many records.
@@ -57,10 +63,12 @@ def keep_warmup(version: Path, model: SessionModel, sequences: SequenceOptions, 
             signature, inputs = _read_request(log.predict_log.request, model, f"warm-up record {index}")
             check_lengths(signature, inputs, sequences, f"warm-up record {index}")
             _try(model, signature, inputs, f"warm-up record {index}")
-    kept = [record for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
+    predictions = [(record, log) for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
+    kept = [record for record, log in predictions if _signature_name(log.predict_log.request) in signatures]
     warn(f"the source's own warm-up requests are kept: {len(kept)} of {len(records)}")
+    if len(predictions) < len(records):
+        warn(f"{len(records) - len(predictions)} warm-up request(s) are no predictions and were left out")
     if len(kept) < len(records):
-        warn(f"{len(records) - len(kept)} warm-up request(s) are no predictions and were left out")
         _write(version, kept)
     return len(kept)
 
@@ -103,10 +111,14 @@ def _is_prediction(log: "PredictionLog") -> bool:
     return bool(log.WhichOneof("log_type") == "predict_log")
 
 
+def _signature_name(request: "PredictRequest") -> str:
+    return request.model_spec.signature_name or _DEFAULT_SIGNATURE
+
+
 def _read_request(request: "PredictRequest", model: SessionModel, what: str) -> tuple[Signature, Tensors]:
     import tensorflow as tf
 
-    name = request.model_spec.signature_name or _DEFAULT_SIGNATURE
+    name = _signature_name(request)
     if name not in model.signatures:
         raise SamplesUnfit(f"{what} is for signature {name!r}, which the model lacks")
     signature = model.signatures[name]

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
+from tests.e2e.running_server import run_server
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
+from tpuserve_client import Client
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -40,10 +42,34 @@ def test_the_model_for_litert_is_checked_and_listed(export: Export, tiny: Path, 
     ways = {name: {one["loaded_by"] for one in found["buckets"]} for name, found in parity(manifest).items()}
     assert ways == {"serving_default": {"session", "Python", "LiteRT"}, "examples": {"session", "Python"}}
 
+    requests = (tmp_path / "m/1/assets.extra/tf_serving_warmup_requests").read_bytes()
+    assert b"serving_default" in requests
+    assert b"examples" not in requests  # a server that runs model.tflite would not load with them
+
     interpreter = Interpreter(str(tmp_path / "m/1/model.tflite"))
     assert list(interpreter.get_signature_list()) == ["serving_default"]
     answer = interpreter.get_signature_runner("serving_default")(features=ROWS)
     np.testing.assert_allclose(answer["scores"], keras.saving.load_model(tiny)(ROWS), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_server_that_prefers_it_serves_it_under_the_same_names(export: Export, tiny: Path, tmp_path: Path) -> None:
+    signatures = ("--signature", "predict=tensor", "--signature", "examples=tf_example")
+    finished = export(tiny, tmp_path / "m", *signatures, *ALSO)
+    assert finished.code == 0, finished.err
+    log = tmp_path / "log"
+    with run_server("python", tmp_path / "m", log, "--prefer_tflite_model") as server, Client(server.grpc) as client:
+        expected = keras.saving.load_model(tiny)(ROWS)
+        for name in ("predict", "serving_default"):
+            served = client.predict("m", {"features": ROWS}, signature_name=name)
+            np.testing.assert_allclose(served["scores"], expected, atol=1e-6)
+    assert "XNNPACK" in log.read_text()  # it was LiteRT that answered
+
+
+def test_a_model_without_a_signature_of_tensors_is_refused(export: Export, tiny: Path, tmp_path: Path) -> None:
+    finished = export(tiny, tmp_path / "m", "--signature", "examples=tf_example", *ALSO)
+    assert (finished.code, "ask for one, --signature NAME=tensor" in finished.err) == (2, True)
 
 
 def test_a_saved_model_is_converted_too(export: Export, tiny: Path, tmp_path: Path) -> None:
