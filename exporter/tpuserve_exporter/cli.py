@@ -284,8 +284,9 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
-    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .keras or .h5 file, an Orbax
-    checkpoint (directory, step or tree) of a JAX model, a PyTorch file (.pt, .pt2, safetensors), or a SavedModel.
+    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), the .meta graph beside one of TF1, a
+    .keras or .h5 file, an Orbax checkpoint (directory, step or tree) of a JAX model, a PyTorch file (.pt, .pt2,
+    safetensors), or a SavedModel.
     OUT_BASE is what a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last part is the
     model's name.
     """

@@ -104,7 +104,7 @@ def test_a_variable_that_may_be_missing_keeps_its_initial_value(
     )
 
 
-@pytest.mark.parametrize("builder", ["one_tensor", "with_reference_variables"])
+@pytest.mark.parametrize("builder", ["one_tensor", "with_reference_variables", "in_parts"])
 def test_graphs_of_either_kind_of_variable_are_served(
     export: Export, checkpoint: Path, tmp_path: Path, builder: str
 ) -> None:
@@ -121,6 +121,28 @@ def test_a_loop_that_reads_a_variable_is_served(export: Export, checkpoint: Path
     assert finished.code == 0, finished.err
     served = serve(tmp_path / "loop/1", features=np.zeros((2, 4), np.float32))["outputs"]
     np.testing.assert_allclose(served[1], 4 * _value(checkpoint, "mlp/hidden/bias"), rtol=1e-5)
+
+
+def test_a_checkpoint_in_the_format_of_before_1_0_is_found_and_read(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    from tests.exporter import tf1_graphs
+
+    (tmp_path / "old").mkdir()
+    checkpoint = tf1_graphs.train(tmp_path / "old" / "model.ckpt", steps=2, old_format=True)
+    assert not list(checkpoint.parent.glob("*.index"))
+    for source in (checkpoint, checkpoint.parent):
+        finished = export(source, tmp_path / "mlp", *MLP, "--again")
+        assert finished.code == 0, finished.err
+        assert "tf1-ckpt model.ckpt-2 at step 2; 4 matched" in finished.out
+
+
+def test_a_checkpoint_of_tensorflow_2_is_told_from_one_of_1(
+    export: Export, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    finished = export(tiny_checkpoint, tmp_path / "mlp", *MLP, "--from", "tf1-ckpt")
+    assert finished.code == 6
+    assert "is a checkpoint of TensorFlow 2, with an object graph: --from tf2-ckpt" in " ".join(finished.err.split())
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ def with_reference_variables(features: Any) -> Any:  # noqa: ANN401 - tensors
         return mlp(features)["logits"]
 
 
+def in_parts(features: Any) -> Any:  # noqa: ANN401 - tensors
+    """`mlp` with its first kernel in two parts, as for parameter servers: its checkpoint holds one."""
+    with v1.variable_scope("", partitioner=v1.fixed_size_partitioner(2)):
+        return mlp(features)["logits"]
+
+
 def looping(features: Any) -> Any:  # noqa: ANN401 - tensors
     """A loop whose body reads a variable."""
     with v1.variable_scope("mlp/hidden"):
@@ -64,7 +70,7 @@ def no_tensor(features: Any) -> int:  # noqa: ANN401 - tensors
     return 3
 
 
-def train(prefix: Path, steps: int = 20, averages: bool = False) -> Path:
+def train(prefix: Path, steps: int = 20, averages: bool = False, old_format: bool = False) -> Path:
     """Train `mlp` with Adam and save it as TF1 scripts do; returns the checkpoint's prefix."""
     with tf.Graph().as_default():
         v1.set_random_seed(1)
@@ -76,7 +82,7 @@ def train(prefix: Path, steps: int = 20, averages: bool = False) -> Path:
         if averages:
             with tf.control_dependencies([update]):
                 update = v1.train.ExponentialMovingAverage(0.5).apply(v1.trainable_variables())
-        saver = v1.train.Saver()
+        saver = v1.train.Saver(write_version=v1.train.SaverDef.V1 if old_format else v1.train.SaverDef.V2)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             for _ in range(steps):

@@ -1,5 +1,6 @@
 """Graphs for TPUs are built for one size of batch, and write it into their reshapes: here they are made to take any."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict, reason_of
@@ -34,7 +35,7 @@ def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([-1, *shape[1:]], dtype=asked.dtype))
             node.input[1] = constant.name
             changed = True
-    return V1Graph(freed, graph.inputs, graph.feeds, graph.fetches), changed
+    return replace(graph, graph_def=freed), changed
 
 
 def check_free(graph: V1Graph, rows: int) -> None:

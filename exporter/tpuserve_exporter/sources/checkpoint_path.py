@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 
+# The last bytes of a table (tensorflow/core/lib/io/format.h: kTableMagicNumber).
+_TABLE_MARK = bytes.fromhex("57fb808b247547db")
+
 
 def find_prefix(source: Path) -> Path:
     """The checkpoint's path without `.index`: the latest of a directory, by its `checkpoint` file where that holds."""
@@ -27,10 +30,19 @@ def _named_latest(state_file: Path) -> Path | None:
     if found is None:
         return None
     prefix = state_file.with_name(Path(found[1]).name)
-    return prefix if prefix.with_name(prefix.name + ".index").is_file() else None
+    return prefix if prefix.with_name(prefix.name + ".index").is_file() or is_old_checkpoint(prefix) else None
 
 
 def _age(index: Path) -> tuple[int, float]:
     """Sorts by the number at the end of the name, then by time."""
     number = re.search(r"(\d+)$", index.stem)
     return (int(number[1]) if number else -1), index.stat().st_mtime
+
+
+def is_old_checkpoint(path: Path) -> bool:
+    """Whether it is a checkpoint of TensorFlow before 1.0, one table without an index, by the mark at its end."""
+    if not path.is_file() or path.suffix == ".index" or path.stat().st_size < len(_TABLE_MARK):
+        return False
+    with path.open("rb") as file:
+        file.seek(-len(_TABLE_MARK), 2)
+        return file.read() == _TABLE_MARK

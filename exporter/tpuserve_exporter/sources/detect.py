@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options import SourceKind
-from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 from tpuserve_exporter.sources.orbax_layout import is_orbax
 
@@ -27,7 +27,7 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
         return "keras"
     if source.is_file() and _is_torch(source):
         return "torch"
-    if source.suffix == ".index" or source.with_name(source.name + ".index").is_file():
+    if source.suffix == ".index" or source.with_name(source.name + ".index").is_file() or is_old_checkpoint(source):
         return _detect_checkpoint(source, has_builder)
     if not source.exists():
         raise SourceUnreadable(f"there is no {source}")

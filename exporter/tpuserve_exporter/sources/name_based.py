@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tpuserve_exporter.errors import CheckpointMismatch
+from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor, restore_tensor
+from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_tensor, restore_tensor
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -76,7 +76,8 @@ class RestoredValues:
         if name in self.initial:
             return tf.constant(self.initial[name])
         variable, stored = self.pairs[name]
-        return restore_tensor(self.checkpoint.prefix, stored.key, stored.dtype, variable.dtype)
+        part = variable.part.spec if variable.part else ""
+        return restore_tensor(self.checkpoint.prefix, stored.key, stored.dtype, variable.dtype, part)
 
 
 def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
@@ -85,6 +86,8 @@ def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
     Raises SourceUnreadable, and CheckpointMismatch where two tensors get one name.
     """
     reader = open_checkpoint(prefix)
+    if reader.has_tensor(OBJECT_GRAPH_KEY):
+        raise SourceUnreadable(f"{prefix.name} is a checkpoint of TensorFlow 2, with an object graph: --from tf2-ckpt")
     dtypes = reader.get_variable_to_dtype_map()
     stored = dict[str, Stored]()
     for key, shape in sorted(reader.get_variable_to_shape_map().items()):
@@ -125,8 +128,9 @@ def _choose(
 ) -> tuple[dict[str, Stored], int]:
     """The tensor to take for each variable, and for how many it is the average."""
     stored = checkpoint.stored
-    raw = {one.name: stored[one.name] for one in variables if one.name in stored}
-    averages = {one.name: stored[one.name + _AVERAGE] for one in variables if one.name + _AVERAGE in stored}
+    raw = {one.name: stored[one.stored_name] for one in variables if one.stored_name in stored}
+    shadows = {one.name: one.stored_name + _AVERAGE for one in variables}
+    averages = {name: stored[shadow] for name, shadow in shadows.items() if shadow in stored}
     if weights == "ema" and not averages:
         raise CheckpointMismatch(
             f"--weights ema: {checkpoint.prefix.name} holds no averages (NAME{_AVERAGE}): "
@@ -137,14 +141,14 @@ def _choose(
 
 
 def _compare(variable: "GraphVariable", stored: Stored | None) -> Entry:
-    described = f"{variable.dtype.name}{list(variable.shape)}"
+    described = f"{variable.dtype.name}{list(variable.stored_shape)}"
     if stored is None:
         return Entry(variable.name, Fate.MISSING, model=described)
     return Entry(variable.name, _fate(variable, stored), model=described, checkpoint=str(stored))
 
 
 def _fate(variable: "GraphVariable", stored: Stored) -> Fate:
-    if variable.shape != stored.shape:
+    if variable.stored_shape != stored.shape:
         return Fate.SHAPE
     if variable.dtype.name == stored.dtype:
         return Fate.MATCHED
@@ -161,7 +165,8 @@ def _report(
 ) -> RestoreReport:
     taken = {stored.key for _, stored in pairs.values()}
     rest = {name: one for name, one in checkpoint.stored.items() if one.key not in taken}
-    raw = [name for name in rest if name + _AVERAGE in checkpoint.stored and name in pairs]
+    served = {variable.stored_name for variable, _ in pairs.values()}
+    raw = [name for name in rest if name + _AVERAGE in checkpoint.stored and name in served]
     shadows = [name for name in rest if name.endswith(_AVERAGE)]
     bookkeeping = [name for name in rest if name in _BOOKKEEPING]
     known = {*raw, *shadows, *bookkeeping}

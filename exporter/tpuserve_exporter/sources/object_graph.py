@@ -174,13 +174,16 @@ def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> 
     return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType") -> "tf.Tensor":
-    """The value under `key`, of dtype `stored`, as `wanted`, with no copy of it in Python. Raises as `read_tensor`."""
+def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType", part: str = "") -> "tf.Tensor":
+    """The value under `key`, of dtype `stored`, as `wanted`, with no copy of it in Python. Raises as `read_tensor`.
+
+    `part` is the slice of it to read, as RestoreV2 takes it; empty for all.
+    """
     import tensorflow as tf
 
     dtype = tf.dtypes.as_dtype(stored)
     with _reading(f"the data of {prefix.name}", prefix):
-        value = tf.raw_ops.RestoreV2(prefix=str(prefix), tensor_names=[key], shape_and_slices=[""], dtypes=[dtype])[0]
+        value = tf.raw_ops.RestoreV2(prefix=str(prefix), tensor_names=[key], shape_and_slices=[part], dtypes=[dtype])[0]
     return value if dtype == wanted else tf.cast(value, wanted)
 
 

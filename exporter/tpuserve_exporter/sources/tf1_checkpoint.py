@@ -83,7 +83,8 @@ def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
         named = {name: tf.identity(one) for name, one in _name_outputs(builder, outputs, options.outputs).items()}
         feeds = {name: tensor.name for name, tensor in arguments.items()}
         fetches = {name: tensor.name for name, tensor in named.items()}
-        return BuiltGraph(graph, cut_graph(graph.as_graph_def(), specs, feeds, fetches))
+        variables = [one.to_proto() for one in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)]
+        return BuiltGraph(graph, cut_graph(graph.as_graph_def(), specs, feeds, fetches, variables))
 
 
 def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]":  # noqa: ANN401 - any callable

@@ -27,6 +27,8 @@ from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_gr
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.variable_pb2 import VariableDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 _PLACEHOLDER = "input_of_signature/"
 
@@ -38,12 +40,14 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """
     _check_options(options)
     meta = source if source.suffix == ".meta" else _with_suffix(find_prefix(source), ".meta")
-    graph_def = read_graph(meta)
+    meta_graph = read_meta_graph(meta)
     prefix = meta.with_suffix("")
     checkpoint = read_checkpoint(prefix, options)
-    prepared = prepare(graph_def, options)
+    prepared = prepare(meta_graph, options)
     variables, what = prepared.served.variables(), f"the graph of {meta.name}"
-    values, report = restore(checkpoint, variables, options, what, NoInitialValues(), variable_names(graph_def))
+    values, report = restore(
+        checkpoint, variables, options, what, NoInitialValues(), variable_names(meta_graph.graph_def)
+    )
     return OpenedSource(
         kind="tf1-meta",
         name=meta.name,
@@ -56,7 +60,9 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 def _check_options(options: ModelOptions) -> None:
     if options.builder is not None:
-        raise OptionConflict("a .meta file brings its own graph: --model does not apply")
+        raise OptionConflict(
+            "a .meta file brings its own graph: --model does not apply; it is for the checkpoint, without .meta"
+        )
     if options.compute_dtype != "keep":
         raise OptionConflict("a TF1 graph says itself what it computes in: --compute-dtype does not apply")
     if options.outputs:
@@ -69,8 +75,8 @@ def _with_suffix(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
 
 
-def read_graph(meta: Path) -> "GraphDef":
-    """The graph of a .meta file that has its checkpoint beside it. Raises SourceUnreadable."""
+def read_meta_graph(meta: Path) -> "MetaGraphDef":
+    """What is in a .meta file that has its checkpoint beside it. Raises SourceUnreadable."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
@@ -84,12 +90,19 @@ def read_graph(meta: Path) -> "GraphDef":
             f"{meta.name} is a graph without values: {index.name} and its .data files have to lie beside it"
         )
     try:
-        graph_def = MetaGraphDef.FromString(meta.read_bytes()).graph_def
+        meta_graph = MetaGraphDef.FromString(meta.read_bytes())
     except (DecodeError, OSError) as error:
         raise SourceUnreadable(f"cannot read {meta.name}: it is no MetaGraphDef, or cut short") from error
-    if not graph_def.node:
+    if not meta_graph.graph_def.node:
         raise SourceUnreadable(f"{meta.name} holds no graph")
-    return graph_def
+    return meta_graph
+
+
+def _read_variables(meta_graph: "MetaGraphDef") -> "list[VariableDef]":
+    """What the file says of the variables, beside the graph: which are parts of one."""
+    from tensorflow.core.framework.variable_pb2 import VariableDef
+
+    return [VariableDef.FromString(one) for one in meta_graph.collection_def["variables"].bytes_list.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +123,14 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(graph_def: "GraphDef", options: ModelOptions) -> Prepared:
+def prepare(meta_graph: "MetaGraphDef", options: ModelOptions) -> Prepared:
     """The graph from --input-tensor to --output-tensor, free of TPUs and of training; and what a user should know.
 
     Raises OptionConflict, with likely tensors, where they are missing or do not fit; SourceUnreadable and CannotLower
     for operations that cannot be run.
     """
-    sums = {node.name for node in graph_def.node if node.op == "CrossReplicaSum"}
-    plain = remove_tpu_operations(graph_def)
+    sums = {node.name for node in meta_graph.graph_def.node if node.op == "CrossReplicaSum"}
+    plain = remove_tpu_operations(meta_graph.graph_def)
     tensors = GraphTensors(plain)
     fetches, inputs = _fetches(tensors, options), _inputs(tensors, options)
     fetched = [node_of(tensor) for tensor in fetches.values()]
@@ -128,7 +141,8 @@ def prepare(graph_def: "GraphDef", options: ModelOptions) -> Prepared:
     if summed := sorted(sums & {node.name for node in reached(plain, fetched)}):
         notes.append(f"sums over replicas are taken over one: {', '.join(summed)}")
     specs = {str(spec.name): spec for spec in inputs.values()}
-    as_built = cut_graph(plain, specs, {name: f"{_PLACEHOLDER}{name}:0" for name in specs}, fetches)
+    feeds = {name: f"{_PLACEHOLDER}{name}:0" for name in specs}
+    as_built = cut_graph(plain, specs, feeds, fetches, _read_variables(meta_graph))
     if unused := [name for name in specs if name not in as_built.feeds]:
         raise OptionConflict(f"--input-tensor: no output depends on {', '.join(unused)}; leave it out")
     return _free_rows(as_built, tensors, {str(spec.name): tensor for tensor, spec in inputs.items()}, notes)

@@ -3,8 +3,8 @@
 Both kinds of TF1 source come to one: a graph that a builder made, and the one of a `.meta` file after surgery.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.framework.variable_pb2 import SaveSliceInfoDef, VariableDef
 
     from tpuserve_exporter.sources.name_based import RestoredValues
 
@@ -31,30 +32,57 @@ _SCOPE = "graph"
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """Where a part of a partitioned variable lies in the whole, which is what a checkpoint holds."""
+
+    whole: str
+    whole_shape: tuple[int, ...]
+    spec: str
+
+    @classmethod
+    def read(cls, info: "SaveSliceInfoDef") -> "Slice":
+        """`spec` is as RestoreV2 takes it: `20 4 0,10:0,4` is the first half of [20, 4]."""
+        offsets = ":".join(f"{start},{size}" for start, size in zip(info.var_offset, info.var_shape, strict=True))
+        whole = " ".join(str(size) for size in info.full_shape)
+        return cls(info.full_name, tuple(info.full_shape), f"{whole} {offsets}")
+
+
+@dataclass(frozen=True, slots=True)
 class GraphVariable:
-    """One variable of a graph: the name of its node, which is its name in a checkpoint, too."""
+    """One variable of a graph: the name of its node, which is its name in a checkpoint, too, where it is no part."""
 
     name: str
     dtype: "tf.DType"
     shape: tuple[int, ...]
     is_resource: bool
+    part: Slice | None = None
+
+    @property
+    def stored_name(self) -> str:
+        return self.part.whole if self.part else self.name
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.part.whole_shape if self.part else self.shape
 
 
 @dataclass(frozen=True, slots=True)
 class V1Graph:
     """`graph_def` holds what `fetches` need and no more. `feeds` are its placeholders, by the input's name.
 
-    An input that no output depends on has no placeholder.
+    An input that no output depends on has no placeholder. `parts` are variables that are parts of others, by name.
     """
 
     graph_def: "GraphDef"
     inputs: "Mapping[str, tf.TensorSpec]"
     feeds: Mapping[str, str]
     fetches: Mapping[str, str]
+    parts: Mapping[str, Slice] = field(default_factory=dict)
 
     def variables(self) -> list[GraphVariable]:
         """Raises SourceUnreadable for one whose shape the graph does not say."""
-        return [_read_variable(node) for node in self.graph_def.node if _is_variable(node)]
+        variables = [_read_variable(node) for node in self.graph_def.node if _is_variable(node)]
+        return [replace(one, part=self.parts.get(one.name)) for one in variables]
 
     def serve(self, values: "RestoredValues") -> ServedFunction:
         """The graph as a function of its inputs, over variables with these values. Raises SourceUnreadable."""
@@ -162,9 +190,13 @@ def _batches(inputs: Tensors, rows: int) -> Iterator[Tensors]:
 
 
 def cut_graph(
-    graph_def: "GraphDef", inputs: "Mapping[str, tf.TensorSpec]", feeds: Mapping[str, str], fetches: Mapping[str, str]
+    graph_def: "GraphDef",
+    inputs: "Mapping[str, tf.TensorSpec]",
+    feeds: Mapping[str, str],
+    fetches: Mapping[str, str],
+    variables: "Iterable[VariableDef]" = (),
 ) -> V1Graph:
-    """The part of `graph_def` that `fetches` need, placed nowhere; `graph_def` is changed.
+    """The part of `graph_def` that `fetches` need, placed nowhere; `graph_def` is changed. `variables` tell of parts.
 
     Raises SourceUnreadable and CannotLower for operations that cannot be run.
     """
@@ -181,7 +213,12 @@ def cut_graph(
     check_operations(part)
     there = {node.name for node in part.node}
     reached = {name: tensor for name, tensor in feeds.items() if tensor.split(":")[0] in there}
-    return V1Graph(part, dict(inputs), reached, dict(fetches))
+    parts = {
+        one.variable_name.removesuffix(":0"): Slice.read(one.save_slice_info_def)
+        for one in variables
+        if one.save_slice_info_def.full_name
+    }
+    return V1Graph(part, dict(inputs), reached, dict(fetches), parts)
 
 
 def variable_names(graph_def: "GraphDef") -> list[str]:
