@@ -25,9 +25,13 @@ _LEAST_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ServedJax:
-    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know."""
+    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know.
+
+    `params` are the parameters as JAX's arrays, in the variables' own memory: whoever takes them can let go of others.
+    """
 
     function: ServedFunction
+    params: PyTree
     compute_dtype: str
     notes: tuple[str, ...] = ()
 
@@ -42,9 +46,8 @@ def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
     refusal = _try_free_rows(function) if function.batched else None
     if refusal is None:
         module = _lower(function)
-        return ServedJax(
-            ServedFunction(specs, _convert(function, variables), [variables.module]), _compute_dtype(module)
-        )
+        served = ServedFunction(specs, _convert(function, variables), [variables.module])
+        return ServedJax(served, variables.arrays(), _compute_dtype(module))
     module = _lower(_sized(function, batch_sizes[0]))
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
     sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
@@ -53,7 +56,7 @@ def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
         f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
         f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
     )
-    return ServedJax(served, _compute_dtype(module), (note,))
+    return ServedJax(served, variables.arrays(), _compute_dtype(module), (note,))
 
 
 class Variables:
@@ -72,6 +75,12 @@ class Variables:
         import jax
 
         return jax.tree_util.tree_unflatten(self._treedef, self._leaves)
+
+    def arrays(self) -> PyTree:
+        """Not copied, but for 64 bits, which JAX makes 32 of. To be read only."""
+        import jax
+
+        return jax.tree.map(lambda variable: jax.dlpack.from_dlpack(variable.read_value()), self.tree())
 
 
 def path_name(path: tuple[Any, ...]) -> str:

@@ -7,7 +7,7 @@ from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options import SourceKind
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
-from tpuserve_exporter.sources.orbax_layout import is_orbax
+from tpuserve_exporter.sources.orbax_layout import TREE_FILE, is_orbax
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
@@ -39,6 +39,8 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
 def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     if (source / "saved_model.pb").is_file() or (source / "saved_model.pbtxt").is_file():
         return "savedmodel"
+    if (source / TREE_FILE).is_file():
+        return "orbax"
     if (source / "checkpoint").is_file() or any(source.glob("*.index")):
         return _detect_checkpoint(source, has_builder)
     if is_orbax(source):

@@ -41,7 +41,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         kind="orbax",
         name=tree.layout.name,
         model=served.function,
-        reference=JaxReference(function),
+        # Of the variables' own values: those that were read are let go of here.
+        reference=JaxReference(replace(function, params=served.params)),
         compute_dtype=served.compute_dtype,
         step=read_step(tree),
         builder=builder,

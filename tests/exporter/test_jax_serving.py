@@ -1,0 +1,66 @@
+"""JAX functions within TensorFlow: what they compute in, and whether they run where they are served."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.jax_function import JaxFunction, JaxInput
+from tpuserve_exporter.jax_serving import serve_jax
+
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90), pytest.mark.usefixtures("tensorflow")]
+
+KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)
+X = {"x": JaxInput("float32", ("batch", 3))}
+
+
+def _multiply(params: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+    return {"y": inputs["x"] @ params["kernel"]}
+
+
+def _multiply_in_bfloat16(params: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - as above
+    x, kernel = inputs["x"].astype("bfloat16"), params["kernel"].astype("bfloat16")
+    return {"y": (x @ kernel).astype("float32")}
+
+
+def test_the_program_is_for_cpu_and_tpu_in_a_version_that_older_servers_read() -> None:
+    served = serve_jax(JaxFunction(_multiply, {"kernel": KERNEL}, X), (1, 2)).function
+    graph = served.trace()[1].graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    (program,) = [node for node in nodes if node.op == "XlaCallModule"]
+    assert list(program.attr["platforms"].list.s) == [b"CPU", b"TPU"]
+    assert program.attr["version"].i == 9
+
+
+@pytest.mark.parametrize(("call", "dtype"), [(_multiply, "float32"), (_multiply_in_bfloat16, "mixed_bfloat16")])
+def test_what_it_computes_in_is_told(call: Any, dtype: str) -> None:  # noqa: ANN401 - a function of jax
+    assert serve_jax(JaxFunction(call, {"kernel": KERNEL}, X), (1,)).compute_dtype == dtype
+
+
+def test_parameters_are_in_memory_once() -> None:
+    served = serve_jax(JaxFunction(_multiply, {"kernel": KERNEL}, X), (1,))
+    (variable,) = served.function.trackables[0].variables
+    assert variable.name == "kernel:0"
+    there = np.asarray(memoryview(variable.read_value())).ctypes.data
+    assert served.params["kernel"].unsafe_buffer_pointer() == there
+    np.testing.assert_array_equal(served.params["kernel"], KERNEL)
+
+
+def test_dimensions_of_one_name_are_of_one_size() -> None:
+    import tensorflow as tf
+
+    inputs = {"ids": JaxInput("int64", ("n", "length")), "mask": JaxInput("float32", ("n", "length"))}
+    function = JaxFunction(lambda params, given: {"y": (given["ids"] * given["mask"]).sum(axis=1)}, {}, inputs)
+    served = serve_jax(function, (1,))
+    assert not served.notes
+    _, graph = served.function.trace()
+    ids, mask = tf.constant([[1, 2, 3], [4, 5, 6]], tf.int64), tf.constant([[1.0, 1, 0], [1, 0, 0]])
+    assert graph(ids=ids, mask=mask)["y"].numpy().tolist() == [3, 4]
+
+
+def test_a_function_that_fails_is_told_with_its_inputs() -> None:
+    function = JaxFunction(_multiply, {"kernel": KERNEL.T}, X)
+    with pytest.raises(BuilderFailed, match=r"the model fails for x: float32\[4, 3\]: TypeError: dot_general requires"):
+        serve_jax(function, (4,))
