@@ -28,12 +28,15 @@ Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 class ExportedVersion:
     """A version that passed every check. `version` and `path` are None after a dry run.
 
+    Not `published`, they are of the version that holds exactly this already.
+
     `report` is the report as `--json` prints it. In a notebook, a version shows what was checked.
     """
 
     name: str
     version: int | None
     path: str | None
+    published: bool
     warnings: tuple[str, ...]
     report: Mapping[str, Any]
 
@@ -112,20 +115,24 @@ def _run(
     document = success_document(exported, time.monotonic() - started, recorded.steps)
     for path in reports:
         write_report(path, document)
-    return ExportedVersion(exported.name, exported.version, document["path"], exported.warnings, document)
+    return ExportedVersion(
+        name=exported.name, version=exported.version, path=document["path"], published=document["published"],
+        warnings=exported.warnings, report=document,
+    )  # fmt: skip
 
 
 def _export(options: "ExportOptions", live: object | None, progress: "Progress") -> "Exported":
     """TensorFlow is left as it is in a process that uses it already, with the devices that it has."""
-    if "tensorflow" not in sys.modules:
-        from tpuserve_exporter.tensorflow_start import start_tensorflow
+    from tpuserve_exporter.tensorflow_start import quiet_tensorflow, start_tensorflow
 
+    if "tensorflow" not in sys.modules:
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
     from tpuserve_exporter.export_run import Export
 
-    return Export(options, progress, live).run()
+    with quiet_tensorflow():
+        return Export(options, progress, live).run()
 
 
 def _check_keras() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuserve_exporter.asking import LEAST_ROWS, Asked, Asking, check_sequences
-from tpuserve_exporter.difference import Tolerance
+from tpuserve_exporter.difference import COARSE, Tolerance
 from tpuserve_exporter.errors import OptionConflict, ParityFailed
 from tpuserve_exporter.loaded_model import Runnable, SessionModel, open_session
 from tpuserve_exporter.loaded_tflite import TfliteModel
@@ -93,7 +93,7 @@ class Checks:
             raise OptionConflict(
                 "--sequence-buckets: no signature has an input with a free dimension besides the rows'"
             )
-        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.uses_bfloat16() else "float32")
+        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
         in_lite = None if lite is None else lite.signatures
         return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
 
@@ -120,8 +120,9 @@ class Checks:
         """StableHLO within a graph does not show what it computes in: then the source knows."""
         options = self._options
         converted = options.model.compute_dtype != "keep"
-        in_bfloat16 = "bfloat16" in (source.compute_dtype or "") or session.uses_bfloat16()
-        return Tolerance.choose(in_bfloat16, converted, options.atol, options.rtol)
+        stated = source.compute_dtype or ""
+        coarsest = next((dtype for dtype in COARSE if dtype in stated or session.makes(dtype)), "float32")
+        return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
 
     def _check(
         self,

@@ -257,12 +257,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--atol",
     type=click.FloatRange(min=0),
-    help="Absolute tolerance [1e-5; in bfloat16 2e-2; with another --compute-dtype 5e-2].",
+    help="Absolute tolerance [1e-5; in bfloat16 2e-2, in float16 2.5e-3; with another --compute-dtype 5e-2].",
 )
 @click.option(
     "--rtol",
     type=click.FloatRange(min=0),
-    help="Relative tolerance [1e-4; in bfloat16 2e-2; with another --compute-dtype 5e-2].",
+    help="Relative tolerance [1e-4; in bfloat16 2e-2, in float16 2.5e-3; with another --compute-dtype 5e-2].",
 )
 @click.option(
     "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."

@@ -17,17 +17,21 @@ class Tolerance:
     rtol: float
 
     @classmethod
-    def choose(cls, in_bfloat16: bool, converted: bool, atol: float | None, rtol: float | None) -> "Tolerance":
-        """What was asked for, else a few units in the last place of what the model computes in.
+    def choose(cls, computes_in: str, converted: bool, atol: float | None, rtol: float | None) -> "Tolerance":
+        """What was asked for, else a few units in the last place of the coarsest dtype that the model computes in.
 
-        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %), and kernels for other batch sizes round at other
-        places. `converted` to another compute dtype, a model rounds everywhere else.
+        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %) and float16 11 (0.05 to 0.1 %), and kernels for other
+        batch sizes round at other places. `converted` to another compute dtype, a model rounds everywhere else.
         """
-        default = cls(5e-2, 5e-2) if converted else cls(2e-2, 2e-2) if in_bfloat16 else cls(1e-5, 1e-4)
+        default = cls(5e-2, 5e-2) if converted else COARSE.get(computes_in) or cls(1e-5, 1e-4)
         return cls(default.atol if atol is None else atol, default.rtol if rtol is None else rtol)
 
     def __str__(self) -> str:
         return f"{self.atol:g} + {self.rtol:g} * |expected|"
+
+
+# Of dtypes coarser than float32, the coarsest first.
+COARSE = {"bfloat16": Tolerance(2e-2, 2e-2), "float16": Tolerance(2.5e-3, 2.5e-3)}
 
 
 @dataclass(frozen=True, slots=True)

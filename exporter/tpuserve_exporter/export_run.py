@@ -16,6 +16,8 @@ from tpuserve_exporter.destinations.store_uri import OutBase
 from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.fingerprint import holds, make_fingerprint
+from tpuserve_exporter.inspection.contents import StoredArray
+from tpuserve_exporter.inspection.variables_files import list_served
 from tpuserve_exporter.loaded_model import SessionModel
 from tpuserve_exporter.manifest import (
     Manifest,
@@ -56,7 +58,7 @@ from tpuserve_exporter.weights_check import describe, find_not_finite, named_val
 class Exported:
     """A finished export of the model `name`. `version` and `path` are None after a dry run.
 
-    Not `published`, they are of the version that holds exactly this already.
+    Not `published`, they are of the version that holds exactly this already. `variables` are those in its files.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Exported:
     warnings: tuple[str, ...]
     published: bool = True
     serve_check: ServeCheck | None = None
+    variables: tuple[StoredArray, ...] = ()
 
 
 class Export:
@@ -102,6 +105,7 @@ class Export:
                 checked = self._checks.run(source, asked, staged, session)
                 records = self._warm(staged, checked, session)
                 questions = make_questions(checked, options.batch_sizes) if options.serve_check else []
+            variables = list_served(staged)
             manifest = self._describe(source, staged, checked)
             served = self._serve(staged, questions, checked.tolerance) if options.serve_check else None
             there = None if options.dry_run or options.again else self._find_same(manifest)
@@ -120,6 +124,7 @@ class Export:
             warnings,
             published=there is None,
             serve_check=served,
+            variables=variables,
         )
 
     def _warn(self, message: str) -> None:

@@ -59,13 +59,13 @@ class SessionModel:
         """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
         return make_examples(self._session.graph.as_graph_def(), count, longest)
 
-    def uses_bfloat16(self) -> bool:
-        """Whether any operation, in the graph or its functions, makes bfloat16."""
+    def makes(self, dtype: str) -> bool:
+        """Whether any operation, in the graph or its functions, makes tensors of `dtype`, TensorFlow's name."""
         import tensorflow as tf
 
         graph_def = self._session.graph.as_graph_def()
         nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
-        wanted = tf.bfloat16.as_datatype_enum
+        wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
         return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
 
 

@@ -36,6 +36,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "serve_check": None if exported.serve_check is None else asdict(exported.serve_check),
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
+        "variables": [{"name": one.name, "model": str(one)} for one in exported.variables],
         "manifest": exported.manifest.model_dump(mode="json"),
     }
 
@@ -71,7 +72,7 @@ def print_success(console: Console, exported: Exported, seconds: float) -> None:
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
         grid.add_row(Text(name, style="dim"), Text(value))
-    body = Group(grid, Text(), _parity_table(exported.manifest.parity))
+    body = Group(grid, _parity_table(exported.manifest.parity))
     console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
 
 

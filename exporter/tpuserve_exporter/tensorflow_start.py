@@ -1,6 +1,7 @@
 """Bringing TensorFlow up without its remarks on itself; everything else in this package imports it afterwards."""
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -54,3 +55,17 @@ def start_tensorflow() -> None:
         with contextlib.suppress(RuntimeError):  # devices are up already in a process that used them
             tf.config.set_visible_devices([], "GPU")
         tf.config.list_logical_devices()
+
+
+@contextlib.contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Without its remarks while the body runs, in a process that uses TensorFlow already: its settings are the user's."""
+    import tensorflow as tf
+
+    logger = tf.get_logger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

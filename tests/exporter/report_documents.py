@@ -20,6 +20,11 @@ def published() -> dict[str, Any]:
         "ok": True,
         "name": "an_image_classifier_with_quite_a_long_name",
         "version": 3,
+        "published": True,
+        "serve_check": {
+            "grpc_answers": 3, "rest_answers": 3, "max_abs_difference": 1e-7, "start_seconds": 9.0, "ask_seconds": 0.1,
+        },
+        "variables": [],
         "path": "models/an_image_classifier_with_quite_a_long_name/3",
         "seconds": 31.8,
         "warnings": ["names differ from the checkpoint's: matched by position in the model"],

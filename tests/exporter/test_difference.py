@@ -63,10 +63,11 @@ def test_other_outputs_or_shapes_are_a_difference() -> None:
 
 
 def test_defaults_follow_the_compute_dtype_and_give_way_to_what_is_asked() -> None:
-    assert Tolerance.choose(False, False, None, None) == Tolerance(1e-5, 1e-4)
-    assert Tolerance.choose(True, False, None, None) == Tolerance(2e-2, 2e-2)
-    assert Tolerance.choose(False, True, None, None) == Tolerance(5e-2, 5e-2)
-    assert Tolerance.choose(True, True, 0.5, 0.0) == Tolerance(0.5, 0.0)
+    assert Tolerance.choose("float32", False, None, None) == Tolerance(1e-5, 1e-4)
+    assert Tolerance.choose("bfloat16", False, None, None) == Tolerance(2e-2, 2e-2)
+    assert Tolerance.choose("float16", False, None, None) == Tolerance(2.5e-3, 2.5e-3)
+    assert Tolerance.choose("float32", True, None, None) == Tolerance(5e-2, 5e-2)
+    assert Tolerance.choose("bfloat16", True, 0.5, 0.0) == Tolerance(0.5, 0.0)
 
 
 def test_the_mean_counts_every_element() -> None:

@@ -1,6 +1,7 @@
 """`tpuserve_exporter.export(...)` at the end of a training script: the command's checks, options and errors."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_a_version_shows_itself(live: tuple[ExportedVersion, keras.Model], tmp_p
     assert json.loads((tmp_path / "report.json").read_text())["version"] == 1
     page = Path(published.path or "").parents[1] / "report.html"
     assert "published as version 1" in page.read_text()
+
+
+def test_tensorflows_remarks_are_held_back_and_its_level_is_as_before(tensorflow: None, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = tf.get_logger()
+    before = logger.level
+    logger.setLevel("INFO")
+    logger.addHandler(handler)
+    try:
+        export(builders.tiny(), tmp_path / "tiny", dry_run=True, **SIZES)
+        assert logger.level == logging.INFO
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert said == []
 
 
 def test_a_model_can_still_be_trained_after_it_was_exported(live: tuple[ExportedVersion, keras.Model]) -> None:

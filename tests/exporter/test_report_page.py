@@ -80,6 +80,19 @@ def test_short_inputs_have_a_request_to_paste_for_rest() -> None:
     assert ":predict" in text
 
 
+def test_variables_of_a_model_taken_over_as_it_is_are_listed() -> None:
+    variables = [{"name": f"dense_{number}/kernel", "model": "float32[3, 4]"} for number in range(2)]
+    text = text_of(render_page(published() | {"restore": None, "variables": variables}))
+    assert "dense_1/kernel float32[3, 4]" in text
+    assert "The largest, of 96 B" in text
+
+
+def test_what_was_there_already_is_not_called_published() -> None:
+    text = text_of(render_page(published() | {"published": False}))
+    assert "held by version 3 already" in text
+    assert "3 answers by gRPC, 3 by REST" in text
+
+
 def test_a_dry_run_has_nothing_to_serve() -> None:
     text = text_of(render_page(published() | {"version": None, "path": None}))
     assert "checked, not published" in text

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.inspection.stablehlo_modules import describe_modules
-from tpuserve_exporter.inspection.variables_files import list_arrays
+from tpuserve_exporter.inspection.variables_files import SAVED_VARIABLES, list_arrays, of_model
 from tpuserve_exporter.manifest import MANIFEST_FILE, hash_file
 from tpuserve_exporter.signature import Signature, read_signatures
 from tpuserve_exporter.warmup import WARMUP_FILE
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-_VARIABLES = Path("variables/variables")
-_COUNTERS = ("save_counter",)
 _PREDICT = "tensorflow/serving/predict"
 
 
@@ -29,7 +26,7 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     meta_graph = _choose(_parse(path))
     signatures = read_signatures(meta_graph.signature_def)
     manifest, problems = _read_manifest(path)
-    prefix = path / _VARIABLES
+    prefix = path / SAVED_VARIABLES
     stored = prefix.with_name(f"{prefix.name}.index").is_file()
     arrays, damage = list_arrays(prefix) if stored else ((), ())
     files = {one.relative_to(path).as_posix(): one.stat().st_size for one in sorted(path.rglob("*")) if one.is_file()}
@@ -40,8 +37,7 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
         name=path.resolve().name,
         facts=dict(_facts(path, meta_graph, signatures)),
         signatures=signatures,
-        # What a server loads is the model, whatever held it when it was saved.
-        arrays=tuple(replace(one, part="model") for one in arrays if one.name not in _COUNTERS),
+        arrays=of_model(arrays),
         operations=count_operations(meta_graph.graph_def, outputs),
         files=files,
         manifest=manifest,

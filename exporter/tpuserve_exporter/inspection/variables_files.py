@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ _SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = ("global_step", "save_counter")
+_COUNTERS = ("save_counter",)
+SAVED_VARIABLES = Path("variables/variables")
 
 
 def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]:
@@ -40,6 +43,19 @@ def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]
             damage.append(str(error))
     arrays = tuple(_list_names(reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()))
     return arrays, (*_find_damage(prefix, arrays), *damage)
+
+
+def list_served(version: Path) -> tuple[StoredArray, ...]:
+    """The variables of a SavedModel; none where it has no files of them. What a server loads is the model, whatever
+    held it when it was saved. Raises SourceUnreadable."""
+    prefix = version / SAVED_VARIABLES
+    if not prefix.with_name(f"{prefix.name}.index").is_file():
+        return ()
+    return of_model(list_arrays(prefix)[0])
+
+
+def of_model(arrays: tuple[StoredArray, ...]) -> tuple[StoredArray, ...]:
+    return tuple(replace(one, part="model") for one in arrays if one.name not in _COUNTERS)
 
 
 def _list_names(shapes: "Mapping[str, list[int]]", dtypes: "Mapping[str, tf.DType]") -> Iterator[StoredArray]:

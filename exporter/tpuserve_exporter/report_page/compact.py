@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpuserve_exporter.report_page.facts import list_facts
+from tpuserve_exporter.report_page.facts import describe_outcome, list_facts
 from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.parity_section import show_outputs
 
@@ -13,8 +13,8 @@ _QUIET = "opacity:.65"
 
 def render_compact(document: Mapping[str, Any]) -> str:
     """`document` is the report of an export that passed."""
-    version, path = document["version"], document["path"]
-    told = "checked, not published" if version is None else f"version {version} at {path}"
+    where = "" if document["path"] is None else f" at {document['path']}"
+    told = f"{describe_outcome(document)}{where}"
     facts = [_fact(name, value, note) for name, value, note in list_facts(document)]
     return element(
         "div",

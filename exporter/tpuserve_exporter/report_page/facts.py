@@ -12,10 +12,17 @@ def show_heading(document: Mapping[str, Any]) -> Markup:
     if not document["ok"]:
         badge = element("span", "not published", class_="badge bad")
         return join((element("header", element("h1", name, " ", badge)), _show_error(document)))
-    version = document.get("version")
-    told = "checked, not published" if version is None else f"published as version {version}"
+    told = describe_outcome(document)
     badge = element("span", told, class_="badge good")
     return element("header", element("h1", name, " ", badge), _origin(document["manifest"]))
+
+
+def describe_outcome(document: Mapping[str, Any]) -> str:
+    """Of an export that passed."""
+    version = document["version"]
+    if version is None:
+        return "checked, not published"
+    return f"published as version {version}" if document["published"] else f"held by version {version} already"
 
 
 def _origin(manifest: Mapping[str, Any]) -> Markup:
@@ -74,8 +81,16 @@ def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("computes in", manifest["compute_dtype"], f"checked with {parity['rows']} row(s)"),
         ("size", megabytes(total), f"{len(manifest['files'])} files"),
         ("warm-up", str(document["warmup_records"]), "requests run before it answers"),
+        *_served(document.get("serve_check")),
         ("time", seconds(document["seconds"]), "from start to end"),
     ]
+
+
+def _served(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if checked is None:
+        return []
+    answers = f"{checked['grpc_answers']} answers by gRPC, {checked['rest_answers']} by REST"
+    return [("off when served", difference(checked["max_abs_difference"]), answers)]
 
 
 def _rows_note(batched: bool, independent: bool) -> str:

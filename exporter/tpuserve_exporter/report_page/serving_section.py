@@ -24,13 +24,13 @@ def show_signatures(document: Mapping[str, Any]) -> Markup:
 
 def _show_signature(name: str, signature: Mapping[str, Any]) -> Markup:
     rows = [
-        element("tr", element("td", way), element("td", element("code", tensor)), element("td", _spec(spec)))
+        element("tr", element("td", way), element("td", tensor), element("td", _spec(spec)))
         for way, tensors in (("in", signature["inputs"]), ("out", signature["outputs"]))
         for tensor, spec in tensors.items()
     ]
     lengths = signature.get("sequence_buckets") or ()
     padded = f"Sequences are padded to {', '.join(map(str, lengths))}." if lengths else ""
-    table = element("table", element("tbody", *rows), class_="variables")
+    table = element("table", element("tbody", *rows), class_="tensors")
     return element(
         "div", element("h3", name), element("div", table, class_="scrolls"), element("p", padded, class_="quiet")
     )

@@ -12,13 +12,15 @@ from tpuserve_exporter.report_page.units import megabytes
 # A group of more rows starts folded, unless it is what an export failed for.
 _MOST_OPEN = 12
 _MOST_BARS = 10
-_GOOD = ("matched", "cast")
+# Of a model that was taken over as it is.
+_SERVED = "served"
+_GOOD = ("matched", "cast", _SERVED)
 _SPEC = re.compile(r"(?P<dtype>[a-z]+)(?P<bits>\d*)\w*\[(?P<shape>[\d, ]*)\]")
 
 
 def show_variables(document: Mapping[str, Any]) -> Markup:
-    restore = document.get("restore")
-    if not restore:
+    restore = document.get("restore") or _served(document.get("variables") or ())
+    if restore is None:
         return Markup()
     groups = _group(restore)
     counted = ", ".join(f"{len(rows)} {fate}" for fate, rows in groups.items())
@@ -35,12 +37,21 @@ def show_variables(document: Mapping[str, Any]) -> Markup:
     )
 
 
+def _served(variables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of a source that was taken over as it is, whose variables met no model's."""
+    if not variables:
+        return None
+    entries = [{"fate": _SERVED, "checkpoint": None, "allowed": False} | dict(one) for one in variables]
+    return {"variables": entries, "optimizer_state": (), "bookkeeping": (), "other_models": {}}
+
+
 def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
     """Rows (name, model, checkpoint) by fate, those that do not fit first."""
     groups: dict[str, list[Sequence[str]]] = {}
     for one in restore["variables"]:
         fate = f"{one['fate']}, allowed" if one["allowed"] else one["fate"]
-        groups.setdefault(fate, []).append((one["name"], one["model"] or "-", one["checkpoint"] or "-"))
+        sides = (one["model"] or "-", one["checkpoint"] or "-")
+        groups.setdefault(fate, []).append((one["name"], *(sides[:1] if fate == _SERVED else sides)))
     ordered = dict(sorted(groups.items(), key=lambda group: group[0] in _GOOD))
     apart = {
         "optimizer state, left out": restore["optimizer_state"],
