@@ -59,7 +59,7 @@ def start_tensorflow() -> None:
 
 @contextlib.contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Without its remarks while the body runs, in a process that uses TensorFlow already: its settings are the user's."""
+    """Without its remarks while the body runs, in a process that uses TensorFlow already: its settings are a user's."""
     import tensorflow as tf
 
     logger = tf.get_logger()
