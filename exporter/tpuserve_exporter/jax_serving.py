@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 PLATFORMS = ("cpu", "tpu")
-# Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read since 2.14.
+# Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read for longer.
 _MODULE_VERSION = 9
 # Whatever the batch sizes: the checks want neighbours for a row.
 _LEAST_ROWS = 4
