@@ -23,6 +23,9 @@ _FRAME = re.compile(
     r"\s*(Graph execution error:|Detected at node|Node: '|\[\[|Errors may have|Original stack|\d+ successful)"
 )
 
+# And what it puts into that sentence when an operation runs eagerly.
+_EAGER = re.compile(r"\{\{function_node __wrapped__\S*\}\} | \[Op:\w+\]")
+
 
 class ExportError(Exception):
     """An export that failed; nothing was published. `details` go into the JSON report as they are."""
@@ -88,5 +91,6 @@ class WeightsNotFinite(ExportError):
 
 def reason_of(error: Exception) -> str:
     """The one line of another library's error that says what went wrong; the error's name where it says nothing."""
-    lines = [line.strip() for line in str(getattr(error, "message", None) or error).splitlines() if line.strip()]
+    text = _EAGER.sub("", str(getattr(error, "message", None) or error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if not _FRAME.match(line)), type(error).__name__)

@@ -149,7 +149,7 @@ def test_a_checkpoint_of_tensorflow_2_is_told_from_one_of_1(
     ("arguments", "code", "message"),
     [
         ((), 2, "a checkpoint holds no model: name the function of tensors"),
-        (("--model", "tests.exporter.tf1_graphs:mlp"), 2, "say what it takes, --input 'features:DTYPE[batch,...]'"),
+        (("--model", "tests.exporter.tf1_graphs:mlp"), 2, "what it takes, --input 'features:DTYPE[batch,...]'. N"),
         ((*MLP, "--compute-dtype", "bfloat16"), 2, "--compute-dtype does not apply"),
         ((*MLP, "--output", "a"), 2, "--output is given 1 time(s), the model has 2 output(s)"),
         (("--model", "tests.exporter.tf1_graphs:no_tensor", *FEATURES), 7, "returned int; a function for a TF1"),
@@ -172,7 +172,7 @@ def test_what_cannot_be_exported_says_why(
     ("damage", "message"),
     [
         (lambda shard: shard.unlink(), "cannot read the data of model.ckpt-20"),
-        (lambda shard: shard.write_bytes(shard.read_bytes()[:40]), "cannot read the data of model.ckpt-20"),
+        (lambda shard: shard.write_bytes(shard.read_bytes()[:40]), "model.ckpt-20: Read less bytes than requested. N"),
         (lambda shard: shard.with_suffix(".index").write_bytes(b"x" * 60), "cannot read model.ckpt-20.index"),
     ],
 )

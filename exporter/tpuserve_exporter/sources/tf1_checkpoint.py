@@ -97,10 +97,12 @@ def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]": 
 
 
 def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
+    """Names of what it has to be given."""
     try:
-        return list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a callable written in C
         return []
+    return [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
 
 
 def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[str, tf.Tensor]":
