@@ -47,7 +47,7 @@ def test_a_file_that_cannot_be_written_whole_ends_the_export_with_what_was_neede
     largest_file(resource.RLIM_INFINITY)
     assert done.code == 5
     assert f"cannot write to {base}: a file may not be that large (ulimit -f)" in done.err
-    assert "The version takes about 2.4 MB, of which" in done.err
+    assert "The version takes at least 2.4 MB, and " in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "models").exists()
 
@@ -71,7 +71,7 @@ def test_a_full_disk_is_told_from_what_a_library_made_of_it(tmp_path: Path, numb
     (tmp_path / "half").write_bytes(bytes(1_000_000))
     wrapped = SourceUnreadable("cannot copy a file")
     wrapped.__cause__ = OSError(number, "words of the system", "model.h5")
-    message = rf"cannot write to models/m: {said}.* about 12.3 MB, of which 1.0 MB"
+    message = rf"cannot write to models/m: {said}.* at least 12.3 MB, and 1.0 MB of it could be"
     with pytest.raises(PublishFailed, match=message), disk_errors(tmp_path, "models/m", lambda: 12_300_000):
         raise wrapped
 

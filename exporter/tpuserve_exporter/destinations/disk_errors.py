@@ -25,9 +25,11 @@ def disk_errors(staged: Path, place: str, needed_bytes: Callable[[], int]) -> It
         yield
     except Exception as error:
         if (full := _find_full(error)) is not None:
+            written = _size(staged)
+            needed = max(needed_bytes(), written)
             raise PublishFailed(
-                f"cannot write to {place}: {full}. The version takes about {_megabytes(needed_bytes())}, of which "
-                f"{_megabytes(_size(staged))} could be written"
+                f"cannot write to {place}: {full}. The version takes at least {_in_words(needed)}, and "
+                f"{_in_words(written)} of it could be written"
             ) from error
         if isinstance(error, OSError) and str(error.filename or "").startswith(str(staged)):
             raise PublishFailed(f"cannot write to {place}: {error.strerror}") from error
@@ -48,5 +50,5 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f} MB"
+def _in_words(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.1f} kB"
