@@ -25,6 +25,8 @@ _FRAME = re.compile(
 
 # And what it puts into that sentence when an operation runs eagerly.
 _EAGER = re.compile(r"\{\{function_node __wrapped__\S*\}\} | \[Op:\w+\]")
+# What begins an error in a function that AutoGraph converted; the error itself comes last, after lines of code.
+_TRACED = "in user code:"
 
 
 class ExportError(Exception):
@@ -93,4 +95,6 @@ def reason_of(error: Exception) -> str:
     """The one line of another library's error that says what went wrong; the error's name where it says nothing."""
     text = _EAGER.sub("", str(getattr(error, "message", None) or error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines[:1] == [_TRACED]:
+        return re.sub(r"^\w+Error: ", "", lines[-1])
     return next((line for line in lines if not _FRAME.match(line)), type(error).__name__)

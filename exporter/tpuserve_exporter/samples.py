@@ -65,7 +65,7 @@ def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | N
     except tf.errors.OpError as error:
         return reason_of(error)
     except SamplesUnfit as error:
-        return str(error)
+        return str(error).removeprefix(f"{signature.name}: ")
     return None
 
 
