@@ -16,7 +16,7 @@ from tpuserve_exporter.serve_check.serve_check import Question, ask_all, check_s
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__), pytest.mark.timeout(200)]
-TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,4")
+TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2,4")
 INPUTS = {"x": np.array([[1.0, -2.0], [0.5, 3.0]], np.float32), "word": np.array([b"a", b"b"], object)}
 
 
@@ -26,7 +26,7 @@ def test_what_a_server_answered_is_in_the_report(
     document = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--serve-check", "--json").document
     assert document["version"] == 1
     served = document["serve_check"]
-    assert (served["grpc_answers"], served["rest_answers"]) == (3, 3)  # a row, three of four, four
+    assert (served["grpc_answers"], served["rest_answers"]) == (3, 3)  # two rows, three padded to four, four
     assert served["max_abs_difference"] < 1e-6
     assert served["start_seconds"] > 0
     steps = [step["title"] for step in document["steps"]]

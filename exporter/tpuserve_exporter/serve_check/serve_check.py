@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_exporter.checks import CheckedVersion
+from tpuserve_exporter.checks import CheckedSignature, CheckedVersion
 from tpuserve_exporter.difference import Tolerance, compare
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.samples import count_rows, take_rows
+from tpuserve_exporter.samples import take_rows
 from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.signature import Tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class ServeCheck:
 
 
 def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
-    """Of each signature a row alone, the largest batch, and one that the server has to pad."""
+    """Of each signature the smallest and the largest batch, and one that the server has to pad."""
     questions = []
     for one in checked.signatures.values():
-        for rows in _choose_rows(one.signature, one.samples, batch_sizes):
+        for rows in _choose_rows(one, batch_sizes):
             inputs = one.samples if rows is None else take_rows(one.samples, slice(0, rows))
             expected = checked.reference.run(one.signature, inputs)
             questions.append(Question(one.signature.name, rows, inputs, expected))
@@ -76,11 +76,13 @@ def ask_all(
     )
 
 
-def _choose_rows(signature: Signature, samples: Tensors, batch_sizes: Sequence[int]) -> Sequence[int | None]:
-    if not signature.is_batchable:
+def _choose_rows(one: CheckedSignature, batch_sizes: Sequence[int]) -> Sequence[int | None]:
+    """None but numbers of rows that the source was asked about: it may be gone, and its answers recorded."""
+    if not one.signature.is_batchable:
         return [None]
-    largest = min(max(batch_sizes), count_rows(samples))
-    return sorted({1, max(1, largest - 1), largest})
+    largest = max(batch_sizes)
+    padded = {largest - 1} if one.rows_independent and largest > 1 else set()
+    return sorted({min(batch_sizes), largest} | padded)
 
 
 def _ask(protocol: str, server: ServerProcess, question: Question, tolerance: Tolerance) -> float:
