@@ -1,0 +1,53 @@
+"""What options of the command line are read as, where click has no type for it."""
+
+from typing import Any, Literal
+
+import click
+
+from tpuserve_exporter.destinations.store_uri import OutBase, parse_out_base
+from tpuserve_exporter.errors import OptionConflict
+
+
+class BatchSizes(click.ParamType[tuple[int, ...]]):
+    """`1,2,8`: ascending numbers of rows."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> tuple[int, ...]:  # fmt: skip
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a list of positive numbers", param, ctx)
+        return tuple(sorted({int(part) for part in parts}))
+
+
+class Version(click.ParamType[int | Literal["next", "timestamp"]]):
+    """A positive number, `next` or `timestamp`."""
+
+    name = "N|timestamp|next"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> int | Literal["next", "timestamp"]:  # fmt: skip
+        if value in ("next", "timestamp"):
+            return value  # type: ignore[no-any-return]  # just compared
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a positive number nor 'timestamp' nor 'next'", param, ctx)
+        return int(value)
+
+
+class OutBasePath(click.ParamType[OutBase]):
+    """A directory, or `gs://BUCKET/PATH`, `s3://BUCKET/PATH`."""
+
+    name = "OUT_BASE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> OutBase:  # fmt: skip
+        try:
+            return parse_out_base(str(value))
+        except OptionConflict as error:
+            self.fail(str(error), param, ctx)
