@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,12 @@ import pytest
 import tensorflow as tf
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
 from tests.e2e.conftest import HOSTS
 from tests.free_ports import free_ports
@@ -86,6 +92,18 @@ def wait_until_serving(channel: grpc.Channel) -> None:
     watch.cancel()
 
 
+def wait_until_available(channel: grpc.Channel, model: str, versions: int) -> None:
+    """A server is ready when each model has a version; the others tell nobody when they are there."""
+    models = model_service_pb2_grpc.ModelServiceStub(channel)
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = model
+    deadline = time.monotonic() + START_TIMEOUT_S
+    available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+    while [v.state for v in models.GetModelStatus(request, timeout=30).model_version_status] != [available] * versions:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
 def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
@@ -130,6 +148,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ]  # fmt: skip
     with running(folder / "log", *flags), authority.channel(f"127.0.0.1:{grpc_port}") as channel:
         wait_until_serving(channel)
+        wait_until_available(channel, "two", versions=2)
         yield Server(f"127.0.0.1:{grpc_port}", f"https://127.0.0.1:{rest_port}", authority, folder / "log")
 
 
