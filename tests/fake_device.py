@@ -1,5 +1,6 @@
 """A device for tests: deterministic arithmetic, a gate that holds a batch, scripted faults. Never shipped."""
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.priority import Priority
@@ -209,3 +212,16 @@ class RecordingMetrics:
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
         assert duration_s >= 0
         self.warmups.append((servable.version, records))
+
+
+def double_task(*values: float) -> Task:
+    """A request to DOUBLE with a row for each value. On the running event loop."""
+    return Task(
+        signature_name=DOUBLE.name,
+        output_names=("y",),
+        inputs={"x": np.array([[value, value] for value in values], np.float32)},
+        rows=len(values),
+        deadline=Deadline.never(),
+        future=asyncio.get_running_loop().create_future(),
+        shareable=True,
+    )

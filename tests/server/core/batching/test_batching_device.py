@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice
+from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.types import ServableId
@@ -43,15 +41,7 @@ class Model:
         self.order.append(self.name)
 
     def submit(self, *values: float) -> Task:
-        task = Task(
-            signature_name=DOUBLE.name,
-            output_names=("y",),
-            inputs={"x": np.array([[value, value] for value in values], np.float32)},
-            rows=len(values),
-            deadline=Deadline.never(),
-            future=asyncio.get_running_loop().create_future(),
-            shareable=True,
-        )
+        task = double_task(*values)
         self.batcher.submit(task)
         return task
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice
+from tests.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
@@ -97,15 +96,7 @@ class Bench:
         )
 
     def submit(self, *values: float) -> Task:
-        task = Task(
-            signature_name=DOUBLE.name,
-            output_names=("y",),
-            inputs={"x": np.array([[value, value] for value in values], np.float32)},
-            rows=len(values),
-            deadline=Deadline.never(),
-            future=asyncio.get_running_loop().create_future(),
-            shareable=True,
-        )
+        task = double_task(*values)
         self.batcher.submit(task)
         return task
 
