@@ -180,9 +180,9 @@ def test_a_bucket_that_is_not_there_is_named_before_any_work(store: RunningStore
         missing.check("next")
 
 
+# An emulator of GCS asks for no credentials.
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
-    if store.scheme != "s3":
-        pytest.skip("an emulator of GCS asks for no credentials")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
@@ -191,9 +191,9 @@ def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyP
         open_destination(parse_out_base("s3://bucket/m")).check("next")
 
 
+# gcsfs tries for a minute.
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_a_store_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
-    if store.scheme != "s3":
-        pytest.skip("gcsfs tries for a minute")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(PublishFailed, match="the store cannot be reached"):
         open_destination(parse_out_base("s3://bucket/m")).check("next")
