@@ -77,10 +77,10 @@ class MeasuredRequest:
         """The request itself."""
         return self
 
-    def runs(self, held: HeldModel | HeldVersion, signature: str = "", priority: Priority = Priority.LOW) -> None:
+    def runs(self, held: HeldModel | HeldVersion, signature: str = "", priority: Priority = Priority.HIGH) -> None:
         """The version and signature that the request resolved to, which are measured apart; none for several.
 
-        Of high priority its answer may be due within a latency objective.
+        Of high priority its answer may be due within a latency objective, which one signature has.
         """
         self.version = held.servable_id.version
         self.signature = signature

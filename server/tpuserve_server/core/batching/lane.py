@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from tpuserve_server.core.batching.batch_plan import BatchPlan
+from tpuserve_server.core.batching.batch_plan import BatchPlan, RunCost
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.regroup import Regroup
 from tpuserve_server.core.batching.task import Task
@@ -18,8 +18,8 @@ class Lane:
 
     __slots__ = (
         "_buckets",
-        "_costs",
-        "_name",
+        "_is_greedy",
+        "_mean_s",
         "enqueued",
         "free_rows",
         "has_objective",
@@ -49,12 +49,12 @@ class Lane:
         self.enqueued = 0
         # Above this there is a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
-        self.plan = None if options is None else _make_plan(signature.name, options, costs)
+        self._buckets = options.buckets if options else ()
+        self._mean_s = _mean_costs(signature.name, costs)
+        self.plan = None if options is None else _make_plan(options, self._mean_s)
         # There once a batch has taken long enough to be worth a moment's wait.
         self.regroup: Regroup | None = None
-        self._costs = costs if options is not None and options.mode is BatchingMode.GREEDY else None
-        self._name = signature.name
-        self._buckets = options.buckets if options else ()
+        self._is_greedy = options is not None and options.mode is BatchingMode.GREEDY
 
     def key(self, task: Task) -> Hashable:
         """Tasks with the same key may share batches; what runs alone has its signature's name.
@@ -82,7 +82,7 @@ class Lane:
 
     def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
         """A batch was answered: its callers may be back in a moment."""
-        if self._costs is None or not tasks[0].shareable:
+        if not self._is_greedy or not tasks[0].shareable:
             return
         if self.regroup is None:
             self.regroup = Regroup(self._cost_s, self.max_rows)
@@ -91,14 +91,11 @@ class Lane:
     def hurry(self) -> None:
         """Let no batch wait from now on."""
         self.timeout_s = 0.0
-        self.regroup = self._costs = None
+        self.regroup, self._is_greedy = None, False
 
     def _cost_s(self, rows: int) -> float | None:
         """Of rows whose lengths are not padded: those that are have costs of their own, and no moment is waited."""
-        if self._costs is None:
-            return None
-        cost = self._costs.cost(self._name, choose_bucket(rows, self._buckets))
-        return None if cost is None else cost.mean_s
+        return self._mean_s(choose_bucket(rows, self._buckets), ())
 
     def may_cut(self, task: Task) -> bool:
         """Whether a task that waits may be run in parts. Where rows are padded to each other's shape, only one that is
@@ -175,13 +172,16 @@ class Batch:
         return head
 
 
-def _make_plan(signature_name: str, options: BatchingOptions, costs: CostModel) -> BatchPlan | None:
-    """None where there is nothing to choose."""
-    if len(options.buckets) < 2 or options.padding_policy is PaddingPolicy.PAD_UP:
-        return None
-
+def _mean_costs(signature_name: str, costs: CostModel) -> RunCost:
     def mean_s(rows: int, lengths: tuple[int, ...]) -> float | None:
         cost = costs.cost(signature_name, rows, lengths)
         return None if cost is None else cost.mean_s
 
+    return mean_s
+
+
+def _make_plan(options: BatchingOptions, mean_s: RunCost) -> BatchPlan | None:
+    """None where there is nothing to choose."""
+    if len(options.buckets) < 2 or options.padding_policy is PaddingPolicy.PAD_UP:
+        return None
     return BatchPlan(options.buckets, options.padding_policy, mean_s)
