@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tpuserve_server.core.batching.batch_plan import BatchPlan, RunCost
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching.regroup import Regroup
+from tpuserve_server.core.batching.regroup import LEAST_RUN_S, Regroup
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.padding import choose_bucket
@@ -84,9 +84,13 @@ class Lane:
         """A batch was answered: its callers may be back in a moment."""
         if not self._is_greedy or not tasks[0].shareable:
             return
+        rows = sum(task.rows for task in tasks)
         if self.regroup is None:
+            # By what is known: one slow run of a light model must not be counted after for ever.
+            if (self._cost_s(rows) or 0.0) < LEAST_RUN_S:
+                return
             self.regroup = Regroup(self._cost_s, self.max_rows)
-        self.regroup.answered(sum(task.rows for task in tasks), run_s, now_s)
+        self.regroup.answered(rows, run_s, now_s)
 
     def hurry(self) -> None:
         """Let no batch wait from now on."""

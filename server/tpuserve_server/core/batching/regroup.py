@@ -53,6 +53,7 @@ class Regroup:
         expected = round(self._share * self._answered) - self._came
         if expected < 1 or waiting + expected > self._max_rows:
             return 0.0
-        costs = [self._cost_s(rows) for rows in (waiting, expected, waiting + expected)]
-        first_s, second_s, both_s = (cost or 0.0 for cost in costs)
+        first_s, second_s, both_s = (self._cost_s(rows) for rows in (waiting, expected, waiting + expected))
+        if first_s is None or second_s is None or both_s is None:
+            return 0.0
         return self._end_s if first_s + second_s - both_s > self._wait_s else 0.0

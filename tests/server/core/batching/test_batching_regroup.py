@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
+from tpuserve_server.core.batching.lane import Lane
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.regroup import Regroup
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.types import ServableId
@@ -159,3 +161,27 @@ def test_a_batch_that_would_be_too_large_is_not_waited_for() -> None:
     house.run()
     assert set(house.sizes_after(3.0)[:-4]) == {4}
     assert max(house.idle_s[20:]) < 1e-6
+
+
+def test_nobody_is_waited_for_while_it_is_not_known_what_all_of_them_would_cost() -> None:
+    known = {2: 0.1}
+    regroup = Regroup(known.get, max_rows=16)
+    for _ in range(5):
+        regroup.answered(2, 0.1, 100.0)
+        regroup.came(2, 100.001)
+    regroup.answered(2, 0.1, 100.0)
+    assert regroup.until_s(2) == 0.0
+    known[4] = 0.15
+    assert regroup.until_s(2) == pytest.approx(100.005)
+
+
+@pytest.mark.parametrize(("usual_s", "counts"), [(0.00002, False), (0.1, True)])
+def test_one_slow_run_of_a_light_model_is_not_counted_after(usual_s: float, counts: bool) -> None:
+    costs = CostModel()
+    costs.learn(ROW_TO_ROW.name, 1, usual_s)
+    lane = Lane(ROW_TO_ROW, BatchingOptions(4, (1, 2, 4)), costs)
+    loop = VirtualLoop(VirtualClock())
+    x = {"x": np.zeros((1, 1), np.float32)}
+    task = Task(ROW_TO_ROW.name, ("y",), x, 1, Deadline.never(), loop.create_future(), shareable=True)
+    lane.answered([task], 0.05, 100.0)
+    assert lane.waits is counts
