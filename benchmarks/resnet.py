@@ -34,7 +34,7 @@ from tpuserve_client import Client
 IN_FLIGHT = 8
 COPIES = 2
 # The same batch as the loop's: with as many in flight as a batch has rows, each leaves full. By default a batch leaves
-# when the device is free: then half of the requests run while the other half waits.
+# when the device is free, or a moment later, for those who come straight back: not all do so soon.
 FULL, GREEDY = f"batches of {IN_FLIGHT}", "greedy, the default"
 WAYS = {FULL: (f"--max_batch_size={IN_FLIGHT}", "--batch_timeout_micros=100000"), GREEDY: ()}
 # float32's name in --mixed_precision is nothing.
