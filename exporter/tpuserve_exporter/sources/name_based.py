@@ -10,6 +10,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import step_of
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_tensor, restore_tensor
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ class NameBasedCheckpoint:
         counted = self.stored.get("global_step")
         if counted is not None and counted.shape == ():
             return int(self.read(counted))
-        number = re.search(r"-(\d+)$", self.prefix.name)
-        return int(number[1]) if number else None
+        return step_of(self.prefix)
 
 
 @dataclass(frozen=True, slots=True)

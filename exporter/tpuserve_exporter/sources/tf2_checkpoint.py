@@ -1,6 +1,5 @@
 """A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tpuserve_exporter.module_serving import build_variables, serve_module
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.served_function import ServedFunction, TracedReference
-from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.checkpoint_path import find_prefix, step_of
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.object_restore import restore
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -103,5 +102,4 @@ def read_step(graph: ObjectGraph) -> int | None:
             stored = graph.variables.get(children.get(name, -1))
             if stored is not None and stored.shape == () and stored.dtype in ("int32", "int64"):
                 return int(graph.read(stored))
-    number = re.search(r"-(\d+)$", graph.prefix.name)
-    return int(number[1]) if number else None
+    return step_of(graph.prefix)
