@@ -1,7 +1,8 @@
 """A Keras model as a server sees it: named tensors in, named tensors out, computed in one dtype or another."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.keras_inputs import check_distinct, input_specs, path_names
@@ -29,6 +30,11 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
         return _name_outputs(model, outputs, options.outputs)
 
     return ServedFunction(specs, call, [model])
+
+
+def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped
+    """The same of a Keras 2 model. It holds the weights alone: asked for what it tracks, Keras 2 traces all layers."""
+    return replace(serve_keras(model, options), trackables=list(model.weights))
 
 
 def _name_outputs(model: "keras.Model", outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":

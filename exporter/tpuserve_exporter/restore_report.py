@@ -47,9 +47,10 @@ class Entry:
     averaged: bool = False
 
     @classmethod
-    def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None) -> "Entry":
+    def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None, averaged: bool = False) -> "Entry":
         """What becomes of one of the model's variables."""
-        return cls(name, _fate(model, stored), str(model), None if stored is None else str(stored))
+        checkpoint = None if stored is None else str(stored)
+        return cls(name, _fate(model, stored), str(model), checkpoint, averaged=averaged)
 
 
 def _fate(model: ArraySpec, stored: ArraySpec | None) -> Fate:

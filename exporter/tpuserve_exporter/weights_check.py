@@ -36,13 +36,6 @@ def find_not_finite(pairs: Iterable[tuple[str, Array]]) -> list[NotFinite]:
     return [one for one in counted if one.nan or one.infinite]
 
 
-def check_finite(pairs: Iterable[tuple[str, Array]]) -> None:
-    """Raises WeightsNotFinite, which names every variable that has NaN or infinite elements."""
-    found = find_not_finite(pairs)
-    if found:
-        raise not_finite(found)
-
-
 def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
     """The error that says so of variables that were found."""
     return WeightsNotFinite(

@@ -105,6 +105,20 @@ def test_averages_that_the_optimizer_kept_are_taken(
     np.testing.assert_allclose(serve(tmp_path / "tiny/1"), np.load(files / f"{expected}.npy"), atol=1e-6)
 
 
+def test_names_that_keras_wrote_in_parts_are_read(
+    export: Export, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does in the older layout where a list of them is longer than an attribute can be: hundreds of layers."""
+    import keras
+
+    model = keras.saving.load_model(files / "tiny.keras")
+    monkeypatch.setattr("keras.src.legacy.saving.legacy_h5_format.HDF5_OBJECT_HEADER_LIMIT", 60)
+    model.save(tmp_path / "parts.h5")
+    finished = export(tmp_path / "parts.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
+    assert finished.code == 0, finished.err
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), np.load(files / "averaged.npy"), atol=1e-6)
+
+
 def test_averages_that_no_file_has_are_refused(export: Export, files: Path, tmp_path: Path) -> None:
     finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
     assert finished.code == 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.options import ModelOptions, rename
 from tpuserve_exporter.pytorch.arrays import dtype_name
 from tpuserve_exporter.pytorch.weights_file import WeightsFile
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
@@ -93,9 +93,7 @@ def _quote(path: str) -> str:
 
 def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[str, torch.Tensor]:
     """By --rename, in order. Counters go, as far as no model asks for them."""
-    names = {name: name.replace(_COMPILED, "") for name in tensors}
-    for rename in options.renames:
-        names = {name: rename.pattern.sub(rename.replacement, new) for name, new in names.items()}
+    names = {name: rename(name.replace(_COMPILED, ""), options.renames) for name in tensors}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
         raise CheckpointMismatch(f"--rename makes one name of several in {file.name}: {', '.join(sorted(twice))}")

@@ -33,6 +33,12 @@ def _named_latest(state_file: Path) -> Path | None:
     return prefix if prefix.with_name(prefix.name + ".index").is_file() or is_old_checkpoint(prefix) else None
 
 
+def step_of(prefix: Path) -> int | None:
+    """The number at the end of a checkpoint's name: `model.ckpt-300`."""
+    number = re.search(r"-(\d+)$", prefix.name)
+    return int(number[1]) if number else None
+
+
 def _age(index: Path) -> tuple[int, float]:
     """Sorts by the number at the end of the name, then by time."""
     number = re.search(r"(\d+)$", index.stem)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.sources.h5_variables import dtype_of, is_named
+from tpuserve_exporter.sources.h5_variables import dtype_of, is_named, names_in
 from tpuserve_exporter.sources.model_variables import ModelVariable
 from tpuserve_exporter.sources.object_graph import StoredVariable
 
@@ -44,7 +44,7 @@ def _in_order(
 def _named(file: "h5py.File", weights: Sequence[ModelVariable]) -> "dict[int, h5py.Dataset]":
     """`adam/hidden_kernel_average` is that of `hidden/kernel`."""
     group = file.get("optimizer_weights")
-    names = [] if group is None else [str(name) for name in group.attrs["weight_names"]]
+    names = [] if group is None else names_in(group, "weight_names")
     if any(name.endswith("/iteration") and int(group[name][()]) == 0 for name in names):
         return {}
     by_end = {name.partition("/")[2]: name for name in names}

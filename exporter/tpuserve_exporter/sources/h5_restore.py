@@ -9,9 +9,9 @@ from tpuserve_exporter.options import ModelOptions, idle_renames
 from tpuserve_exporter.restore_report import RestoreReport, allow
 from tpuserve_exporter.sources.h5_averages import find_h5_averages
 from tpuserve_exporter.sources.h5_variables import (
-    count_optimizer_state,
     is_named,
     match_h5,
+    optimizer_state_names,
     read_value,
     read_variables,
 )
@@ -40,7 +40,7 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
         matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
         entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
         notes = (*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options))
-        state = tuple(count_optimizer_state(file))
+        state = tuple(optimizer_state_names(file))
         report = RestoreReport(entries, optimizer_state=state, notes=notes)
         if report.problems:
             raise CheckpointMismatch(

@@ -27,7 +27,7 @@ _OPTIMIZER = "optimizer"
 
 def is_named(file: "h5py.File") -> bool:
     """Whether it is of the older layout, with names."""
-    return "model_weights" in file or "layer_names" in file.attrs
+    return "model_weights" in file or bool(names_in(file, "layer_names"))
 
 
 def read_variables(file: "h5py.File") -> list[StoredVariable]:
@@ -40,10 +40,9 @@ def read_variables(file: "h5py.File") -> list[StoredVariable]:
 
 
 def _read_named(group: "h5py.Group") -> "Iterator[tuple[str, h5py.Dataset]]":
-    for layer in [*group.attrs["layer_names"], "top_level_model_weights"]:
-        names = group[_text(layer)].attrs["weight_names"] if _text(layer) in group else ()
-        for name in names:
-            yield _text(name).removesuffix(":0"), group[_text(layer)][_text(name)]
+    for layer in [*names_in(group, "layer_names"), "top_level_model_weights"]:
+        for name in names_in(group[layer], "weight_names") if layer in group else ():
+            yield name.removesuffix(":0"), group[layer][name]
 
 
 def _read_paths(file: "h5py.File") -> "Iterator[tuple[str, h5py.Dataset]]":
@@ -58,11 +57,11 @@ def _read_paths(file: "h5py.File") -> "Iterator[tuple[str, h5py.Dataset]]":
             yield path, dataset
 
 
-def count_optimizer_state(file: "h5py.File") -> list[str]:
+def optimizer_state_names(file: "h5py.File") -> list[str]:
     """Names of an optimizer's variables."""
     if is_named(file):
         group = file.get("optimizer_weights")
-        return [] if group is None else [_text(name) for name in group.attrs["weight_names"]]
+        return [] if group is None else names_in(group, "weight_names")
     group = file.get(f"{_OPTIMIZER}/vars")
     return [] if group is None else [f"{_OPTIMIZER}/vars/{name}" for name in group]
 
@@ -135,5 +134,8 @@ def read_value(file: "h5py.File", stored: StoredVariable) -> Array:
     return np.array(file[stored.key], dtype=tf.dtypes.as_dtype(stored.dtype).as_numpy_dtype)
 
 
-def _text(name: Any) -> str:  # noqa: ANN401 - text or bytes, by the version that wrote it
-    return name.decode() if isinstance(name, bytes) else str(name)
+def names_in(group: "h5py.Group", attribute: str) -> list[str]:
+    """A list that Keras wrote as an attribute, in parts where it is longer than HDF5 takes; empty if there is none."""
+    from keras.src.legacy.saving import legacy_h5_format
+
+    return [str(name) for name in legacy_h5_format.load_attributes_from_hdf5_group(group, attribute)]

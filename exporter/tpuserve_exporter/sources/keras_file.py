@@ -5,7 +5,6 @@ import importlib.util
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +18,7 @@ from tpuserve_exporter.errors import (
     reason_of,
 )
 from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
+from tpuserve_exporter.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.restore_report import RestoreReport
@@ -141,8 +140,7 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
     if options.compute_dtype != "keep":
         raise OptionConflict("--compute-dtype is for Keras 3 models: build the model in Keras 3, --model")
     model = _load_keras_2(archive, options)
-    # Not the model itself: asked for what it tracks, Keras 2 traces all of its layers.
-    function = replace(serve_keras(model, options), trackables=list(model.weights))
+    function = serve_keras_2(model, options)
     return OpenedSource(
         kind="keras",
         name=archive.path.name,

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuserve_exporter.restore_report import ArraySpec
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -18,8 +20,9 @@ class ModelVariable:
     node: Any
     variable: "tf.Variable"
 
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec(self.dtype, self.shape)
 
 
 def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras model, or any tf.Module

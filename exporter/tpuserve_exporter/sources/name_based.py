@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
-from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import step_of
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_tensor, restore_tensor
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # What tf.train.ExponentialMovingAverage calls the average of a variable, below its name.
 _AVERAGE = "/ExponentialMovingAverage"
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _BOOKKEEPING = frozenset({"global_step", "save_counter"})
 # What optimizers keep beside a slot for every variable.
 _OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
@@ -33,8 +33,9 @@ class Stored:
     dtype: str
     shape: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,7 @@ class NameBasedCheckpoint:
         counted = self.stored.get("global_step")
         if counted is not None and counted.shape == ():
             return int(self.read(counted))
-        number = re.search(r"-(\d+)$", self.prefix.name)
-        return int(number[1]) if number else None
+        return step_of(self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +141,8 @@ def _choose(
 
 
 def _compare(variable: "GraphVariable", stored: Stored | None) -> Entry:
-    described = f"{variable.dtype.name}{list(variable.stored_shape)}"
-    if stored is None:
-        return Entry(variable.name, Fate.MISSING, model=described)
-    return Entry(variable.name, _fate(variable, stored), model=described, checkpoint=str(stored))
-
-
-def _fate(variable: "GraphVariable", stored: Stored) -> Fate:
-    if variable.stored_shape != stored.shape:
-        return Fate.SHAPE
-    if variable.dtype.name == stored.dtype:
-        return Fate.MATCHED
-    return Fate.CAST if {variable.dtype.name, stored.dtype} <= _FLOATS else Fate.DTYPE
+    model = ArraySpec(variable.dtype.name, variable.stored_shape)
+    return Entry.compare(variable.name, model, None if stored is None else stored.spec)
 
 
 def _report(
@@ -174,7 +164,7 @@ def _report(
     known |= {*slots}
     unserved = [name for name in rest if name in left_out and name not in known]
     known |= {*unserved}
-    unused = [Entry(name, Fate.UNUSED, checkpoint=str(one)) for name, one in rest.items() if name not in known]
+    unused = [Entry(name, Fate.UNUSED, checkpoint=str(one.spec)) for name, one in rest.items() if name not in known]
     others = {"raw weights": raw, "averages": shadows, "training graph": unserved}
     return RestoreReport(
         allow([*entries, *unused], options.allow_missing, options.allow_unused),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
 from tpuserve_exporter.options import Rename, rename
+from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class StoredVariable:
     dtype: str
     shape: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec(self.dtype, self.shape)
 
 
 def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) -> dict[int, StoredVariable]:

@@ -86,7 +86,7 @@ def _report(
     pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
     averaged = {path for subtree in matching.found if subtree.is_average for path in subtree.pairs}
     entries = [
-        replace(Entry.compare(_name(path), spec, _stored(tree, pairs.get(path))), averaged=path in averaged)
+        Entry.compare(_name(path), spec, _stored(tree, pairs.get(path)), averaged=path in averaged)
         for path, spec in wanted.items()
     ]
     entries += [Entry(_name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]

@@ -1,19 +1,18 @@
 """A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tpuserve_exporter.builder import build_trackable, is_keras_2
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import described_dtype, serve_keras, with_compute_dtype
+from tpuserve_exporter.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
 from tpuserve_exporter.module_serving import build_variables, serve_module
 from tpuserve_exporter.normalization import renew_constants
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.served_function import ServedFunction, TracedReference
-from tpuserve_exporter.sources.checkpoint_path import find_prefix
+from tpuserve_exporter.sources.checkpoint_path import find_prefix, step_of
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.object_restore import restore
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -74,10 +73,7 @@ def _build(builder: str, options: ModelOptions) -> _Built:
         build_weights(model, options)
         return _Built(model, serve_keras(model, options), described_dtype(model))
     if is_keras_2(model):
-        # Not the model itself: asked for what it tracks, Keras 2 traces all of its layers.
-        return _Built(
-            model, replace(serve_keras(model, options), trackables=list(model.weights)), described_dtype(model)
-        )
+        return _Built(model, serve_keras_2(model, options), described_dtype(model))
     function = serve_module(model, options)
     build_variables(function)
     return _Built(model, function, None)
@@ -103,5 +99,4 @@ def read_step(graph: ObjectGraph) -> int | None:
             stored = graph.variables.get(children.get(name, -1))
             if stored is not None and stored.shape == () and stored.dtype in ("int32", "int64"):
                 return int(graph.read(stored))
-    number = re.search(r"-(\d+)$", graph.prefix.name)
-    return int(number[1]) if number else None
+    return step_of(graph.prefix)

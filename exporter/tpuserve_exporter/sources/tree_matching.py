@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
-from tpuserve_exporter.options import Rename, Weights
+from tpuserve_exporter.options import Rename, Weights, rename
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.sources.orbax_tree import KeyPath
 
@@ -110,9 +110,7 @@ def _rename(paths: Mapping[KeyPath, KeyPath], renames: Sequence[Rename]) -> dict
     """Raises OptionConflict where two arrays come to one name."""
     renamed: dict[KeyPath, KeyPath] = {}
     for path, original in paths.items():
-        name = "/".join(path)
-        for rename in renames:
-            name = rename.pattern.sub(rename.replacement, name)
+        name = rename("/".join(path), renames)
         new = tuple(key for key in name.split("/") if key)
         if new in renamed:
             raise OptionConflict(f"--rename gives {'/'.join(renamed[new])} and {'/'.join(original)} one name, {name}")

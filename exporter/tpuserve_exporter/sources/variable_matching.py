@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options import Weights
-from tpuserve_exporter.restore_report import Entry, Fate
+from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate
 from tpuserve_exporter.sources.model_variables import ModelVariable
 from tpuserve_exporter.sources.moving_average import find_averages, is_averaged_model
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, StoredVariable
@@ -23,7 +23,6 @@ from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, StoredVari
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Of several models in one checkpoint, the one to serve: tf.train.Checkpoint(model=..., teacher=...).
 _PREFERRED = "model"
 _COUNTED = re.compile(r"(.+?)(?:_(\d+))?")
@@ -160,25 +159,14 @@ def compare(weights: Sequence[ModelVariable], matching: Matching) -> list[Entry]
     """One entry for every variable of the model, then one for every stored variable left over."""
     taken = matching.taken
     entries = [
-        _compare_one(variable, taken.get(index), index in matching.averages) for index, variable in enumerate(weights)
+        Entry.compare(variable.name, variable.spec, _spec(taken.get(index)), index in matching.averages)
+        for index, variable in enumerate(weights)
     ]
-    return entries + [Entry(stored.name, Fate.UNUSED, checkpoint=str(stored)) for stored in matching.leftover]
+    return entries + [Entry(stored.name, Fate.UNUSED, checkpoint=str(stored.spec)) for stored in matching.leftover]
 
 
-def _compare_one(variable: ModelVariable, stored: StoredVariable | None, averaged: bool) -> Entry:
-    if stored is None:
-        return Entry(variable.name, Fate.MISSING, model=str(variable))
-    fate = fate_of(variable.shape, variable.dtype, stored.shape, stored.dtype)
-    return Entry(variable.name, fate, model=str(variable), checkpoint=str(stored), averaged=averaged)
-
-
-def fate_of(shape: Sequence[int], dtype: str, stored_shape: Sequence[int], stored_dtype: str) -> Fate:
-    """What becomes of a variable of that shape and dtype when this is stored for it."""
-    if tuple(shape) != tuple(stored_shape):
-        return Fate.SHAPE
-    if dtype == stored_dtype:
-        return Fate.MATCHED
-    return Fate.CAST if {dtype, stored_dtype} <= _FLOATS else Fate.DTYPE
+def _spec(stored: StoredVariable | None) -> ArraySpec | None:
+    return None if stored is None else stored.spec
 
 
 def pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
