@@ -89,10 +89,6 @@ class Checks:
             )
             for name, signature in session.signatures.items()
         }
-        if self._options.sequences.buckets and not any(one.signature.has_sequences for one in checked.values()):
-            raise OptionConflict(
-                "--sequence-buckets: no signature has an input with a free dimension besides the rows'"
-            )
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
         in_lite = None if lite is None else lite.signatures
         return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)

@@ -71,7 +71,7 @@ class JaxReference:
         import jax
 
         self._device = jax.local_devices(backend="cpu")[0]
-        self._params = jax.device_put(function.params, self._device)
+        self._params: PyTree = jax.device_put(function.params, self._device)
         self._call = jax.jit(function.call)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
@@ -81,3 +81,8 @@ class JaxReference:
         with jax.default_device(self._device):
             outputs = self._call(self._params, {name: np.asarray(value) for name, value in inputs.items()})
         return {name: np.asarray(value) for name, value in outputs.items()}
+
+    def release(self) -> None:
+        """Let go of the parameters; it cannot be asked any more."""
+        self._params = None
+        self._call.clear_cache()

@@ -43,9 +43,8 @@ def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
     """
     variables = Variables(function.params)
     specs = {name: one.spec(name) for name, one in function.inputs.items()}
-    refusal = _try_free_rows(function) if function.batched else None
-    if refusal is None:
-        module = _lower(function)
+    module, refusal = _try_free_rows(function) if function.batched else (_lower(function), "")
+    if module is not None:
         served = ServedFunction(specs, _convert(function, variables), [variables.module])
         return ServedJax(served, variables.arrays(), _compute_dtype(module))
     module = _lower(_sized(function, batch_sizes[0]))
@@ -122,13 +121,12 @@ def _module_version() -> Iterator[None]:
         jax.config.update("jax_export_calling_convention_version", before)
 
 
-def _try_free_rows(function: JaxFunction) -> str | None:
-    """Why JAX cannot lower it with its free dimensions left free; None where it can."""
+def _try_free_rows(function: JaxFunction) -> tuple[str | None, str]:
+    """The module's text, its free dimensions left free; or None, and why JAX cannot lower it so."""
     try:
-        _export(function)
+        return _export(function), ""
     except Exception as error:  # a user's code given symbols for sizes may raise anything
-        return f"{type(error).__name__}: {reason_of(error)}"
-    return None
+        return None, f"{type(error).__name__}: {reason_of(error)}"
 
 
 def _lower(function: JaxFunction) -> str:

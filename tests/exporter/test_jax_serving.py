@@ -1,14 +1,17 @@
 """JAX functions within TensorFlow: what they compute in, and whether they run where they are served."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.jax_function import JaxFunction, JaxInput
+from tpuserve_exporter.jax_function import JaxFunction, JaxInput, JaxReference
 from tpuserve_exporter.jax_serving import serve_jax
+from tpuserve_exporter.signature import Signature
+from tpuserve_exporter.sources.opened import OpenedSource
 
 pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90), pytest.mark.usefixtures("tensorflow")]
 
@@ -46,6 +49,27 @@ def test_parameters_are_in_memory_once() -> None:
     there = np.asarray(memoryview(variable.read_value())).ctypes.data
     assert served.params["kernel"].unsafe_buffer_pointer() == there
     np.testing.assert_array_equal(served.params["kernel"], KERNEL)
+
+
+def test_released_parameters_are_nowhere_in_memory() -> None:
+    import jax
+    import tensorflow as tf
+
+    def held() -> list[Any]:
+        return [array for array in jax.live_arrays() if array.shape == kernel.shape]
+
+    kernel = np.ones((3, 1237), np.float32)
+    function = JaxFunction(_multiply, {"kernel": kernel}, X)
+    served = serve_jax(function, (1,))
+    reference = JaxReference(replace(function, params=served.params))
+    source = OpenedSource("orbax", "kernel", served.function, reference)
+    del served
+    answer = reference.run(Signature("device", {}, {}), {"x": np.ones((2, 3), np.float32)})["y"]
+    assert held()
+    source.release()
+    assert not held()
+    assert tf.size(source.model.trackables[0].variables[0].read_value()) == 0
+    np.testing.assert_array_equal(answer, np.full((2, 1237), 3, np.float32))
 
 
 def test_dimensions_of_one_name_are_of_one_size() -> None:
