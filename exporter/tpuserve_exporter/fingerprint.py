@@ -11,12 +11,11 @@ from tpuserve_exporter.destinations.destination import PublishedVersion
 from tpuserve_exporter.graph_hash import hash_graph
 from tpuserve_exporter.manifest import Manifest, ManifestFile, ManifestSignature
 from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY
 
 # Written otherwise by each export of one model: what they say is hashed by its meaning.
 _OTHER_EACH_TIME = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/")
-_CHECKPOINT = Path("variables/variables")
-# TensorFlow's own description of the objects that hold the variables.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def make_fingerprint(
@@ -40,11 +39,12 @@ def _hash_variables(version: Path) -> Iterator[tuple[str, str]]:
     """Name and hash of each, one value in memory at a time."""
     import tensorflow as tf
 
-    if not (version / f"{_CHECKPOINT}.index").is_file():
+    prefix = find_variables(version)
+    if prefix is None:
         return
-    reader = tf.train.load_checkpoint(str(version / _CHECKPOINT))
+    reader = tf.train.load_checkpoint(str(prefix))
     for name, shape in sorted(reader.get_variable_to_shape_map().items()):
-        if name != _OBJECT_GRAPH:
+        if name != OBJECT_GRAPH_KEY:
             value = np.asarray(reader.get_tensor(name))
             yield name, f"{value.dtype}{shape} {hashlib.sha256(_content(value)).hexdigest()}"
 

@@ -1,10 +1,11 @@
 """The operations of a graph: which there are, which are a TPU's own, and which only a host can run."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.inspection.contents import Operations
+from tpuserve_exporter.sources.graph_operations import called_by
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -61,32 +62,25 @@ def _needed(graph: "GraphDef", outputs: Iterable[str]) -> "Iterator[NodeDef]":
         if node is None:
             continue
         yield node
-        for function in _called(node, functions.keys() - called):
-            yield from _within(function, functions, called)
+        yield from _within(called_by(node), functions, called)
         before = {name.removeprefix("^").split(":")[0] for name in node.input} - seen
         seen |= before
         names += before
 
 
-def _within(name: str, functions: "dict[str, Iterable[NodeDef]]", called: set[str]) -> "Iterator[NodeDef]":
-    """A function's nodes, and those of the functions it calls, each function once."""
-    waiting = [name]
+def _within(
+    names: Iterable[str], functions: "Mapping[str, Iterable[NodeDef]]", called: set[str]
+) -> "Iterator[NodeDef]":
+    """The nodes of those that are functions, and of the functions these call, each function once."""
+    waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name in called:
+        if name in called or name not in functions:
             continue
         called.add(name)
         for node in functions[name]:
             yield node
-            waiting += _called(node, functions.keys() - called)
-
-
-def _called(node: "NodeDef", functions: Iterable[str]) -> list[str]:
-    named = {node.op}
-    for attr in node.attr.values():
-        named.add(attr.func.name)
-        named.update(function.name for function in attr.list.func)
-    return [name for name in functions if name in named]
+            waiting += called_by(node)
 
 
 def _is_known(name: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
+from tpuserve_exporter.sources.safetensors_index import INDEX_SUFFIX, read_index
 
-INDEX_SUFFIX = ".safetensors.index.json"
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
@@ -36,14 +36,9 @@ def inspect_safetensors(path: Path) -> Contents:
 
 
 def _inspect_index(path: Path) -> Contents:
-    try:
-        names = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceUnreadable(f"{path.name} is no index of safetensors files") from error
-    # A name is one of a file beside the index, whatever it says.
-    parts = {name: path.with_name(Path(name).name) for name in names}
-    read = [inspect_safetensors(part) for part in parts.values() if part.is_file()]
-    missing = [f"{name} is missing; {path.name} lists it" for name, part in parts.items() if not part.is_file()]
+    parts = sorted(set(read_index(path).values()))
+    read = [inspect_safetensors(part) for part in parts if part.is_file()]
+    missing = [f"{part.name} is missing; {path.name} lists it" for part in parts if not part.is_file()]
     return Contents(
         kind="safetensors in parts",
         name=path.name,

@@ -9,9 +9,10 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.inspection.stablehlo_modules import describe_modules
-from tpuserve_exporter.inspection.variables_files import SAVED_VARIABLES, list_arrays, of_model
+from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
 from tpuserve_exporter.manifest import MANIFEST_FILE, hash_file
 from tpuserve_exporter.signature import Signature, read_signatures
+from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.warmup import WARMUP_FILE
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     meta_graph = _choose(_parse(path))
     signatures = read_signatures(meta_graph.signature_def)
     manifest, problems = _read_manifest(path)
-    prefix = path / SAVED_VARIABLES
-    stored = prefix.with_name(f"{prefix.name}.index").is_file()
-    arrays, damage = list_arrays(prefix) if stored else ((), ())
+    prefix = find_variables(path)
+    arrays, damage = ((), ()) if prefix is None else list_arrays(prefix)
     files = {one.relative_to(path).as_posix(): one.stat().st_size for one in sorted(path.rglob("*")) if one.is_file()}
     problems += [*damage, *_compare_files(path, manifest or {}, files, verify)]
     outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import StoredArray
+from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import (
     OBJECT_GRAPH_KEY,
     ROOT,
@@ -24,7 +25,6 @@ _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = ("global_step", "save_counter")
 _COUNTERS = ("save_counter",)
-SAVED_VARIABLES = Path("variables/variables")
 
 
 def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]:
@@ -48,10 +48,8 @@ def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]
 def list_served(version: Path) -> tuple[StoredArray, ...]:
     """The variables of a SavedModel; none where it has no files of them. What a server loads is the model, whatever
     held it when it was saved. Raises SourceUnreadable."""
-    prefix = version / SAVED_VARIABLES
-    if not prefix.with_name(f"{prefix.name}.index").is_file():
-        return ()
-    return of_model(list_arrays(prefix)[0])
+    prefix = find_variables(version)
+    return () if prefix is None else of_model(list_arrays(prefix)[0])
 
 
 def of_model(arrays: tuple[StoredArray, ...]) -> tuple[StoredArray, ...]:

@@ -5,7 +5,6 @@ the user allows the rest.
 """
 
 import collections
-import json
 import pickletools
 import re
 import zipfile
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.sources.safetensors_index import INDEX_SUFFIX, read_index
 
-INDEX_SUFFIX = ".safetensors.index.json"
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
@@ -68,17 +67,14 @@ def _find_index(path: Path) -> Path:
 def _read_shards(index: Path) -> dict[str, torch.Tensor]:
     if index.suffix == ".safetensors":
         return _read_safetensors(index)
-    try:
-        shard_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        shards = sorted(set(shard_of.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceUnreadable(f"cannot read {index.name}: {reason_of(error)}") from error
-    missing = [shard for shard in shards if not (index.parent / Path(shard).name).is_file()]
+    shard_of = read_index(index)
+    shards = sorted(set(shard_of.values()))
+    missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise SourceUnreadable(f"{index.name} names shards that are not beside it: {', '.join(missing)}")
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
-        tensors |= _read_safetensors(index.parent / Path(shard).name)
+        tensors |= _read_safetensors(shard)
     lost = sorted(shard_of.keys() - tensors.keys())
     if lost:
         raise SourceUnreadable(f"{index.name} names tensors that its shards lack: {', '.join(lost)}")

@@ -22,6 +22,12 @@ def find_prefix(source: Path) -> Path:
     return max(indexes, key=_age).with_suffix("")
 
 
+def find_variables(saved_model: Path) -> Path | None:
+    """The prefix of a SavedModel's variables; None where it has no files of them."""
+    prefix = saved_model / "variables" / "variables"
+    return prefix if prefix.with_name(f"{prefix.name}.index").is_file() else None
+
+
 def _named_latest(state_file: Path) -> Path | None:
     """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
     if not state_file.is_file():

@@ -8,10 +8,10 @@ from tpuserve_exporter.options import SourceKind
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 from tpuserve_exporter.sources.orbax_layout import TREE_FILE, is_orbax
+from tpuserve_exporter.sources.safetensors_index import INDEX_SUFFIX
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
-_SHARDS_INDEX = ".safetensors.index.json"
 
 
 def detect(source: Path, has_builder: bool = True) -> SourceKind:
@@ -62,7 +62,7 @@ def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
 
 def _is_torch(source: Path) -> bool:
     """By its name, or whatever its name (`pytorch_model.bin`, `last.ckpt`) by the archive that torch.save writes."""
-    if source.suffix in _TORCH_SUFFIXES or source.name.endswith(_SHARDS_INDEX):
+    if source.suffix in _TORCH_SUFFIXES or source.name.endswith(INDEX_SUFFIX):
         return True
     if not zipfile.is_zipfile(source):
         return False

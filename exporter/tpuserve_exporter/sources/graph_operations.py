@@ -15,7 +15,7 @@ def drop_unused_functions(graph_def: "GraphDef") -> None:
     used = set[str]()
     waiting = list(graph_def.node)
     while waiting:
-        called = _called_by(waiting.pop()) & functions.keys() - used
+        called = (called_by(waiting.pop()) & functions.keys()) - used
         used |= called
         waiting += [node for name in called for node in functions[name].node_def]
     kept = [function for name, function in functions.items() if name in used]
@@ -24,7 +24,8 @@ def drop_unused_functions(graph_def: "GraphDef") -> None:
     del graph_def.library.gradient[:]
 
 
-def _called_by(node: "NodeDef") -> set[str]:
+def called_by(node: "NodeDef") -> set[str]:
+    """Names of the functions that a node may call, among others: that of its operation, and an empty one."""
     values = node.attr.values()
     return {node.op} | {one.func.name for one in values} | {one.name for value in values for one in value.list.func}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options import ModelOptions
 from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
 
@@ -42,8 +43,8 @@ def copy_saved_model(source: Path, path: Path) -> None:
 
 def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
     """Name and value of every floating-point variable, one value in memory at a time. Raises SourceUnreadable."""
-    prefix = saved_model / "variables" / "variables"
-    if not prefix.with_name("variables.index").is_file():
+    prefix = find_variables(saved_model)
+    if prefix is None:
         return
     reader = open_checkpoint(prefix)
     for key, dtype in reader.get_variable_to_dtype_map().items():
