@@ -11,6 +11,7 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest, save_checkpoint
+from tests.exporter.served import call, serve
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
@@ -22,8 +23,6 @@ DIGITS = ("--model", "examples.digits.model:build")
 def test_digits_checkpoint_becomes_version_1_that_a_session_serves(
     export: Export, digits_checkpoint: Path, tmp_path: Path
 ) -> None:
-    import tensorflow as tf
-
     from examples.digits import data
 
     finished = export(digits_checkpoint, tmp_path / "digits", *DIGITS)
@@ -31,12 +30,7 @@ def test_digits_checkpoint_becomes_version_1_that_a_session_serves(
     assert "8 matched, 17 of optimizer state left out" in finished.out
     assert "Published version 1" in finished.out
     _, held_out = data.load()
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "digits" / "1"))
-        signature = meta.signature_def["serving_default"]
-        fetch, feed = signature.outputs["probabilities"].name, signature.inputs["image"].name
-        probabilities = session.run(fetch, {feed: held_out.images})
+    probabilities = serve(tmp_path / "digits/1", image=held_out.images)["probabilities"]
     assert probabilities.dtype == np.float32
     assert np.mean(probabilities.argmax(axis=1) == held_out.labels) > 0.8  # trained weights, not fresh ones
 
@@ -337,10 +331,6 @@ def _convolution_dtypes(version: Path) -> set[str]:
 
 
 def _serve(version: Path, **inputs: np.ndarray) -> np.ndarray:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(version))
-    tensors = {name: tf.constant(value) for name, value in inputs.items()}
-    (output,) = loaded.signatures["serving_default"](**tensors).values()
-    result: np.ndarray = output.numpy()
-    return result
+    """The one output."""
+    (output,) = call(version, **inputs).values()
+    return output

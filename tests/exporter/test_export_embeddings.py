@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished
-from tests.exporter.test_export_tf1_checkpoint import serve
+from tests.exporter.served import serve
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
-from tests.exporter.test_weights_choice import ROWS, serve
+from tests.exporter.served import serve_rows
+from tests.exporter.test_weights_choice import ROWS
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -102,7 +103,7 @@ def test_averages_that_the_optimizer_kept_are_taken(
     finished = export(files / name, tmp_path / "tiny", *SIZES, *options)
     assert finished.code == 0, finished.err
     assert ("took the moving averages of 4 of 4 variables" in finished.out) is (expected == "averaged")
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), np.load(files / f"{expected}.npy"), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), np.load(files / f"{expected}.npy"), atol=1e-6)
 
 
 def test_names_that_keras_wrote_in_parts_are_read(
@@ -155,7 +156,7 @@ def test_a_lambda_is_run_only_on_request(export: Export, tensorflow: None, tmp_p
     assert "--unsafe" in finished.err
     assert not (tmp_path / "twice").exists()
     assert export(tmp_path / f"twice{suffix}", tmp_path / "twice", *SIZES, "--unsafe").code == 0
-    np.testing.assert_allclose(serve(tmp_path / "twice/1"), ROWS * 2)
+    np.testing.assert_allclose(serve_rows(tmp_path / "twice/1", ROWS), ROWS * 2)
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
@@ -206,7 +207,7 @@ def test_files_of_keras_2_are_served(
 ) -> None:
     finished = export(keras_2_files / name, tmp_path / "old", *SIZES, *options)
     assert finished.code == 0, finished.err
-    np.testing.assert_allclose(serve(tmp_path / "old/1"), np.load(keras_2_files / "expected.npy"), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "old/1", ROWS), np.load(keras_2_files / "expected.npy"), atol=1e-6)
     assert read_manifest(tmp_path / "old/1")["compute_dtype"] == "float32"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.served import call
 
 pytestmark = [
     pytest.mark.xdist_group("exporter"),
@@ -47,10 +48,8 @@ def test_a_keras_file_trained_on_jax_answers_as_it_did_there(export: Export, tmp
     )
     assert finished.code == 0, finished.err
     assert read_manifest(tmp_path / "base/1")["source"]["kind"] == "keras"
-    import tensorflow as tf
-
-    served = tf.saved_model.load(str(tmp_path / "base/1")).signatures["serving_default"](features=tf.constant(ROWS))
-    np.testing.assert_allclose(served["scores"].numpy(), np.load(tmp_path / "answers.npy"), atol=1e-5)
+    served = call(tmp_path / "base/1", features=ROWS)
+    np.testing.assert_allclose(served["scores"], np.load(tmp_path / "answers.npy"), atol=1e-5)
 
 
 def test_a_layer_that_computes_with_jax_itself_is_told_of(export: Export, tmp_path: Path) -> None:

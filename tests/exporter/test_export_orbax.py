@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.served import call
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 
@@ -68,15 +69,6 @@ def answer(state: dict[str, Any], rows: Any = ROWS) -> Any:  # noqa: ANN401 - ar
     return np.asarray(flax_builders.scorer().apply(variables, rows, train=False))
 
 
-def serve(version: Path, **inputs: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays
-    import tensorflow as tf
-
-    outputs = tf.saved_model.load(str(version)).signatures["serving_default"](
-        **{name: tf.constant(value) for name, value in inputs.items()}
-    )
-    return {name: value.numpy() for name, value in outputs.items()}
-
-
 def test_the_latest_step_becomes_a_version(
     export: Export, scorer_state: dict[str, Any], scorer_steps: Path, tmp_path: Path
 ) -> None:
@@ -89,7 +81,7 @@ def test_the_latest_step_becomes_a_version(
     assert manifest["compute_dtype"] == "float32"
     assert manifest["signatures"]["serving_default"]["inputs"]["features"]["shape"] == [None, 3]
     assert manifest["signatures"]["serving_default"]["rows_independent"]
-    outputs = serve(tmp_path / "scorer/1", features=ROWS)["outputs"]
+    outputs = call(tmp_path / "scorer/1", features=ROWS)["outputs"]
     np.testing.assert_allclose(outputs, answer(scorer_state), atol=1e-6)
 
 
@@ -104,7 +96,7 @@ def test_an_nnx_model_is_made_without_values(export: Export, tensorflow: None, t
     assert finished.code == 0, finished.err
     assert "orbax tower at step 12; 10 matched" in finished.out
     model.eval()
-    outputs = serve(tmp_path / "base/1", features=ROWS)["outputs"]
+    outputs = call(tmp_path / "base/1", features=ROWS)["outputs"]
     np.testing.assert_allclose(outputs, np.asarray(model(ROWS)), atol=1e-6)
 
 
@@ -120,7 +112,7 @@ def test_inputs_and_outputs_have_the_names_of_the_function(export: Export, tenso
     inputs = ("--input", "x:float32[batch,3]", "--input", "scale:float32[batch]", "--batch-sizes", "2")
     finished = export(tmp_path / "run/3", tmp_path / "base", "--model", f"{MODELS}:applied", *inputs)
     assert finished.code == 0, finished.err
-    outputs = serve(tmp_path / "base/1", x=ROWS, scale=np.array([1, 2], np.float32))
+    outputs = call(tmp_path / "base/1", x=ROWS, scale=np.array([1, 2], np.float32))
     np.testing.assert_allclose(outputs["scores"], ROWS @ kernel * [[1], [2]], rtol=1e-5)
     assert outputs["rows"].tolist() == [1, 2]
 
@@ -138,9 +130,9 @@ def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
     assert "JAX cannot leave the number of rows free (InconclusiveDimensionOperation" in finished.out
     assert "a program for each of the batch sizes 1, 4, and a request can have 4 rows at most" in finished.out
     x = np.random.default_rng(1).random((3, 3)).astype(np.float32)
-    np.testing.assert_allclose(serve(tmp_path / "base/1", x=x)["outputs"], x @ kernel, rtol=1e-5)
+    np.testing.assert_allclose(call(tmp_path / "base/1", x=x)["outputs"], x @ kernel, rtol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 4 rows fit into one batch"):
-        serve(tmp_path / "base/1", x=np.zeros((5, 3), np.float32))
+        call(tmp_path / "base/1", x=np.zeros((5, 3), np.float32))
 
 
 def test_every_mismatch_is_listed_and_nothing_published(

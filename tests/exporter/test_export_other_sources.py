@@ -9,6 +9,7 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.served import serve
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -29,7 +30,7 @@ def test_keras_file_becomes_a_version(export: Export, tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "tiny/1")
     assert manifest["source"] == {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None}
     assert manifest["parity"]["atol"] == 1e-5
-    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
 
 
 def test_keras_weights_go_into_the_builders_model(export: Export, tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_keras_weights_go_into_the_builders_model(export: Export, tmp_path: Path
     assert (alone.code, "holds weights alone" in alone.err) == (2, True)
     built = export(tmp_path / "tiny.weights.h5", tmp_path / "tiny", "--model", "tests.exporter.builders:tiny")
     assert built.code == 0, built.err
-    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
 
 
 def test_keras_weights_of_another_model_are_a_mismatch(export: Export, tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_saved_model_is_taken_over_with_its_signatures(export: Export, tensorflo
     assert manifest["signatures"]["serving_default"]["inputs"] == {"word": {"dtype": "string", "shape": [None]}}
     assert manifest["signatures"]["scale"]["rows_independent"] is True
     assert (version / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
-    served = _serve(version, word=np.array([b"two", b"unknown"], object))
+    served = serve(version, word=np.array([b"two", b"unknown"], object))
     np.testing.assert_array_equal(served["number"], [2, -1])  # its asset came along
 
 
@@ -401,16 +402,3 @@ def _save_number_parser(path: Path) -> Path:
     parse = tf.function(lambda text: {"number": tf.strings.to_number(text)})
     tf.saved_model.save(module, str(path), parse.get_concrete_function(text=tf.TensorSpec([None], tf.string)))
     return path
-
-
-def _serve(version: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
-        signature = meta.signature_def["serving_default"]
-        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        outputs: dict[str, np.ndarray] = session.run(fetches, feeds)
-        return outputs

@@ -1,7 +1,7 @@
 """`tpuserve export --signature`: host parts around the one device part, each compared with the source."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.served import serve
 from tests.exporter.written_graph import nodes, read_meta_graph
 
 pytestmark = [
@@ -261,14 +262,3 @@ def holders_of_weights(meta_graph: MetaGraphDef) -> set[str]:
         for one in meta_graph.graph_def.library.function
         if any(node.op == "MatMul" for node in one.node_def)
     }
-
-
-def serve(version: Path, signature_name: str, **inputs: np.ndarray) -> Mapping[str, np.ndarray]:
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
-        signature = meta.signature_def[signature_name]
-        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        outputs: Mapping[str, np.ndarray] = session.run(fetches, feeds)
-        return outputs

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.served import serve
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
@@ -186,20 +187,6 @@ def test_damaged_checkpoint_is_unreadable(
     assert message in finished.err
     assert str(tmp_path / "copy") not in finished.err
     assert not (tmp_path / "mlp").exists()
-
-
-def serve(version: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """What a session answers, loaded as TensorFlow Serving loads it."""
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
-        signature = meta.signature_def["serving_default"]
-        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        outputs: dict[str, np.ndarray] = session.run(fetches, feeds)
-        return outputs
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:

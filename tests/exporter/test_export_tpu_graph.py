@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
-from tests.exporter.test_export_tf1_checkpoint import serve
+from tests.exporter.served import serve
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef

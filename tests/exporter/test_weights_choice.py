@@ -9,6 +9,7 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished
+from tests.exporter.served import serve_rows
 from tpuserve_exporter.signature import Array
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
@@ -56,7 +57,9 @@ def test_averages_of_an_optimizer_are_taken_or_left(
     finished = export(directory, tmp_path / "tiny", *TINY, *weights)
     assert finished.code == 0, finished.err
     assert said in finished.out
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), averaged if taken == "ema" else trained, atol=1e-6)
+    np.testing.assert_allclose(
+        serve_rows(tmp_path / "tiny/1", ROWS), averaged if taken == "ema" else trained, atol=1e-6
+    )
 
 
 def test_what_was_taken_is_reported_by_variable(
@@ -77,7 +80,7 @@ def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: P
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "run/ckpt"))
     finished = export(tmp_path / "run", tmp_path / "tiny", *TINY)
     assert (finished.code, "moving averages" in finished.out) == (0, False), finished.err
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), model(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), model(ROWS).numpy(), atol=1e-6)
 
 
 def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, tensorflow: None, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, ten
         finished = export(tmp_path / "run", tmp_path / weights, *builder, "--weights", weights)
         assert finished.code == 0, finished.err
         assert "matched in the order of their numbers" in finished.out
-        np.testing.assert_allclose(serve(tmp_path / weights / "1"), expected(ROWS).numpy(), atol=1e-6)
+        np.testing.assert_allclose(serve_rows(tmp_path / weights / "1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", ["auto", "ema", "raw"])
@@ -111,7 +114,7 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     assert ("took the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
     assert ("took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out) is (weights == "raw")
     expected = trained if weights == "raw" else averaged
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), expected(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 
 def test_weights_that_are_not_there_are_refused(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_renamed_variables_are_matched_by_their_new_names(export: Export, tmp_pa
     finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "scores/=head/")
     assert finished.code == 0, finished.err
     assert "matched by" not in finished.out
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1"), trained(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), trained(ROWS).numpy(), atol=1e-6)
 
 
 def test_renames_that_do_nothing_or_too_much_are_told(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -150,16 +153,3 @@ def save(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models
 
     tf.train.Checkpoint(**models).save(str(directory / "ckpt"))
     return directory
-
-
-def serve(version: Path) -> Array:
-    """What the one output of `version`, in a session, answers to ROWS."""
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
-        signature = meta.signature_def["serving_default"]
-        (fed,), (fetched,) = signature.inputs.values(), signature.outputs.values()
-        answer: Array = session.run(fetched.name, {fed.name: ROWS})
-        return answer

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.pytorch import modules
+from tests.exporter.served import call
 from tpuserve_exporter import export as export_live
 from tpuserve_exporter.errors import OptionConflict
 
@@ -28,14 +29,6 @@ def built(name: str, *inputs: str) -> tuple[str, ...]:
 
 
 TINY = built("tiny", "features:float32[batch,3]")
-
-
-def serve(version: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(version))
-    outputs = loaded.signatures["serving_default"](**{name: tf.constant(value) for name, value in inputs.items()})
-    return {name: value.numpy() for name, value in outputs.items()}
 
 
 def answers(module: torch.nn.Module, *inputs: np.ndarray) -> list[np.ndarray]:
@@ -79,7 +72,7 @@ def test_every_form_of_the_example_is_served(export: Export, example: Path, tmp_
     assert signature["inputs"] == {"image": {"dtype": "float32", "shape": [None, 1, 8, 8]}}
     assert signature["rows_independent"]
     request = requests()[1]
-    served, expected = serve(tmp_path / "digits/1", **request), answer(example / "checkpoint.pt", request)
+    served, expected = call(tmp_path / "digits/1", **request), answer(example / "checkpoint.pt", request)
     assert served.keys() == expected.keys() == {"probabilities", "embedding"}
     for output, want in expected.items():
         np.testing.assert_allclose(served[output], want, atol=1e-5)
@@ -96,7 +89,7 @@ def test_shards_of_safetensors_are_one_model(export: Export, trained: modules.Ti
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
     finished = export(tmp_path, tmp_path / "base/tiny", *TINY)
     assert finished.code == 0, finished.err
-    served = serve(tmp_path / "base/tiny/1", features=ROWS)
+    served = call(tmp_path / "base/tiny/1", features=ROWS)
     np.testing.assert_allclose(served["outputs"], answers(trained, ROWS)[0], atol=1e-6)
 
     (tmp_path / shards[1]).unlink()
@@ -116,7 +109,7 @@ def test_sequences_of_any_length_keep_their_integers(export: Export, tmp_path: P
     assert signature["outputs"]["longest"] == {"dtype": "int64", "shape": [None]}
     ids = np.random.default_rng(0).integers(1, 50, (2, 11))
     mask = (np.arange(11) < [[11], [4]]).astype(np.int64)
-    served = serve(tmp_path / "base/1", ids=ids, mask=mask)
+    served = call(tmp_path / "base/1", ids=ids, mask=mask)
     pooled, longest = answers(model, ids, mask)
     np.testing.assert_allclose(served["pooled"], pooled, atol=1e-6)
     np.testing.assert_array_equal(served["longest"], longest)
@@ -132,7 +125,7 @@ def test_bags_of_embeddings_are_served(export: Export, tmp_path: Path, mode: str
     assert finished.code == 0, finished.err
     items = np.random.default_rng(1).integers(0, 20, (5, 6))
     items[0] = 0  # nothing but padding
-    served = serve(tmp_path / "base/1", items=items)
+    served = call(tmp_path / "base/1", items=items)
     np.testing.assert_allclose(served["outputs"], answers(model, items)[0], atol=1e-6)
 
 
@@ -141,7 +134,7 @@ def test_a_module_that_counts_its_rows_gets_a_program_for_each_size(export: Expo
     finished = export(tmp_path / "rows.pt", tmp_path / "base", *built("row_by_row", "x:float32[batch,3]"))
     assert finished.code == 0, finished.err
     assert "the model's code fixes the rows of x" in finished.out
-    served = serve(tmp_path / "base/1", x=ROWS)
+    served = call(tmp_path / "base/1", x=ROWS)
     np.testing.assert_allclose(served["outputs"], ROWS @ np.arange(3.0, dtype=np.float32), rtol=1e-6)
 
 
@@ -152,7 +145,7 @@ def test_computing_in_bfloat16_leaves_dtypes_as_they_are(export: Export, trained
     manifest = read_manifest(tmp_path / "base/1")
     assert manifest["compute_dtype"] == "mixed_bfloat16"
     assert manifest["signatures"]["serving_default"]["outputs"] == {"y": {"dtype": "float32", "shape": [None, 2]}}
-    gap = np.abs(serve(tmp_path / "base/1", features=ROWS)["y"] - answers(trained, ROWS)[0]).max()
+    gap = np.abs(call(tmp_path / "base/1", features=ROWS)["y"] - answers(trained, ROWS)[0]).max()
     assert 1e-6 < gap < 5e-2
 
 
@@ -173,7 +166,7 @@ def test_a_model_of_this_process_is_served_and_stays_as_it_is(
     )
     assert published.version == 1
     assert model.training is not as_program
-    np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["outputs"], expected, atol=1e-6)
+    np.testing.assert_allclose(call(tmp_path / "tiny/1", features=ROWS)["outputs"], expected, atol=1e-6)
 
 
 def test_what_of_torch_is_no_model_is_refused(tensorflow: None, tmp_path: Path) -> None:
