@@ -17,7 +17,7 @@ from tpuserve_exporter.errors import ExportError, OptionConflict
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
-    from tpuserve_exporter.options import ExportOptions
+    from tpuserve_exporter.options.export_options import ExportOptions
     from tpuserve_exporter.progress import Progress
 
 # Arrays by the inputs' names, or a file of them.
@@ -42,7 +42,7 @@ class ExportedVersion:
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """As a page where the name ends in .html, else as JSON. Raises OSError."""
-        from tpuserve_exporter.report_files import write_report
+        from tpuserve_exporter.reporting.report_files import write_report
 
         write_report(Path(path), self.report)
 
@@ -98,19 +98,19 @@ def _parse(source: str, out_base: str, given: Mapping[str, object]) -> "ExportOp
 def _run(
     options: "ExportOptions", live: object | None, reports: list[Path], progress: bool, started: float
 ) -> ExportedVersion:
-    from tpuserve_exporter.progress import RecordedProgress, choose_progress
-    from tpuserve_exporter.report_files import write_report
+    from tpuserve_exporter.reporting.report_files import write_report
+    from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
 
     recorded = RecordedProgress(choose_progress(silent=not progress))
     try:
         exported = _export(options, live, recorded)
     except ExportError as error:
-        from tpuserve_exporter.summary import failure_document
+        from tpuserve_exporter.reporting.summary import failure_document
 
         for path in reports:
             write_report(path, failure_document(options.out_base.name, error, recorded.steps))
         raise
-    from tpuserve_exporter.summary import success_document
+    from tpuserve_exporter.reporting.summary import success_document
 
     document = success_document(exported, time.monotonic() - started, recorded.steps)
     for path in reports:

@@ -15,7 +15,7 @@ import click
 
 from tpuserve_exporter.cli_types import BatchSizes, OutBasePath, Version
 from tpuserve_exporter.errors import ExportError, OptionConflict
-from tpuserve_exporter.options import (
+from tpuserve_exporter.options.export_options import (
     ExportOptions,
     InGraphBatching,
     InputNaming,
@@ -27,9 +27,9 @@ from tpuserve_exporter.options import (
     TensorNaming,
     Weights,
 )
+from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest, check_names
 from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.reporter import BROKEN_OFF, Reporter
-from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, SignatureRequest, check_names
+from tpuserve_exporter.reporting.reporter import BROKEN_OFF, Reporter
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported

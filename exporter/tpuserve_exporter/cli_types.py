@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import click
 
-from tpuserve_exporter.destinations.store_uri import OutBase, parse_out_base
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.store_uri import OutBase, parse_out_base
 
 
 class BatchSizes(click.ParamType[tuple[int, ...]]):

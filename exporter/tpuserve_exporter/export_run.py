@@ -9,17 +9,37 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tpuserve_exporter.checks import CheckedVersion, Checks
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors
-from tpuserve_exporter.destinations.store_uri import OutBase
-from tpuserve_exporter.difference import Tolerance
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
-from tpuserve_exporter.loaded_model import SessionModel
-from tpuserve_exporter.manifest import (
+from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
+from tpuserve_exporter.options.export_options import ExportOptions
+from tpuserve_exporter.options.signature_request import SignatureRequest
+from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.restore_report import RestoreReport
+from tpuserve_exporter.samples.sample_files import open_samples
+from tpuserve_exporter.samples.samples import check_lengths, read_samples
+from tpuserve_exporter.serve_check.serve_check import Question, ServeCheck, check_serving, make_questions
+from tpuserve_exporter.serve_check.server_process import find_server
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.in_graph_batching import batch_calls
+from tpuserve_exporter.signatures.kinds import serve_signatures
+from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
+from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
+from tpuserve_exporter.sources.detect import detect
+from tpuserve_exporter.sources.kinds import open_source
+from tpuserve_exporter.sources.live_model import open_live
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
+from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
+from tpuserve_exporter.version.loaded_model import SessionModel
+from tpuserve_exporter.version.manifest import (
     Manifest,
     ManifestCpu,
     ManifestParity,
@@ -28,30 +48,9 @@ from tpuserve_exporter.manifest import (
     ManifestSource,
     describe_files,
 )
-from tpuserve_exporter.options import ExportOptions
-from tpuserve_exporter.padding_independence import check_lengths
-from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.sample_files import open_samples
-from tpuserve_exporter.samples import read_samples
-from tpuserve_exporter.saved_model_writer import write_saved_model
-from tpuserve_exporter.serve_check.serve_check import Question, ServeCheck, check_serving, make_questions
-from tpuserve_exporter.serve_check.server_process import find_server
-from tpuserve_exporter.signature import Signature, Tensors
-from tpuserve_exporter.signatures.device_part import DevicePart
-from tpuserve_exporter.signatures.in_graph_batching import batch_calls
-from tpuserve_exporter.signatures.kinds import serve_signatures
-from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
-from tpuserve_exporter.signatures.request import SignatureRequest
-from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
-from tpuserve_exporter.sources.detect import detect
-from tpuserve_exporter.sources.kinds import open_source
-from tpuserve_exporter.sources.live_model import open_live
-from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
-from tpuserve_exporter.tflite_writer import TFLITE_FILE, check_litert, convert_saved_model, write_tflite
-from tpuserve_exporter.warmup import WARMUP_FILE, keep_warmup, write_warmup
-from tpuserve_exporter.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
+from tpuserve_exporter.version.saved_model_writer import write_saved_model
+from tpuserve_exporter.version.tflite_writer import TFLITE_FILE, check_litert, convert_saved_model, write_tflite
+from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
 
 
 @dataclass(frozen=True, slots=True)

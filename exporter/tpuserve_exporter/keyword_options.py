@@ -11,7 +11,7 @@ from tpuserve_exporter.cli import read_options
 from tpuserve_exporter.errors import OptionConflict
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.options import ExportOptions
+    from tpuserve_exporter.options.export_options import ExportOptions
 
 # Of a command's own: what goes to its standard output, and its help.
 _NOT_KEYWORDS = ("--json", "--help", "--report")

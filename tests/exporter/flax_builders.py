@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import keras
 from flax import linen, nnx
 
-from tpuserve_exporter.jax_function import PyTree
+from tpuserve_exporter.models.jax_function import PyTree
 
 
 class Scorer(linen.Module):  # type: ignore[misc]  # flax is untyped

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpuserve_exporter.bucketed_function import BucketedFunction, TensorFunction
+from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90), pytest.mark.usefixtures("tensorflow")]
 

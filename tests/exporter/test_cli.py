@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from tpuserve_exporter.export_run import Exported
-from tpuserve_exporter.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
-from tpuserve_exporter.options import SequenceOptions
-from tpuserve_exporter.progress import TerminalProgress
+from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.reporting.shown_progress import TerminalProgress
+from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
-from tpuserve_exporter.summary import print_success
+from tpuserve_exporter.version.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
 
 COMMAND = Path(sys.executable).with_name("tpuserve-export")
 TINY = ("--model", "tests.exporter.builders:tiny")

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tpuserve_exporter.difference import Tolerance, compare
+from tpuserve_exporter.checks.difference import Tolerance, compare
 
 NEAR = Tolerance(atol=1e-3, rtol=0.0)
 

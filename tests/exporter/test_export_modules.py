@@ -8,7 +8,8 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
-from tests.exporter.test_weights_choice import ROWS, save, serve
+from tests.exporter.served import serve_rows
+from tests.exporter.test_weights_choice import ROWS, save
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 
@@ -28,7 +29,7 @@ def test_a_module_is_served_by_its_input_signature(export: Export, tensorflow: N
     signature = read_manifest(tmp_path / "linear/1")["signatures"]["serving_default"]
     assert signature["inputs"] == {"features": {"dtype": "float32", "shape": [None, 3]}}
     assert list(signature["outputs"]) == ["scores"]
-    np.testing.assert_allclose(serve(tmp_path / "linear/1"), trained(ROWS)["scores"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "linear/1", ROWS), trained(ROWS)["scores"].numpy(), atol=1e-6)
 
 
 def test_a_module_without_input_signature_is_told_its_inputs(export: Export, tensorflow: None, tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_a_module_without_input_signature_is_told_its_inputs(export: Export, ten
     finished = export(source, tmp_path / "lazy", *model_option("lazy_module"), *told)
     assert finished.code == 0, finished.err
     assert list(read_manifest(tmp_path / "lazy/1")["signatures"]["serving_default"]["outputs"]) == ["y"]
-    np.testing.assert_allclose(serve(tmp_path / "lazy/1"), expected, atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "lazy/1", ROWS), expected, atol=1e-6)
 
 
 def test_a_module_that_does_not_fit_gets_the_whole_table(export: Export, tensorflow: None, tmp_path: Path) -> None:
@@ -69,4 +70,4 @@ def test_a_keras_2_model_is_served_as_it_is(export: Export, tensorflow: None, tm
     source = save(tmp_path / "run", model=trained)
     finished = export(source, tmp_path / "old", *model_option("keras_2"))
     assert finished.code == 0, finished.err
-    np.testing.assert_allclose(serve(tmp_path / "old/1"), trained(ROWS).numpy(), atol=1e-6)
+    np.testing.assert_allclose(serve_rows(tmp_path / "old/1", ROWS), trained(ROWS).numpy(), atol=1e-6)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
-from tpuserve_exporter.destinations.destination import PublishedVersion
-from tpuserve_exporter.fingerprint import holds
-from tpuserve_exporter.graph_hash import hash_graph
-from tpuserve_exporter.manifest import Manifest
+from tpuserve_exporter.version.fingerprint import holds
+from tpuserve_exporter.version.graph_hash import hash_graph
+from tpuserve_exporter.version.manifest import Manifest
+from tpuserve_exporter.version.published_version import PublishedVersion
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,2")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.jax_function import JaxFunction, JaxInput, JaxReference
-from tpuserve_exporter.jax_serving import serve_jax
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, JaxReference
+from tpuserve_exporter.models.jax_serving import serve_jax
 from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
 
@@ -61,14 +61,15 @@ def test_released_parameters_are_nowhere_in_memory() -> None:
     kernel = np.ones((3, 1237), np.float32)
     function = JaxFunction(_multiply, {"kernel": kernel}, X)
     served = serve_jax(function, (1,))
+    function_served = served.function
     reference = JaxReference(replace(function, params=served.params))
-    source = OpenedSource("orbax", "kernel", served.function, reference)
+    source = OpenedSource("orbax", "kernel", function_served, reference)
     del served
     answer = reference.run(Signature("device", {}, {}), {"x": np.ones((2, 3), np.float32)})["y"]
     assert held()
     source.release()
     assert not held()
-    assert tf.size(source.model.trackables[0].variables[0].read_value()) == 0
+    assert tf.size(function_served.trackables[0].variables[0].read_value()) == 0
     np.testing.assert_array_equal(answer, np.full((2, 1237), 3, np.float32))
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpuserve_exporter.difference import Tolerance
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.padding_independence import check_padding
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit
-from tpuserve_exporter.options import PadValue, SequenceOptions
-from tpuserve_exporter.padding_independence import check_lengths, check_padding
+from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
+from tpuserve_exporter.samples.samples import check_lengths
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]

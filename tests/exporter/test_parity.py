@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tpuserve_exporter.difference import Tolerance
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.parity import check_parity
+from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.parity import check_parity
-from tpuserve_exporter.parity_result import ParityResult
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]

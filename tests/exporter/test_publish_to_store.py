@@ -16,8 +16,8 @@ from tests.object_stores import RunningStore, running_store
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.object_store import ObjectStore
 from tpuserve_exporter.destinations.store_files import StoreFiles
-from tpuserve_exporter.destinations.store_uri import parse_out_base
 from tpuserve_exporter.errors import MissingExtra, OptionConflict, PublishFailed
+from tpuserve_exporter.options.store_uri import parse_out_base
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage

@@ -10,7 +10,7 @@ from tests.exporter.report_documents import published, refused
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
 from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.page import render_page
-from tpuserve_exporter.reporter import Reporter
+from tpuserve_exporter.reporting.reporter import Reporter
 
 
 class Balance(HTMLParser):

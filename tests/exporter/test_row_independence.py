@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tpuserve_exporter.difference import Tolerance
-from tpuserve_exporter.row_independence import find_dependence
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.row_independence import find_dependence
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.exporter.conftest import Finished
 from tests.exporter.test_fingerprint import save
-from tpuserve_exporter.difference import Tolerance
+from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
 from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
 from tpuserve_exporter.serve_check.serve_check import Question, ask_all, check_serving

@@ -9,7 +9,7 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, save_checkpoint
-from tpuserve_exporter.weights_check import find_not_finite, not_finite
+from tpuserve_exporter.models.weights_check import find_not_finite, not_finite
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
 

@@ -1,23 +1,12 @@
 """Destination: where versions of one model are published, whole or not at all."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
-from tpuserve_exporter.destinations.store_uri import OutBase
-
-VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedVersion:
-    """A version that is there already: its manifest's text, None without one, and its files' sizes in bytes."""
-
-    number: int
-    manifest: bytes | None
-    sizes: Mapping[str, int]
+from tpuserve_exporter.options.export_options import VersionChoice
+from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.version.published_version import PublishedVersion
 
 
 class Destination(Protocol):

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpuserve_exporter.destinations.destination import PublishedVersion, VersionChoice, choose_number
+from tpuserve_exporter.destinations.destination import choose_number
 from tpuserve_exporter.destinations.staging import staging_directory
 from tpuserve_exporter.errors import PublishFailed
-from tpuserve_exporter.manifest import MANIFEST_FILE
+from tpuserve_exporter.options.export_options import VersionChoice
+from tpuserve_exporter.version.manifest import MANIFEST_FILE
+from tpuserve_exporter.version.published_version import PublishedVersion
 
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 

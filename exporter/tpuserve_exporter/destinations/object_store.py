@@ -10,12 +10,14 @@ import time
 import uuid
 from pathlib import Path
 
-from tpuserve_exporter.destinations.destination import PublishedVersion, VersionChoice, choose_number
+from tpuserve_exporter.destinations.destination import choose_number
 from tpuserve_exporter.destinations.staging import staging_directory
 from tpuserve_exporter.destinations.store_files import StoreFiles
-from tpuserve_exporter.destinations.store_uri import StoreUri
 from tpuserve_exporter.errors import PublishFailed
-from tpuserve_exporter.manifest import MANIFEST_FILE
+from tpuserve_exporter.options.export_options import VersionChoice
+from tpuserve_exporter.options.store_uri import StoreUri
+from tpuserve_exporter.version.manifest import MANIFEST_FILE
+from tpuserve_exporter.version.published_version import PublishedVersion
 
 CLAIM_FILE = MANIFEST_FILE.with_name("claim")
 # In this order, after everything else.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpuserve_exporter.destinations.store_uri import EXTRAS, StoreUri
 from tpuserve_exporter.errors import MissingExtra, PublishFailed
+from tpuserve_exporter.options.store_uri import EXTRAS, StoreUri
 
 # What clouds' libraries raise where they find no credentials, and where those they found let nobody in.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}

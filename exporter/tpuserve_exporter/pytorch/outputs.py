@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
-from tpuserve_exporter.keras_inputs import check_distinct
+from tpuserve_exporter.models.keras_inputs import check_distinct
 from tpuserve_exporter.pytorch.arrays import dtype_name
 
 

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, reason_of
-from tpuserve_exporter.jax_function import JaxInput
+from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.pytorch.arrays import dtype_name, find_dtype
 
 # Sizes that free dimensions have while a module is traced. No two alike, lest torch takes them for one; none 0 or 1,

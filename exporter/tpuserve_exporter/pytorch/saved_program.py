@@ -9,9 +9,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.jax_function import JaxInput
-from tpuserve_exporter.keras_inputs import check_names
-from tpuserve_exporter.options import InputNaming
+from tpuserve_exporter.models.jax_function import JaxInput
+from tpuserve_exporter.models.keras_inputs import check_names
+from tpuserve_exporter.options.export_options import InputNaming
 from tpuserve_exporter.pytorch.program import describe, taken
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.export import ExportedProgram
 
-from tpuserve_exporter.jax_function import JaxFunction, JaxInput
-from tpuserve_exporter.jax_serving import ServedJax, serve_jax
-from tpuserve_exporter.options import ComputeDtype, ModelOptions
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
+from tpuserve_exporter.models.jax_serving import ServedJax, serve_jax
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 from tpuserve_exporter.pytorch.arrays import to_numpy, to_torch
 from tpuserve_exporter.pytorch.lowering import JaxProgram, lower, state_names
 from tpuserve_exporter.pytorch.outputs import Outputs
 from tpuserve_exporter.pytorch.program import RowsFixed
 from tpuserve_exporter.pytorch.quiet import quiet
-from tpuserve_exporter.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, Tensors
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, rename
+from tpuserve_exporter.options.export_options import ModelOptions, rename
 from tpuserve_exporter.pytorch.arrays import dtype_name
 from tpuserve_exporter.pytorch.weights_file import WeightsFile
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_exporter.checks import CheckedSignature, CheckedVersion
-from tpuserve_exporter.difference import Tolerance, compare
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.version_checks import CheckedSignature, CheckedVersion
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.samples import take_rows
+from tpuserve_exporter.samples.samples import take_rows
 from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 from tpuserve_exporter.signature import Tensors

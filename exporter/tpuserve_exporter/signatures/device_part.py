@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:

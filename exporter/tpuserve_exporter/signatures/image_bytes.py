@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
-from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options import InGraphBatching
+from tpuserve_exporter.options.export_options import InGraphBatching
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 
 if TYPE_CHECKING:

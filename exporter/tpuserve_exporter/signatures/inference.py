@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options import PadValue
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.export_options import PadValue
+from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
-from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import CLASSIFY, REGRESS, ServedSignature
 from tpuserve_exporter.signatures.tf_example import ExampleParser, example_specs
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tpuserve_exporter.options import PadValue
+from tpuserve_exporter.options.export_options import PadValue
+from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest
 from tpuserve_exporter.signatures import image_bytes, inference, own_function, tensors, tf_example
 from tpuserve_exporter.signatures.device_part import DevicePart
-from tpuserve_exporter.signatures.request import DEFAULT_SIGNATURE, SignatureRequest
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 

@@ -17,11 +17,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.builder import find_builder
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
-from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 if TYPE_CHECKING:

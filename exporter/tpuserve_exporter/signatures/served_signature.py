@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.loaded_model import Releasable, Runnable
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.runnable import Releasable, Runnable
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 

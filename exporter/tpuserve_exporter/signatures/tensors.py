@@ -1,8 +1,8 @@
 """`tensor`: the model's own inputs and outputs, names and dtypes kept."""
 
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import DevicePart
-from tpuserve_exporter.signatures.request import SignatureRequest
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 

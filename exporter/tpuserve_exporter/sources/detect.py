@@ -4,11 +4,11 @@ import zipfile
 from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
-from tpuserve_exporter.options import SourceKind
+from tpuserve_exporter.options.export_options import SourceKind
+from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 from tpuserve_exporter.sources.orbax_layout import TREE_FILE, is_orbax
-from tpuserve_exporter.sources.safetensors_index import INDEX_SUFFIX
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")

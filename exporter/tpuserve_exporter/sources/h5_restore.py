@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
-from tpuserve_exporter.options import ModelOptions, idle_renames
+from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
 from tpuserve_exporter.restore_report import RestoreReport, allow
 from tpuserve_exporter.sources.h5_averages import find_h5_averages
 from tpuserve_exporter.sources.h5_variables import (

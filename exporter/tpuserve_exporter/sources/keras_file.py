@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuserve_exporter.builder import build_model
 from tpuserve_exporter.errors import (
     CheckpointMismatch,
     ExportError,
@@ -17,12 +16,13 @@ from tpuserve_exporter.errors import (
     SourceUnreadable,
     reason_of,
 )
-from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
-from tpuserve_exporter.normalization import renew_constants
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.models.builder import build_model
+from tpuserve_exporter.models.keras_inputs import build_weights
+from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
+from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.served_function import TracedReference
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.served_function import TracedReference
 from tpuserve_exporter.sources.h5_restore import restore_h5, restore_h5_averages
 from tpuserve_exporter.sources.keras_archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.opened import OpenedSource

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import MissingExtra
-from tpuserve_exporter.options import ModelOptions, SourceKind
+from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import os
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.keras_serving import described_dtype, serve_keras
-from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras
+from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
 
 
 def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
-    from tpuserve_exporter.jax_function import JaxFunction, JaxReference
-    from tpuserve_exporter.jax_model import read_inputs, understand_live
-    from tpuserve_exporter.jax_serving import serve_jax
+    from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference
+    from tpuserve_exporter.models.jax_model import read_inputs, understand_live
+    from tpuserve_exporter.models.jax_serving import serve_jax
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     inputs = read_inputs(options)

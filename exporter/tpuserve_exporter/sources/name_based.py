@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
-from tpuserve_exporter.options import ModelOptions, Weights, idle_renames, rename
+from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import step_of

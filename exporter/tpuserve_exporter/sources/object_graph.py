@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
-from tpuserve_exporter.options import Rename, rename
+from tpuserve_exporter.options.export_options import Rename, rename
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
 

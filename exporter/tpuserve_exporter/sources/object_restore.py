@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, Weights, idle_renames
+from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
 from tpuserve_exporter.sources.moving_average import is_averaged_model

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuserve_exporter.loaded_model import Releasable, Runnable
-from tpuserve_exporter.options import SourceKind
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.options.export_options import SourceKind
 from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.served_function import ServedFunction
-from tpuserve_exporter.weights_release import release_weights
+from tpuserve_exporter.runnable import Releasable, Runnable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
-from tpuserve_exporter.jax_function import JaxFunction, JaxReference, PyTree
-from tpuserve_exporter.jax_model import JaxModel, build_jax_model, read_inputs
-from tpuserve_exporter.jax_serving import serve_jax
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference, PyTree
+from tpuserve_exporter.models.jax_model import JaxModel, build_jax_model, read_inputs
+from tpuserve_exporter.models.jax_serving import serve_jax
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.opened import OpenedSource

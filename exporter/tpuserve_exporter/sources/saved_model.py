@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor

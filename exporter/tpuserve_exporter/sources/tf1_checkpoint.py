@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.builder import find_builder
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
-from tpuserve_exporter.keras_inputs import check_distinct, check_names, given_spec
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.name_based import read_checkpoint, restore

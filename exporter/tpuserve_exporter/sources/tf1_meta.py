@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
-from tpuserve_exporter.keras_inputs import check_distinct, check_names, describe_spec, given_spec
-from tpuserve_exporter.options import ModelOptions, TensorNaming
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
+from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.batch_freedom import check_free, free_reshapes
 from tpuserve_exporter.sources.checkpoint_path import find_prefix

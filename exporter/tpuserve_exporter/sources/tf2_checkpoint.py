@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuserve_exporter.builder import build_trackable, is_keras_2
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.keras_inputs import build_weights
-from tpuserve_exporter.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
-from tpuserve_exporter.module_serving import build_variables, serve_module
-from tpuserve_exporter.normalization import renew_constants
-from tpuserve_exporter.options import ModelOptions
-from tpuserve_exporter.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.models.builder import build_trackable, is_keras_2
+from tpuserve_exporter.models.keras_inputs import build_weights
+from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
+from tpuserve_exporter.models.module_serving import build_variables, serve_module
+from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, step_of
 from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
 from tpuserve_exporter.sources.object_restore import restore

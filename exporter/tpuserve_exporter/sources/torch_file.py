@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from tpuserve_exporter.builder import find_builder
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnreadable
-from tpuserve_exporter.jax_function import JaxInput
-from tpuserve_exporter.keras_inputs import check_names
-from tpuserve_exporter.options import ModelOptions
+from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.jax_function import JaxInput
+from tpuserve_exporter.models.keras_inputs import check_names
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.pytorch.arrays import find_dtype
 from tpuserve_exporter.pytorch.outputs import Outputs
 from tpuserve_exporter.pytorch.program import Module

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
-from tpuserve_exporter.options import Rename, Weights, rename
+from tpuserve_exporter.options.export_options import Rename, Weights, rename
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.sources.orbax_tree import KeyPath
 

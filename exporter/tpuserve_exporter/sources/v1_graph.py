@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
-from tpuserve_exporter.samples import count_rows, take_rows
-from tpuserve_exporter.served_function import ServedFunction
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.samples.samples import count_rows, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.graph_operations import check_operations, drop_unused_functions
 

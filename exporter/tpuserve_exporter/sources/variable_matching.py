@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import Weights
+from tpuserve_exporter.options.export_options import Weights
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate
 from tpuserve_exporter.sources.model_variables import ModelVariable
 from tpuserve_exporter.sources.moving_average import find_averages, is_averaged_model

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.exporter.pytorch import modules
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options import ModelOptions, Rename
+from tpuserve_exporter.options.export_options import ModelOptions, Rename
 from tpuserve_exporter.pytorch.weights_file import read_weights
 from tpuserve_exporter.pytorch.weights_matching import restore
 from tpuserve_exporter.restore_report import RestoreReport

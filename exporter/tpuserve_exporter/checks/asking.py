@@ -1,0 +1,135 @@
+"""Putting the questions of the comparison to the source, and to what was written of it as Python loads that.
+
+One after the other, and before a session has the version open: each of the three holds all of the weights.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tpuserve_exporter.checks.parity import list_cases
+from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
+from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
+from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.runnable import Sampled
+from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
+from tpuserve_exporter.samples.samples import find_samples, take_rows
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
+
+# The row-independence check wants neighbours, also where the largest batch is of one row.
+LEAST_ROWS = 4
+
+
+@dataclass(slots=True)
+class Asked:
+    """Samples by signature, and what the source and `python` answered to every case made of them.
+
+    All empty where there is nobody to ask but the session, as the version does not load by Python.
+    """
+
+    samples: dict[str, Tensors] = field(default_factory=dict)
+    source: RecordedAnswers | None = None
+    python: RecordedAnswers | None = None
+
+
+class Asking:
+    """Asks for one export. `warn` takes what a user should know of a version that passes."""
+
+    def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
+        self._options = options
+        self._progress = progress
+        self._warn = warn
+
+    def ask(self, source: OpenedSource, version: Path) -> Asked:
+        """Ask all that the comparison will. The source has given its weights' memory back when this returns.
+
+        Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed where `version` does not load by Python.
+        """
+        if source.reference is None:
+            python = self._load_by_python(version)
+            return Asked() if python is None else self._ask_and_release(python, version)
+        written = WrittenModel(version, source.reference)
+        asked = self._ask_source(written)
+        source.release()
+        asked.python = self._ask_python(written, asked, version)
+        return asked
+
+    def _ask_and_release(self, python: PythonModel, version: Path) -> Asked:
+        written = WrittenModel(version, python)
+        asked = self._ask_source(written)
+        asked.python = self._answers_to_cases(written, asked, python)
+        python.release()
+        gc.collect()
+        return asked
+
+    def _ask_source(self, source: WrittenModel) -> Asked:
+        check_sequences(source.signatures.values(), self._options.sequences)
+        given, samples, answers = self.open_given(), dict[str, Tensors](), RecordedAnswers()
+        with self._progress.step("Ask the source") as step:
+            for done, (name, signature) in enumerate(source.signatures.items()):
+                step.advance(done, len(source.signatures))
+                samples[name] = self.find_samples(signature, given, source)
+                answers.record(source, signature, self._questions(signature, samples[name]))
+            step.detail = f"{len(answers)} question(s)"
+        return Asked(samples, answers)
+
+    def _ask_python(self, written: WrittenModel, asked: Asked, version: Path) -> RecordedAnswers:
+        with self._progress.step("Load it by Python, ask it") as step:
+            try:
+                python = PythonModel(version)
+            except Exception as error:  # TensorFlow raises nearly anything here
+                raise ParityFailed(f"the SavedModel does not load by Python: {reason_of(error)}") from error
+            answers = self._answers_to_cases(written, asked, python)
+            step.detail = f"{len(answers)} question(s)"
+        python.release()
+        gc.collect()
+        return answers
+
+    def _answers_to_cases(self, written: WrittenModel, asked: Asked, python: PythonModel) -> RecordedAnswers:
+        answers = RecordedAnswers()
+        for name, signature in written.signatures.items():
+            cases = list_cases(signature, asked.samples[name], self._options.batch_sizes, padded=True)
+            answers.record(python, signature, (case.inputs for case in cases))
+        return answers
+
+    def _load_by_python(self, version: Path) -> PythonModel | None:
+        """Models that load in a session alone are served all the same, if they came so."""
+        with self._progress.step("Load it by Python"):
+            try:
+                return PythonModel(version)
+            except Exception as error:  # TensorFlow raises nearly anything here
+                reason = reason_of(error)
+        self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
+        return None
+
+    def open_given(self) -> SampleFile | None:
+        """The user's own inputs, if there are any. Raises SamplesUnfit."""
+        options = self._options
+        return None if options.check is None else open_samples(options.check, options.sequences.pad_values)
+
+    def find_samples(self, signature: Signature, given: SampleFile | None, model: Sampled) -> Tensors:
+        """Inputs to check `signature` with, for `model` to take. Raises SamplesUnfit."""
+        rows = max(*self._options.batch_sizes, LEAST_ROWS)
+        longest = self._options.sequences.buckets[-1:]
+        return find_samples(signature, rows, given, model, *longest)
+
+    def _questions(self, signature: Signature, samples: Tensors) -> Iterator[Tensors]:
+        """What each case asks the source, which is never padded; and of a batch a row alone."""
+        for case in list_cases(signature, samples, self._options.batch_sizes, padded=True):
+            yield case.real
+        if signature.is_batchable:
+            yield take_rows(samples, slice(0, 1))
+
+
+def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions) -> None:
+    """That there is something to pad. Raises OptionConflict."""
+    inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
+    names = {name for name, spec in inputs if spec.free_axes}
+    if sequences.buckets and not names:
+        raise OptionConflict("--sequence-buckets: no signature has an input with a free dimension besides its rows'")
+    if unknown := sequences.pad_values.keys() - names:
+        raise OptionConflict(f"--pad-value {min(unknown)}: inputs with a free dimension are {', '.join(sorted(names))}")

@@ -1,0 +1,93 @@
+"""Whether padding changes what is no padding. Only where it does not may servers pad sequences to buckets."""
+
+import numpy as np
+
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
+from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+
+# A few are enough: whether they depend on each other is another check's question.
+_ROWS = 4
+
+
+def check_padding(
+    signature: Signature, samples: Tensors, sequences: SequenceOptions, model: Runnable, tolerance: Tolerance
+) -> int:
+    """Compare rows as they are with the same rows padded to each bucket, by one element or more.
+
+    Outputs are cut as servers cut them: in free dimensions that have the padded length. Returns the number of
+    comparisons. Raises ParityFailed for the first that is off, SamplesUnfit for a padding value of another dtype.
+    """
+    buckets = [bucket for bucket in sequences.buckets if bucket > 1]
+    for bucket in buckets:
+        rows = _crop(signature, take_rows(samples, slice(0, _ROWS)), bucket - 1)
+        padded = {
+            name: _pad(name, signature.inputs[name], value, bucket, sequences.pad_values.get(name))
+            for name, value in rows.items()
+        }
+        expected = _run(model, signature, rows, f"rows of up to {bucket - 1}")
+        actual = _cut(signature, _run(model, signature, padded, f"rows padded to {bucket}"), expected, bucket)
+        difference = compare(expected, actual, tolerance)
+        if difference.beyond:
+            raise ParityFailed(
+                f"{signature.name}, rows padded to {bucket}: {difference.beyond}. A model that is to be padded must "
+                "mask its padding: leave --sequence-buckets out, or say with --pad-value what it masks"
+            )
+    return len(buckets)
+
+
+def _crop(signature: Signature, inputs: Tensors, longest: int) -> Tensors:
+    return {
+        name: value[
+            tuple(slice(longest if axis in signature.inputs[name].free_axes else None) for axis in range(value.ndim))
+        ]
+        for name, value in inputs.items()
+    }
+
+
+def _pad(name: str, spec: TensorSpec, value: Array, bucket: int, said: PadValue | None) -> Array:
+    """At each free dimension's end; with zero, or an empty string, where nothing is said."""
+    shape = tuple(bucket if axis in spec.free_axes else size for axis, size in enumerate(value.shape))
+    if spec.dtype == "string":
+        padding: object = said.encode() if isinstance(said, str) else b""
+        fits = said is None or isinstance(said, str)
+    else:
+        padding = said or 0
+        fits = not isinstance(said, str) and _fits(said or 0, value.dtype)
+    if not fits:
+        raise SamplesUnfit(f"input {name!r} is {spec}: it cannot be padded with {said!r}")
+    padded = np.full(shape, padding, value.dtype)
+    padded[tuple(slice(size) for size in value.shape)] = value
+    return padded
+
+
+def _fits(value: float, dtype: "np.dtype[np.generic]") -> bool:
+    """Whether integers hold it exactly; floating point rounds."""
+    if dtype.kind not in "biu":
+        return True
+    return float(value).is_integer() and bool(np.asarray(int(value)).astype(dtype) == value)
+
+
+def _cut(signature: Signature, outputs: Tensors, like: Tensors, bucket: int) -> Tensors:
+    return {name: _cut_one(signature.outputs[name], value, like[name], bucket) for name, value in outputs.items()}
+
+
+def _cut_one(spec: TensorSpec, value: Array, like: Array, bucket: int) -> Array:
+    if value.ndim != like.ndim:
+        return value
+    ends = [
+        like.shape[axis] if axis in spec.free_axes and size == bucket else None for axis, size in enumerate(value.shape)
+    ]
+    return value[tuple(map(slice, ends))]
+
+
+def _run(model: Runnable, signature: Signature, inputs: Tensors, what: str) -> Tensors:
+    import tensorflow as tf
+
+    try:
+        return model.run(signature, inputs)
+    except (tf.errors.OpError, SamplesUnfit) as error:
+        raise SamplesUnfit(f"{signature.name} fails on {what}: {reason_of(error)}") from error

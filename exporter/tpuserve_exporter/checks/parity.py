@@ -1,0 +1,118 @@
+"""Whether the written SavedModel answers as the source model does: at every size, padded, and loaded both ways."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.parity_result import Comparison, ParityResult
+from tpuserve_exporter.errors import ParityFailed, reason_of
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import count_rows, distinct_rows, take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Inputs to compare with: a batch size's, or the last of more rows. Of a padded batch, the first rows are real."""
+
+    name: str
+    inputs: Tensors
+    bucket: int | None = None
+    real_rows: int | None = None
+
+    @property
+    def real(self) -> Tensors:
+        """What the source is asked: it is never padded."""
+        return _take_real(self.inputs, self.real_rows)
+
+
+def check_parity(
+    signature: Signature,
+    samples: Tensors,
+    batch_sizes: Sequence[int],
+    reference: Runnable,
+    loaded: Mapping[str, Runnable],
+    tolerance: Tolerance,
+    *,
+    padded: bool,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> ParityResult:
+    """Compare `loaded`, by the way each was loaded, with `reference`. Raises ParityFailed when all are compared.
+
+    `padded` compares a padded batch with one that is not, which only models with independent rows can pass. `advance`
+    is told how many cases are done, of how many.
+    """
+    comparisons: list[Comparison] = []
+    proven: set[str] = set()
+    cases = list(list_cases(signature, samples, batch_sizes, padded))
+    for done, case in enumerate(cases):
+        advance(done, len(cases))
+        expected = reference.run(signature, case.real)
+        proven |= {name for name, value in expected.items() if not _is_all_nan(np.asarray(value))}
+        for way, model in loaded.items():
+            actual = _take_real(_run(model, signature, case, way), case.real_rows)
+            found = compare(expected, actual, tolerance)
+            comparisons.append(Comparison(case.name, case.bucket, case.real_rows is not None, way, found))
+    rows = len(distinct_rows(samples)) if signature.is_batchable else 1
+    result = ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
+    if result.failed:
+        raise _failure(signature, result, tolerance)
+    return result
+
+
+def _is_all_nan(value: Array) -> bool:
+    """Of bfloat16 too, which numpy knows as kind V. An empty output has no NaN."""
+    if value.dtype.kind not in "fc" and value.dtype.name != "bfloat16":
+        return False
+    return value.size > 0 and bool(np.isnan(value.astype(np.complex128)).all())
+
+
+def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[Case]:
+    """Every batch size, every row, and a batch that lacks a row of the largest size."""
+    if not signature.is_batchable:
+        yield Case("as it is", samples)
+        return
+    for size in batch_sizes:
+        yield Case(f"batch of {size}", take_rows(samples, slice(0, size)), size)
+    largest = max(batch_sizes)
+    for start in range(largest, count_rows(samples), largest):
+        rows = take_rows(samples, slice(start, start + largest))
+        yield Case(f"rows {start} to {start + count_rows(rows) - 1}", rows, largest)
+    if padded and largest > 1:
+        real = largest - 1
+        inputs = _pad(take_rows(samples, slice(0, real)), largest)
+        yield Case(f"{real} row(s) padded to {largest}", inputs, largest, real)
+
+
+def _pad(inputs: Tensors, rows: int) -> Tensors:
+    """Repeat the last row, as servers do: a real row, because a model may divide by its norm."""
+    last = {name: np.repeat(value[-1:], rows - len(value), axis=0) for name, value in inputs.items()}
+    return {name: np.concatenate([value, last[name]]) for name, value in inputs.items()}
+
+
+def _take_real(tensors: Tensors, rows: int | None) -> Tensors:
+    return tensors if rows is None else take_rows(tensors, slice(0, rows))
+
+
+def _run(model: Runnable, signature: Signature, case: Case, way: str) -> Tensors:
+    import tensorflow as tf
+
+    try:
+        return model.run(signature, case.inputs)
+    except tf.errors.OpError as error:
+        raise ParityFailed(f"{signature.name}, {case.name}, loaded by {way}: {reason_of(error)}") from error
+
+
+def _failure(signature: Signature, result: ParityResult, tolerance: Tolerance) -> ParityFailed:
+    """The first that is off, how many are, and all of them in the details."""
+    first, largest = result.failed[0], result.max_abs_difference
+    return ParityFailed(
+        f"{signature.name}, {first.where}: {first.difference.beyond}, allowed is {tolerance} (--atol, --rtol); "
+        f"{len(result.failed)} of {len(result.comparisons)} comparisons are off",
+        max_abs_difference=largest if np.isfinite(largest) else None,
+        atol=tolerance.atol,
+        rtol=tolerance.rtol,
+        parity={signature.name: result.to_json()},
+    )

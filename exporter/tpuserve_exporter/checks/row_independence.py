@@ -1,0 +1,101 @@
+"""Whether a row's result depends on the rows beside it. Only where it does not may requests share a batch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import distinct_rows, take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors
+
+# Enough rows to have neighbours on both sides; every row of them is checked.
+_ROWS = 4
+_NEIGHBOURS = "its neighbours"
+
+
+class Finding(NamedTuple):
+    """What came of the trials: `dependence` on something, or nothing to be told from them, or independent rows."""
+
+    dependence: str = ""
+    checked: bool = True
+
+    @property
+    def independent(self) -> bool:
+        return self.checked and not self.dependence
+
+
+class _Trial(NamedTuple):
+    """A batch, and which of the baseline's rows each of the rows `at` ought to equal."""
+
+    what: str
+    inputs: Tensors
+    at: Array
+    baseline: Array
+
+
+def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> Finding:
+    """Whether a row's result depends on anything but the row.
+
+    The rows are compared with themselves alone, in reverse order, and beside neighbours of NaN (floats only): a NaN
+    that gets across shows where a difference would drown in the tolerance. Rows that all get one answer tell nothing
+    of their neighbours: then NaN must have told, or the rows count as not checked.
+    """
+    rows = _choose_rows(samples)
+    baseline = model.run(signature, rows)
+    if any(len(value) != _ROWS for value in baseline.values()):
+        return Finding("the batch: outputs have another number of rows than the inputs")
+    telling = len(distinct_rows(baseline)) > 1
+    for trial in _trials(rows):
+        expected, actual = take_rows(baseline, trial.baseline), _run(model, signature, trial)
+        if actual is None:
+            continue
+        difference = compare(expected, take_rows(actual, trial.at), tolerance)
+        if difference.beyond:
+            return Finding(f"{trial.what}: {difference.beyond}")
+        telling = telling or trial.what == _NEIGHBOURS
+    return Finding(checked=telling)
+
+
+def _choose_rows(samples: Tensors) -> Tensors:
+    """Rows that differ, as far as there are such."""
+    distinct = np.array(distinct_rows(samples))
+    return take_rows(samples, distinct[np.arange(_ROWS) % len(distinct)])
+
+
+def _trials(rows: Tensors) -> Iterator[_Trial]:
+    order = np.arange(_ROWS)
+    for index in order:
+        yield _Trial("being alone", take_rows(rows, order[index : index + 1]), np.array([0]), np.array([index]))
+    yield _Trial("its position", take_rows(rows, order[::-1]), order, order[::-1])
+    if any(_is_float(value) for value in rows.values()):
+        for index in order:
+            yield _Trial(_NEIGHBOURS, _spoil_others(rows, int(index)), np.array([index]), np.array([index]))
+
+
+def _spoil_others(rows: Tensors, kept: int) -> Tensors:
+    return {name: _spoil(value, kept) if _is_float(value) else value for name, value in rows.items()}
+
+
+def _spoil(value: Array, kept: int) -> Array:
+    spoiled = np.full_like(value, np.nan)
+    spoiled[kept] = value[kept]
+    return spoiled
+
+
+def _is_float(value: Array) -> bool:
+    """Whether NaN can be written to it: numpy's floats, and bfloat16, which numpy knows as kind V."""
+    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+
+
+def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None:
+    """None where a model refuses NaN outright: that says nothing on its rows."""
+    import tensorflow as tf
+
+    try:
+        return model.run(signature, trial.inputs)
+    except tf.errors.InvalidArgumentError:
+        if trial.what == _NEIGHBOURS:
+            return None
+        raise

@@ -1,0 +1,182 @@
+"""The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_exporter.checks.asking import LEAST_ROWS, Asked, Asking, check_sequences
+from tpuserve_exporter.checks.difference import COARSE, Tolerance
+from tpuserve_exporter.checks.padding_independence import check_padding
+from tpuserve_exporter.checks.parity import check_parity
+from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.row_independence import find_dependence
+from tpuserve_exporter.errors import OptionConflict, ParityFailed
+from tpuserve_exporter.options.export_options import ExportOptions
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import add_neighbours, check_lengths, distinct_rows, refusal_of
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.version.loaded_model import SessionModel, open_session
+from tpuserve_exporter.version.loaded_tflite import TfliteModel
+from tpuserve_exporter.version.tflite_writer import TFLITE_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSignature:
+    """One signature that passed, and the inputs it passed with."""
+
+    signature: Signature
+    samples: Tensors
+    parity: ParityResult
+    rows_independent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedVersion:
+    """What the checks found of a written version. `reference` answers as the source does, while the session is open."""
+
+    signatures: Mapping[str, CheckedSignature]
+    tolerance: Tolerance
+    compute_dtype: str
+    reference: Runnable
+    lite_signatures: frozenset[str] | None = None
+
+    @property
+    def everywhere(self) -> list[str]:
+        """Signatures that can be warmed: where there is a model for LiteRT, one it lacks would keep it from loading."""
+        return [name for name in self.signatures if self.lite_signatures is None or name in self.lite_signatures]
+
+
+class Checks:
+    """Runs the checks of one export. `warn` takes what a user should know of a version that passes."""
+
+    def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
+        self._options = options
+        self._progress = progress
+        self._warn = warn
+        self._asking = Asking(options, progress, warn)
+
+    def ask(self, source: OpenedSource, version: Path) -> Asked:
+        """Ask the source, and then `version` as Python loads it; before `version` is opened. See Asking.ask."""
+        return self._asking.ask(source, version)
+
+    @contextlib.contextmanager
+    def open(self, version: Path) -> Iterator[SessionModel]:
+        """Load `version` into a session for as long as the body lasts. Raises SessionLoadFailed."""
+        with contextlib.ExitStack() as open_models:
+            with self._progress.step("Load it in a session") as step:
+                session = open_models.enter_context(open_session(version))
+                step.detail = "; ".join(str(signature) for signature in session.signatures.values())
+            yield session
+
+    def run(self, source: OpenedSource, asked: Asked, version: Path, session: SessionModel) -> CheckedVersion:
+        """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
+        check_sequences(session.signatures.values(), self._options.sequences)
+        tolerance = self._choose_tolerance(source, session)
+        reference = asked.source or session
+        loaded: dict[str, Runnable] = {"session": session} | ({"Python": asked.python} if asked.python else {})
+        samples = self._samples(asked, session)
+        lite = self._load_by_litert(version)
+        checked = {
+            name: self._check(
+                signature,
+                samples[name],
+                session,
+                reference,
+                loaded | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
+                tolerance,
+            )
+            for name, signature in session.signatures.items()
+        }
+        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
+        in_lite = None if lite is None else lite.signatures
+        return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
+
+    def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
+        """What the source was asked, which the session has to take; where nobody was asked, what the session takes."""
+        if asked.source is None:
+            given = self._asking.open_given()
+            return {name: self._asking.find_samples(one, given, session) for name, one in session.signatures.items()}
+        for name, signature in session.signatures.items():
+            refusal = refusal_of(signature, asked.samples[name], session)
+            if refusal is not None:
+                raise ParityFailed(f"{name} fails, loaded by session, on inputs that the source takes: {refusal}")
+        return asked.samples
+
+    def _load_by_litert(self, version: Path) -> TfliteModel | None:
+        if "tflite" not in self._options.also:
+            return None
+        with self._progress.step(f"Load {TFLITE_FILE} in LiteRT") as step:
+            model = TfliteModel(version / TFLITE_FILE)
+            step.detail = ", ".join(sorted(model.signatures))
+        return model
+
+    def _choose_tolerance(self, source: OpenedSource, session: SessionModel) -> Tolerance:
+        """StableHLO within a graph does not show what it computes in: then the source knows."""
+        options = self._options
+        converted = options.model.compute_dtype != "keep"
+        stated = source.compute_dtype or ""
+        coarsest = next((dtype for dtype in COARSE if dtype in stated or session.makes(dtype)), "float32")
+        return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
+
+    def _check(
+        self,
+        signature: Signature,
+        samples: Tensors,
+        session: SessionModel,
+        reference: Runnable,
+        loaded: Mapping[str, Runnable],
+        tolerance: Tolerance,
+    ) -> CheckedSignature:
+        independent = self._check_rows(signature, samples, session, tolerance)
+        self._check_padding(signature, samples, session, tolerance)
+        sizes = self._options.batch_sizes
+        with self._progress.step(f"Compare {signature.name} with the source") as step:
+            parity = check_parity(
+                signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
+            )
+            step.detail = (
+                f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
+                f"{parity.max_abs_difference:.3g} (allowed {tolerance})"
+            )
+        if parity.all_nan:
+            self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
+        if others := parity.other_classes():
+            self._warn(f"within the tolerance, {signature.name} puts another class first ({', '.join(others)} rows)")
+        return CheckedSignature(signature, samples, parity, independent)
+
+    def _check_padding(
+        self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance
+    ) -> None:
+        sequences = self._options.sequences
+        if not sequences.buckets or not signature.has_sequences:
+            return
+        with self._progress.step(f"Check that padding does not change {signature.name}") as step:
+            check_lengths(signature, samples, sequences, "--check")
+            comparisons = check_padding(signature, samples, sequences, session, tolerance)
+            step.detail = f"{comparisons} comparison(s), up to a length of {sequences.buckets[-1]}"
+
+    def _check_rows(self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance) -> bool:
+        if not signature.is_batchable:
+            return False
+        with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
+            if len(distinct_rows(samples)) < 2:
+                samples = add_neighbours(signature, samples, LEAST_ROWS, session)
+            found = find_dependence(signature, samples, session, tolerance)
+            step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
+        if self._options.batching is not None and not found.independent:
+            why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
+            raise OptionConflict(
+                f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
+                + ("" if found.dependence else ", or give rows that differ, --check")
+            )
+        if found.dependence:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
+        elif not found.checked:
+            self._warn(
+                f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
+                "will not share batches (--check with rows that differ)"
+            )
+        return found.independent

@@ -1,0 +1,1 @@
+"""Models of every framework as functions that are served: named tensors in, named tensors out."""

@@ -1,0 +1,208 @@
+"""The builder's JAX model: an apply function with its parameters' shapes, a Flax linen module, or an NNX one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import BuilderFailed, ExportError, OptionConflict, reason_of
+from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.calling import CallShape
+from tpuserve_exporter.models.jax_function import JaxInput, PyTree
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names
+from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
+
+if TYPE_CHECKING:
+    from flax import linen, nnx
+
+_RETURNS = "(apply_fn, abstract_params), a Flax module, or a function without arguments that makes an NNX module"
+# Of dimensions left free, while parameters' shapes are found out.
+_ROWS, _LENGTH = 1, 8
+# Collections that linen modules fill while they run, and do not read.
+_NOT_PARAMETERS = ("intermediates", "losses", "summaries")
+
+
+@dataclass(frozen=True, slots=True)
+class JaxModel:
+    """`call(params, inputs)` returns a dictionary. `params` is a tree of jax.ShapeDtypeStruct."""
+
+    call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]
+    params: PyTree
+
+
+def read_inputs(options: ModelOptions) -> dict[str, JaxInput]:
+    """The inputs as --input gives them. Raises OptionConflict: JAX models do not know theirs."""
+    if not options.inputs or any(given.dims is None for given in options.inputs):
+        raise OptionConflict(
+            "a JAX model does not say what it is called with: give each --input 'name:dtype[batch,...]', such as "
+            "--input 'image:float32[batch,8,8,1]'"
+        )
+    check_names([given.name for given in options.inputs])
+    return {given.name: _read_input(given) for given in options.inputs}
+
+
+def _read_input(given: InputNaming) -> JaxInput:
+    import jax.numpy as jnp
+
+    try:
+        dtype = jnp.dtype(given.dtype).name
+    except TypeError as error:
+        raise OptionConflict(f"--input {given.name}: JAX has no dtype {given.dtype!r}") from error
+    dims = given.dims or ()
+    named = [
+        dim if not isinstance(dim, str) or dim.isidentifier() else f"{given.name}_{i}" for i, dim in enumerate(dims)
+    ]
+    return JaxInput(dtype, tuple(named))
+
+
+def build_jax_model(name: str, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
+    """Call the builder. Raises BuilderFailed."""
+    built = _build(name, options.builder_args)
+    call, params = _understand(name, built, inputs)
+
+    def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _name_outputs(call(params, given), options.outputs)
+
+    return JaxModel(run, params)
+
+
+def _build(name: str, args: Mapping[str, object]) -> object:
+    from flax import linen, nnx
+
+    function = find_builder(name)
+    try:
+        built = function(**args)
+        if callable(built) and not isinstance(built, linen.Module | nnx.Module | type):
+            return nnx.eval_shape(built)
+    except Exception as error:  # the user's code
+        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {reason_of(error)}") from error
+    return built
+
+
+def _understand(
+    name: str, built: object, inputs: Mapping[str, JaxInput]
+) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
+    import jax
+    from flax import linen, nnx
+
+    if isinstance(built, nnx.Module):
+        return _from_nnx(built, inputs)
+    if isinstance(built, linen.Module):
+        return _from_linen(name, built, inputs)
+    if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
+        apply = built[0]
+        shape = CallShape.of(apply, inputs, skip=1)
+        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), built[1])
+        return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), params
+    kind = f"{type(built).__module__}.{type(built).__qualname__}"
+    hint = " (a Keras model on JAX is saved as a .keras file, and exported from there)" if "keras" in kind else ""
+    raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
+
+
+def understand_live(
+    model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]
+) -> tuple[Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]], PyTree]:
+    """The call and the parameters of a model that lives here. An NNX module itself stays in the mode that it is in.
+
+    Raises BuilderFailed.
+    """
+    from flax import nnx
+
+    if isinstance(model, nnx.Module):
+        copied = nnx.merge(*nnx.split(model))
+        call, _ = _from_nnx(copied, inputs)
+        params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
+    elif isinstance(model, tuple):
+        call, _ = _understand("what was given", model, inputs)
+        params = model[1]
+    else:
+        raise BuilderFailed(f"a {type(model).__name__} has no parameters: give (module.apply, params)")
+
+    def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _name_outputs(call(params, given), options.outputs)
+
+    return run, params
+
+
+def _from_linen(
+    name: str, module: "linen.Module", inputs: Mapping[str, JaxInput]
+) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
+    import jax
+    from flax.core import meta, unfreeze
+
+    shape = CallShape.of(type(module).__call__, inputs, skip=1)
+
+    def init(key: Any, given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - jax has no types here
+        return shape.call(lambda *a, **k: module.init({"params": key, "dropout": key}, *a, **k), given)
+
+    given = {one: jax.ShapeDtypeStruct(_known_shape(spec), spec.dtype) for one, spec in inputs.items()}
+    try:
+        variables = unfreeze(meta.unbox(jax.eval_shape(init, jax.random.key(0), given)))
+    except ExportError:
+        raise
+    except Exception as error:  # the user's code
+        raise BuilderFailed(
+            f"{name}: the module fails for {_describe(inputs)}: {type(error).__name__}: {reason_of(error)}"
+        ) from error
+    params = {collection: tree for collection, tree in variables.items() if collection not in _NOT_PARAMETERS}
+    return (lambda params, given: shape.call(lambda *a, **k: module.apply(params, *a, **k), given)), params
+
+
+def _from_nnx(
+    module: "nnx.Module", inputs: Mapping[str, JaxInput]
+) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
+    """In evaluation mode. Random keys are no parameters: what is served draws nothing."""
+    import jax
+    from flax import nnx
+
+    module.eval()
+    shape = CallShape.of(type(module).__call__, inputs, skip=1)
+    graph, state, rest = nnx.split(module, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate)), ...)
+
+    def call(params: PyTree, given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the model returns
+        filled = jax.tree.map(lambda leaf: leaf, state)
+        nnx.replace_by_pure_dict(filled, params)
+        return shape.call(nnx.merge(graph, filled, jax.tree.map(_blank, rest)), given)
+
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
+    return call, params
+
+
+def _blank(leaf: Any) -> Any:  # noqa: ANN401 - an array or its shape, of any dtype
+    """What stands for a random key or its count."""
+    import jax
+    import jax.numpy as jnp
+
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(0), leaf.shape) if leaf.shape else jax.random.key(0)
+    return jnp.zeros(leaf.shape, leaf.dtype)
+
+
+def _known_shape(spec: JaxInput) -> tuple[int, ...]:
+    sizes = [_ROWS if axis == 0 else _LENGTH for axis in range(len(spec.dims))]
+    return tuple(sizes[axis] if isinstance(dim, str) else dim for axis, dim in enumerate(spec.dims))
+
+
+def _describe(inputs: Mapping[str, JaxInput]) -> str:
+    return ", ".join(f"{name}: {spec}" for name, spec in inputs.items())
+
+
+def _name_outputs(outputs: object, given: Sequence[str]) -> dict[str, Any]:
+    """By --output in order; else a dictionary's keys, `outputs` for a single array, `output_0` and on for several."""
+    import jax
+    import jax.numpy as jnp
+
+    leaves = jax.tree_util.tree_leaves_with_path(outputs)
+    names = list(given) or [_output_name(path, index, len(leaves)) for index, (path, _) in enumerate(leaves)]
+    if len(names) != len(leaves):
+        raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(leaves)} output(s)")
+    check_distinct("output", names)
+    return {name: jnp.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+
+
+def _output_name(path: tuple[Any, ...], index: int, count: int) -> str:
+    import jax
+
+    named = path and isinstance(path[0], jax.tree_util.DictKey | jax.tree_util.GetAttrKey)
+    if named:
+        return str(jax.tree_util.keystr(path, simple=True, separator="_"))
+    return "outputs" if count == 1 else f"output_{index}"

@@ -1,0 +1,165 @@
+"""JAX functions as TensorFlow serves them: StableHLO for CPU and TPU within a graph, parameters as variables."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
+from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, PyTree
+from tpuserve_exporter.models.served_function import ServedFunction
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+PLATFORMS = ("cpu", "tpu")
+# Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read for longer.
+_MODULE_VERSION = 9
+# Whatever the batch sizes: the checks want neighbours for a row.
+_LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ServedJax:
+    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know.
+
+    `params` are the parameters as JAX's arrays, in the variables' own memory: whoever takes them can let go of others.
+    """
+
+    function: ServedFunction
+    params: PyTree
+    compute_dtype: str
+    notes: tuple[str, ...] = ()
+
+
+def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
+    """The served function of a JAX one: of any number of rows where JAX can lower that, else a program for each size.
+
+    Raises BuilderFailed where the function fails for its inputs, CannotLower where JAX cannot lower it for CPU and TPU.
+    """
+    variables = Variables(function.params)
+    specs = {name: one.spec(name) for name, one in function.inputs.items()}
+    module, refusal = _try_free_rows(function) if function.batched else (_lower(function), "")
+    if module is not None:
+        served = ServedFunction(specs, _convert(function, variables), [variables.module])
+        return ServedJax(served, variables.arrays(), _compute_dtype(module))
+    module = _lower(_sized(function, batch_sizes[0]))
+    sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
+    sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
+    served = ServedFunction(specs, BucketedFunction(sized, function.batched), [variables.module])
+    note = (
+        f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
+        f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
+    )
+    return ServedJax(served, variables.arrays(), _compute_dtype(module), (note,))
+
+
+class Variables:
+    """A tree of parameters as variables, which `module` holds."""
+
+    def __init__(self, params: PyTree) -> None:
+        import jax
+        import tensorflow as tf
+
+        leaves, self._treedef = jax.tree_util.tree_flatten_with_path(params)
+        self._leaves = [tf.Variable(np.asarray(leaf), name=path_name(path), trainable=False) for path, leaf in leaves]
+        self.module = tf.Module()
+        self.module.parameters = self._leaves
+
+    def tree(self) -> PyTree:
+        import jax
+
+        return jax.tree_util.tree_unflatten(self._treedef, self._leaves)
+
+    def arrays(self) -> PyTree:
+        """Not copied, but for 64 bits, which JAX makes 32 of. To be read only."""
+        import jax
+
+        return jax.tree.map(lambda variable: jax.dlpack.from_dlpack(variable.read_value()), self.tree())
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """`params/dense/kernel` of a path as jax.tree_util gives it."""
+    import jax
+
+    return str(jax.tree_util.keystr(path, simple=True, separator="/"))
+
+
+def _sized(function: JaxFunction, rows: int) -> JaxFunction:
+    return replace(function, inputs={name: one.sized(rows) for name, one in function.inputs.items()})
+
+
+def _convert(function: JaxFunction, variables: Variables) -> TensorFunction:
+    from jax.experimental import jax2tf
+
+    shapes = [None, {name: one.polymorphic_shape() for name, one in function.inputs.items()}]
+    converted = jax2tf.convert(
+        function.call, polymorphic_shapes=shapes, with_gradient=False, native_serialization_platforms=PLATFORMS
+    )
+
+    def call(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
+        with _module_version():
+            outputs: Mapping[str, tf.Tensor] = converted(variables.tree(), inputs)
+        return outputs
+
+    return call
+
+
+@contextlib.contextmanager
+def _module_version() -> Iterator[None]:
+    import jax
+
+    before = jax.config.jax_export_calling_convention_version
+    jax.config.update("jax_export_calling_convention_version", _MODULE_VERSION)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_export_calling_convention_version", before)
+
+
+def _try_free_rows(function: JaxFunction) -> tuple[str | None, str]:
+    """The module's text, its free dimensions left free; or None, and why JAX cannot lower it so."""
+    try:
+        return _export(function), ""
+    except Exception as error:  # a user's code given symbols for sizes may raise anything
+        return None, f"{type(error).__name__}: {reason_of(error)}"
+
+
+def _lower(function: JaxFunction) -> str:
+    """The module's text. Raises BuilderFailed or CannotLower where there can be none."""
+    try:
+        return _export(function)
+    except NotImplementedError as error:
+        raise CannotLower(f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}") from error
+    except Exception as error:  # the user's code
+        given = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
+        raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error
+
+
+def _export(function: JaxFunction) -> str:
+    import jax
+    from jax import export
+
+    scope = export.SymbolicScope()
+    inputs = {name: _abstract(one, scope) for name, one in function.inputs.items()}
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), function.params)
+    return str(export.export(jax.jit(function.call), platforms=PLATFORMS)(params, inputs).mlir_module())
+
+
+def _abstract(one: JaxInput, scope: Any) -> Any:  # noqa: ANN401 - jax has no types here
+    import jax
+    from jax import export
+
+    shape = export.symbolic_shape(one.polymorphic_shape(), scope=scope)
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(one.dtype))
+
+
+def _compute_dtype(module: str) -> str:
+    """By what the module computes, in part or as a whole."""
+    if not re.search(r"\bbf16>|xbf16>", module):
+        return "float32"
+    return "mixed_bfloat16" if "f32>" in module else "bfloat16"

@@ -1,0 +1,137 @@
+"""What a Keras model is called with: its inputs' names, dtypes and shapes, as the model or --input tells them."""
+
+import keyword
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+# Names Keras counts up by itself: they differ from one build to the next, so they are no interface.
+_AUTOMATIC_INPUT = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
+
+
+def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
+    """The structure the model is called with, and a spec for each of its leaves, by name."""
+    import keras
+    import tensorflow as tf
+
+    structure = _known_inputs(model)
+    if structure is None:
+        return _given_specs(options)
+    leaves = keras.tree.flatten(structure)
+    names = _input_names(structure, leaves, options)
+    check_names(names)
+    given = options.inputs or (InputNaming(""),) * len(leaves)
+    specs = {
+        name: _narrow(tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
+        for name, leaf, one in zip(names, leaves, given, strict=True)
+    }
+    return structure, specs
+
+
+def _narrow(known: "tf.TensorSpec", given: InputNaming) -> "tf.TensorSpec":
+    """What the model knows, with sizes that --input gives to free dimensions. Raises OptionConflict."""
+    import tensorflow as tf
+
+    if given.dtype is None or given.shape is None:
+        return known
+    wanted = given_spec(given)
+    if wanted.dtype != known.dtype or not _fits(wanted.shape.as_list(), known.shape.as_list()):
+        raise OptionConflict(f"--input says {describe_spec(wanted)}, the model takes {describe_spec(known)}")
+    return tf.TensorSpec(wanted.shape, known.dtype, name=known.name)
+
+
+def _fits(wanted: "list[int | None]", known: "list[int | None]") -> bool:
+    return len(wanted) == len(known) and all(have in (None, want) for want, have in zip(wanted, known, strict=True))
+
+
+def describe_spec(spec: "tf.TensorSpec") -> str:
+    """`ids: int32[?, 64]`."""
+    dims = ", ".join("?" if dim is None else str(dim) for dim in spec.shape.as_list())
+    return f"{spec.name}: {spec.dtype.name}[{dims}]"
+
+
+def check_names(names: "list[str]") -> None:
+    """A served function takes its inputs as arguments, so TensorFlow refuses names that Python would."""
+    check_distinct("input", names)
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
+            raise OptionConflict(
+                f"no signature can have an input called {name!r}: name each --input NAME, of letters, digits and _"
+            )
+
+
+def check_distinct(what: str, names: "Sequence[str]") -> None:
+    """Raises OptionConflict for a name that is there twice: one tensor would silently take the other's place."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise OptionConflict(f"several {what}s are called {', '.join(map(repr, twice))}: name each, --{what} NAME")
+
+
+def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
+    """What a Functional or built Sequential model is called with; None for a subclassed one."""
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        return model.inputs[0] if model.inputs else None
+    return model.input if hasattr(model, "output_names") else None
+
+
+def build_weights(model: "keras.Model", options: ModelOptions) -> None:
+    """Call a model that has not seen its inputs once, on zeros, so that its weights are there to be restored."""
+    import tensorflow as tf
+
+    if _known_inputs(model) is not None:
+        return
+    structure, specs = _given_specs(options)
+    zeros = {
+        name: tf.zeros([1 if dim is None else dim for dim in spec.shape], spec.dtype) for name, spec in specs.items()
+    }
+    model(zeros if isinstance(structure, dict) else next(iter(zeros.values())), training=False)
+
+
+def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
+    if not options.inputs or any(given.dtype is None for given in options.inputs):
+        raise OptionConflict("the model does not say what it is called with: give each --input 'name:dtype[batch,...]'")
+    check_names([given.name for given in options.inputs])
+    specs = {given.name: given_spec(given) for given in options.inputs}
+    return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
+
+
+def given_spec(given: InputNaming) -> "tf.TensorSpec":
+    """What one --input with dtype and shape says. Raises OptionConflict for a dtype there is none of."""
+    import tensorflow as tf
+
+    try:
+        return tf.TensorSpec(given.shape, given.dtype, name=given.name)
+    except TypeError as error:
+        raise OptionConflict(f"--input {given.name}: there is no dtype {given.dtype!r}") from error
+
+
+def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: ModelOptions) -> list[str]:
+    if options.inputs:
+        if len(options.inputs) != len(leaves):
+            raise OptionConflict(
+                f"--input is given {len(options.inputs)} time(s), the model has {len(leaves)} input(s)"
+            )
+        return [given.name for given in options.inputs]
+    if isinstance(structure, Mapping):
+        return path_names(structure)
+    named = [leaf.name for leaf in leaves]
+    if not any(_AUTOMATIC_INPUT.fullmatch(name) for name in named):
+        return named
+    return ["inputs"] if len(leaves) == 1 else [f"input_{index}" for index in range(len(leaves))]
+
+
+def path_names(structure: object) -> list[str]:
+    """Names of leaves in the order keras.tree flattens them; deeper ones joined by an underscore."""
+    import keras
+
+    return ["_".join(str(part) for part in path) for path, _ in keras.tree.flatten_with_path(structure)]

@@ -1,0 +1,87 @@
+"""A Keras model as a server sees it: named tensors in, named tensors out, computed in one dtype or another."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.models.keras_inputs import check_distinct, input_specs, path_names
+from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
+    """The served function of a Keras model.
+
+    Inputs are named after the model's (a dictionary's keys, `keras.Input(name=...)`), outputs after a dictionary's keys
+    or the layers that make them; --input and --output rename them in order.
+    """
+    import keras
+
+    structure, specs = input_specs(model, options)
+
+    def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        outputs = model(keras.tree.pack_sequence_as(structure, [inputs[name] for name in specs]), training=False)
+        return _name_outputs(model, outputs, options.outputs)
+
+    return ServedFunction(specs, call, [model])
+
+
+def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped
+    """The same of a Keras 2 model. It holds the weights alone: asked for what it tracks, Keras 2 traces all layers."""
+    return replace(serve_keras(model, options), trackables=list(model.weights))
+
+
+def _name_outputs(model: "keras.Model", outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":
+    import keras
+
+    names = given or _output_names(model, outputs)
+    tensors = keras.tree.flatten(outputs)
+    if len(names) != len(tensors):
+        raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+    check_distinct("output", names)
+    return dict(zip(names, tensors, strict=True))
+
+
+def _output_names(model: "keras.Model", outputs: object) -> list[str]:
+    import keras
+
+    if isinstance(outputs, Mapping):
+        return path_names(outputs)
+    count = len(keras.tree.flatten(outputs))
+    layers = list(getattr(model, "output_names", ()))
+    if not layers and isinstance(model, keras.Sequential):
+        layers = [model.layers[-1].name]
+    if len(layers) == count == len(set(layers)):
+        return layers
+    return ["outputs"] if count == 1 else [f"output_{index}" for index in range(count)]
+
+
+def described_dtype(model: "keras.Model") -> str:
+    """The policy of the layers that compute: `mixed_bfloat16` if any does so in bfloat16, else the model's own."""
+    names = {layer.dtype_policy.name for layer in model._flatten_layers(include_self=False)}
+    if any("bfloat16" in name for name in names):
+        return "bfloat16" if names == {"bfloat16"} else "mixed_bfloat16"
+    return str(model.dtype_policy.name)
+
+
+def with_compute_dtype(model: "keras.Model", dtype: ComputeDtype) -> "keras.Model":
+    """The same model computing in `dtype`. Variables keep theirs.
+
+    For bfloat16 the layers that make the outputs stay as they are, so that what is served keeps its dtype and a softmax
+    its precision.
+    """
+    import keras
+
+    keep = {output._keras_history.operation for output in getattr(model, "outputs", None) or ()}
+    policy = keras.dtype_policies.get("mixed_bfloat16" if dtype == "bfloat16" else "float32")
+    for layer in model._flatten_layers(include_self=True):
+        if layer.variable_dtype == "float32" and not (dtype == "bfloat16" and layer in keep):
+            layer.dtype_policy = policy
+    renew_constants(model)
+    return model

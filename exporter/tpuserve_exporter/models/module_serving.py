@@ -1,0 +1,88 @@
+"""A tf.Module as a server sees it: what its `__call__` takes and returns, by name."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec, path_names
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# Arguments that say whether it is training; a server never is.
+_TRAINING = ("training", "is_training")
+
+
+def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
+    """The served function of a module that can be called.
+
+    Inputs are those of an `input_signature` or, in order, those of --input; outputs are a dictionary's keys, or what
+    --output calls them. Raises BuilderFailed for a module without `__call__`, OptionConflict where inputs are not told.
+    """
+    function = getattr(module, "__call__", None)  # noqa: B004 - the method is wanted, with its signature
+    if function is None:
+        raise BuilderFailed(f"{options.builder} returned a {type(module).__name__} without __call__: nothing to serve")
+    parameters = _parameters(function)
+    specs = _specs(function, parameters, options.inputs)
+    fixed = {name: False for name in _TRAINING if name in parameters and name not in specs}
+    by_name = all(name in parameters for name in specs)
+
+    def call(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
+        if by_name:
+            return _name_outputs(function(**inputs, **fixed), options.outputs)
+        return _name_outputs(function(*[inputs[name] for name in specs], **fixed), options.outputs)
+
+    return ServedFunction(specs, call, [module])
+
+
+def build_variables(function: ServedFunction) -> None:
+    """Trace it once: many modules make their variables when they are first called."""
+    function.trace()
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Names of what it is called with."""
+    return list(inspect.signature(getattr(function, "python_function", function)).parameters)
+
+
+def _signature(function: Callable[..., Any]) -> "Sequence[tf.TensorSpec] | None":
+    """The `input_signature` of a tf.function; None where it has none, or is another callable."""
+    signature: Sequence[tf.TensorSpec] | None = getattr(function, "input_signature", None)
+    return signature
+
+
+def _specs(
+    function: Callable[..., Any], parameters: Sequence[str], given: Sequence[InputNaming]
+) -> "dict[str, tf.TensorSpec]":
+    import tensorflow as tf
+
+    signature = _signature(function)
+    if signature is None or any(one.dtype is not None for one in given):
+        if not given or any(one.dtype is None for one in given):
+            raise OptionConflict(
+                "the module does not say what it is called with (its __call__ has no input_signature): "
+                "give each --input 'name:dtype[batch,...]'"
+            )
+        check_names([one.name for one in given])
+        return {one.name: given_spec(one) for one in given}
+    if given and len(given) != len(signature):
+        raise OptionConflict(f"--input is given {len(given)} time(s), the module has {len(signature)} input(s)")
+    names = [one.name for one in given] or [spec.name or parameters[index] for index, spec in enumerate(signature)]
+    check_names(names)
+    return {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in zip(names, signature, strict=True)}
+
+
+def _name_outputs(outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":
+    import keras
+
+    tensors = keras.tree.flatten(outputs)
+    if given and len(given) != len(tensors):
+        raise OptionConflict(f"--output is given {len(given)} time(s), the module has {len(tensors)} output(s)")
+    names = list(given) or (path_names(outputs) if isinstance(outputs, Mapping) else [])
+    if not names:
+        names = ["outputs"] if len(tensors) == 1 else [f"output_{index}" for index in range(len(tensors))]
+    check_distinct("output", names)
+    return dict(zip(names, tensors, strict=True))

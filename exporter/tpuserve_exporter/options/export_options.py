@@ -1,0 +1,180 @@
+"""What one export was asked to do."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.signature_request import SignatureRequest
+from tpuserve_exporter.options.store_uri import OutBase
+
+SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
+ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
+VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
+Weights: TypeAlias = Literal["auto", "raw", "ema"]
+
+# What pads a sequence: a number of the input's dtype, or text for strings.
+PadValue: TypeAlias = bool | int | float | str
+
+_NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class InputNaming:
+    """One --input: a name, and for models that do not know their inputs a dtype and its dimensions.
+
+    `dims` are sizes, or words for free dimensions; in `shape` a free one is None.
+    """
+
+    name: str
+    dtype: str | None = None
+    dims: tuple[int | str, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "InputNaming":
+        """`ids` or `ids:int32[batch,64]`: a word for a free dimension, a number for a fixed one."""
+        match = _NAMING.fullmatch(text.strip())
+        if match is None:
+            raise OptionConflict(f"--input {text!r} is neither NAME nor NAME:DTYPE[DIM,...]")
+        if match["dtype"] is None:
+            return cls(match["name"])
+        dims = [dim.strip() for dim in match["dims"].split(",") if dim.strip()]
+        return cls(match["name"], match["dtype"], tuple(int(dim) if dim.isdigit() else dim for dim in dims))
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        return None if self.dims is None else tuple(dim if isinstance(dim, int) else None for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """One --rename: what of a stored variable's name matches `pattern` becomes `replacement`, before it is matched."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Rename":
+        """`^encoder/=backbone/`: split at the last `=`, which no variable's name has. `\\1` is the first group."""
+        regex, equals, replacement = text.rpartition("=")
+        if not regex or not equals:
+            raise OptionConflict(f"--rename {text!r} is not of the form REGEX=REPLACEMENT")
+        try:
+            pattern = re.compile(regex)
+            pattern.sub(replacement, "")  # is the replacement one, too
+        except (re.error, IndexError) as error:
+            raise OptionConflict(f"--rename {text!r}: {error}") from error
+        return cls(pattern, replacement)
+
+
+def rename(name: str, renames: Sequence[Rename]) -> str:
+    """What the renames make of a stored variable's name, one after another."""
+    for one in renames:
+        name = one.pattern.sub(one.replacement, name)
+    return name
+
+
+def idle_renames(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
+    """Those, as they were given, that change none of the names."""
+    idle = []
+    for one in renames:
+        changed = [rename(name, [one]) for name in names]
+        if changed == list(names):
+            idle.append(f"{one.pattern.pattern}={one.replacement}")
+        names = changed
+    return idle
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNaming:
+    """One --input-tensor or --output-tensor: a tensor of a graph, and what to call it (None: after its node)."""
+
+    tensor: str
+    alias: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "TensorNaming":
+        """`InfeedQueue/dequeue:1=ids`; a tensor without a number is its node's first."""
+        tensor, equals, alias = text.strip().partition("=")
+        if not tensor or (equals and not alias):
+            raise OptionConflict(f"{text!r} is neither TENSOR nor TENSOR=NAME")
+        return cls(tensor.removesuffix(":0"), alias or None)
+
+    @property
+    def name(self) -> str:
+        return self.alias or re.sub(r"\W", "_", self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is built, restored and given a signature.
+
+    `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
+    `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
+    """
+
+    builder: str | None = None
+    builder_args: Mapping[str, object] = field(default_factory=dict)
+    allow_missing: tuple[str, ...] = ()
+    allow_unused: tuple[str, ...] = ()
+    signature_name: str = "serving_default"
+    inputs: tuple[InputNaming, ...] = ()
+    outputs: tuple[str, ...] = ()
+    input_tensors: tuple[TensorNaming, ...] = ()
+    output_tensors: tuple[TensorNaming, ...] = ()
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    compute_dtype: ComputeDtype = "keep"
+    weights: Weights = "auto"
+    renames: tuple[Rename, ...] = ()
+    allow_nan: bool = False
+    unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """Lengths, ascending, that servers pad inputs of variable length to; and with what, by input."""
+
+    buckets: tuple[int, ...] = ()
+    pad_values: Mapping[str, PadValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InGraphBatching:
+    """A batch leaves when it is full or `timeout_us` after its first row; `threads` run them, `queue` may wait."""
+
+    threads: int = 2
+    timeout_us: int = 1000
+    queue: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """One export. `atol` and `rtol` None take the default of the model's compute dtype.
+
+    Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
+    class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel.
+    """
+
+    source: Path
+    out_base: OutBase
+    kind: SourceKind | None = None
+    model: ModelOptions = field(default_factory=ModelOptions)
+    signatures: tuple[SignatureRequest, ...] = ()
+    labels: Path | None = None
+    batching: InGraphBatching | None = None
+    also: tuple[Literal["tflite"], ...] = ()
+    sequences: SequenceOptions = field(default_factory=SequenceOptions)
+    check: Path | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    warmup: Path | None = None
+    version: VersionChoice = "next"
+    again: bool = False
+    serve_check: bool = False
+    dry_run: bool = False
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return self.model.batch_sizes

@@ -1,0 +1,1 @@
+"""How an export goes and what came of it, told to people and to programs."""

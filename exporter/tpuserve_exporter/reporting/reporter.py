@@ -1,0 +1,68 @@
+"""How an export's outcome reaches people and programs: the terminal, standard output, report files, the exit code."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.reporting.report_files import write_report
+from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
+
+if TYPE_CHECKING:
+    from tpuserve_exporter.export_run import Exported
+
+BROKEN_OFF = 130
+_BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
+# Columns of tables written to a file or a pipe.
+_LOG_WIDTH = 120
+
+
+class Reporter:
+    """Says how the export went, in the form asked for, and gives the exit code."""
+
+    def __init__(self, name: str, as_json: bool, reports: Sequence[Path]) -> None:
+        self._name = name
+        self._as_json = as_json
+        self._reports = reports
+        self._console = Console()
+        self.progress = RecordedProgress(choose_progress(as_json, self._console))
+
+    def output(self) -> contextlib.AbstractContextManager[object]:
+        """Beside JSON, what a user's builder prints goes to standard error."""
+        return contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
+
+    def break_off(self) -> int:
+        self._write(_BROKEN_OFF_DOCUMENT)
+        click.echo("broken off", err=True)
+        return BROKEN_OFF
+
+    def succeed(self, exported: "Exported", seconds: float) -> int:
+        from tpuserve_exporter.reporting.summary import print_success, success_document
+
+        self._write(success_document(exported, seconds, self.progress.steps))
+        if not self._as_json:
+            print_success(self._console, exported, seconds)
+        return 0
+
+    def fail(self, error: ExportError) -> int:
+        from tpuserve_exporter.reporting.summary import failure_document, print_failure
+
+        self._write(failure_document(self._name, error, self.progress.steps))
+        if not self._as_json:
+            print_failure(Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH), error)
+        return error.exit_code
+
+    def _write(self, document: dict[str, Any]) -> None:
+        for path in self._reports:
+            try:
+                write_report(path, document)
+            except OSError as error:  # the export's own outcome counts
+                click.echo(f"warning: cannot write {path}: {error.strerror}", err=True)
+        if self._as_json:
+            click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,120 @@
+"""Telling people how an export goes: a live line on a terminal, plain lines elsewhere, nothing beside JSON."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from tpuserve_exporter.progress import Progress, Step
+
+# Where lines are all there is, a step that is longer says how far it is this often.
+_REPEAT_S = 10.0
+
+
+class SilentProgress:
+    """Says nothing."""
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        yield Step(title)
+
+    def warn(self, message: str) -> None:
+        pass
+
+
+class PlainProgress:
+    """A line for each finished step, for logs; and now and then one on how far a long step is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started = said = self._clock()
+
+        def show(how_far: str) -> None:
+            nonlocal said
+            if self._clock() - said >= _REPEAT_S:
+                said = self._clock()
+                click.echo(f"{title}: {how_far} after {said - started:.0f} s")
+
+        step = Step(title, show=show)
+        yield step
+        click.echo(f"{step.title} ({self._clock() - started:.1f} s){_suffix(step)}")
+
+    def warn(self, message: str) -> None:
+        click.echo(f"warning: {message}")
+
+
+class TerminalProgress:
+    """A spinner for the step under way, a check mark for each that is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started = time.monotonic()
+        try:
+            with self._console.status(escape(title)) as status:
+                step = Step(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
+                yield step
+        except BaseException:
+            self._console.print(f"[red]✗[/] {escape(title)}", highlight=False)
+            raise
+        took = f"[dim]{time.monotonic() - started:.1f} s[/]"
+        self._console.print(f"[green]✓[/] {escape(title)} {took}[dim]{escape(_suffix(step))}[/]", highlight=False)
+
+    def warn(self, message: str) -> None:
+        self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """What a step was, how long it took, and whether it was the one that failed."""
+
+    title: str
+    seconds: float
+    detail: str
+    failed: bool = False
+
+
+class RecordedProgress:
+    """Another progress, of which the finished steps are kept for the report."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.steps: list[FinishedStep] = []
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started, failed, step = time.monotonic(), True, Step(title)
+        try:
+            with self._shown.step(title) as step:
+                yield step
+            failed = False
+        finally:
+            self.steps.append(FinishedStep(title, round(time.monotonic() - started, 3), step.detail, failed))
+
+    def warn(self, message: str) -> None:
+        self._shown.warn(message)
+
+
+def choose_progress(silent: bool, console: Console | None = None) -> Progress:
+    """For where this process writes to: a notebook, a terminal, or a file or pipe."""
+    console = console or Console()
+    if silent:
+        return SilentProgress()
+    if console.is_jupyter:
+        from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
+
+        return NotebookProgress.in_cell()
+    return TerminalProgress(console) if console.is_terminal else PlainProgress()
+
+
+def _suffix(step: Step) -> str:
+    return f": {step.detail}" if step.detail else ""

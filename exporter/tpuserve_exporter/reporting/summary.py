@@ -1,0 +1,160 @@
+"""What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.export_run import Exported
+from tpuserve_exporter.reporting.shown_progress import FinishedStep
+from tpuserve_exporter.restore_report import Entry, RestoreReport
+from tpuserve_exporter.version.manifest import ManifestParity
+
+# Of a mismatch table: enough to see what is wrong, and still on one screen.
+_MOST_ROWS = 30
+_PARITY_COLUMNS = ("against the source", "largest", "mean", "top-1", "largest at")
+
+
+def success_document(exported: Exported, seconds: float, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
+    """The JSON report of an export that passed every check."""
+    return {
+        "ok": True,
+        "name": exported.name,
+        "version": exported.version,
+        "published": exported.published and exported.version is not None,
+        "path": None if exported.path is None else str(exported.path),
+        "seconds": round(seconds, 3),
+        "warnings": list(exported.warnings),
+        "warmup_records": exported.warmup_records,
+        "serve_check": None if exported.serve_check is None else asdict(exported.serve_check),
+        "steps": [asdict(step) for step in steps],
+        "restore": None if exported.restore is None else exported.restore.to_json(),
+        "variables": [{"name": one.name, "model": str(one)} for one in exported.variables],
+        "manifest": exported.manifest.model_dump(mode="json"),
+    }
+
+
+def failure_document(name: str, error: ExportError, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
+    """The JSON report of an export that failed: nothing was published."""
+    details = {key: _to_json(value) for key, value in error.details.items()}
+    known = {"ok": False, "name": name, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
+    return {**known, "steps": [asdict(step) for step in steps], **details}
+
+
+def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or a report
+    return value.to_json() if isinstance(value, RestoreReport) else value
+
+
+def print_success(console: Console, exported: Exported, seconds: float) -> None:
+    """A panel on a terminal, lines elsewhere."""
+    facts = _facts(exported, seconds)
+    title = _title(exported)
+    if not console.is_terminal:
+        console.print(title, highlight=False)
+        for name, value in facts:
+            console.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        for name, largest, mean, top1, _ in _parity_rows(exported.manifest.parity):
+            agreement = "" if top1 == "-" else f", top-1 agreement {top1}"
+            console.print(
+                f"  {name}: off by {largest} at most, {mean} in the mean{agreement}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
+        return
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    body = Group(grid, _parity_table(exported.manifest.parity))
+    console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
+
+
+def _title(exported: Exported) -> str:
+    if exported.version is None:
+        return "Checked, not published (dry run)"
+    if exported.published:
+        return f"Published version {exported.version}"
+    return f"Version {exported.version} already holds exactly this: not published again (--again does)"
+
+
+def _parity_rows(parity: ManifestParity) -> Iterator[tuple[str, str, str, str, str]]:
+    """Each output over all comparisons: its name, largest and mean difference, top-1, where it was off the most."""
+    for name, signature in parity.signatures.items():
+        for output, found in signature.outputs.items():
+            top1 = "-" if found.top1_agreement is None else f"{found.top1_agreement:.2%}"
+            worst = str(signature.worst(output)) if found.max_abs_difference else "-"
+            yield (
+                f"{name}.{output}",
+                _number(found.max_abs_difference),
+                _number(found.mean_abs_difference),
+                top1,
+                worst,
+            )
+
+
+def _number(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.3g}"
+
+
+def _parity_table(parity: ManifestParity) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in _PARITY_COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in _parity_rows(parity):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def print_failure(console: Console, error: ExportError) -> None:
+    """The message, and for a checkpoint that does not fit the table of what does not."""
+    report = error.details.get("restore")
+    message = Text(f"{str(error).rstrip('.')}. Nothing was published.")
+    if isinstance(report, RestoreReport):
+        console.print(_mismatch_table(report.problems))
+    if not console.is_terminal:
+        console.print(Text("error: ") + message, soft_wrap=True)
+        return
+    console.print(Panel(Group(message), title=error.kind, title_align="left", border_style="red", expand=False))
+
+
+def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
+    manifest = exported.manifest
+    sizes = {size for signature in manifest.signatures.values() for size in signature.batch_sizes}
+    independent = all(signature.rows_independent for signature in manifest.signatures.values())
+    step = "" if manifest.source.step is None else f" at step {manifest.source.step}"
+    return [
+        ("path", "none" if exported.path is None else str(exported.path)),
+        ("source", f"{manifest.source.kind} {manifest.source.name}{step}"),
+        *(("signature", str(signature)) for signature in exported.signatures.values()),
+        ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
+        ("rows independent", "yes" if independent else "no: requests will not share batches"),
+        ("compute dtype", manifest.compute_dtype),
+        ("largest difference", _describe_parity(manifest.parity)),
+        *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
+        ("warm-up requests", str(exported.warmup_records)),
+        ("size", f"{sum(file.size_bytes for file in manifest.files.values()) / 1e6:.1f} MB"),
+        ("time", f"{seconds:.1f} s"),
+    ]
+
+
+def _describe_parity(parity: ManifestParity) -> str:
+    allowed = Tolerance(parity.atol, parity.rtol)
+    return f"{parity.max_abs_difference:.3g} over {parity.rows} row(s), allowed {allowed}"
+
+
+def _mismatch_table(problems: list[Entry]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="The checkpoint does not fit the model", title_justify="left")
+    for column in ("variable", "what", "model", "checkpoint"):
+        table.add_column(column, overflow="fold")
+    for entry in problems[:_MOST_ROWS]:
+        table.add_row(Text(entry.name), Text(entry.fate), Text(entry.model or "-"), Text(entry.checkpoint or "-"))
+    if len(problems) > _MOST_ROWS:
+        table.add_row(Text(f"and {len(problems) - _MOST_ROWS} more: --json or --report FILE lists them"))
+    return table

@@ -1,0 +1,1 @@
+"""Inputs to ask a model with: a user's own, or made up."""

@@ -1,0 +1,221 @@
+"""Inputs to check and warm a signature with: the user's own, or made up from its specs."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tpuserve_exporter.errors import SamplesUnfit, reason_of
+from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.runnable import Sampled
+from tpuserve_exporter.samples.made_up_image import make_image
+from tpuserve_exporter.samples.sample_files import SampleFile
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+
+_SEED = 20
+# Sizes tried for dimensions, other than the batch, that a signature leaves free.
+_FREE_SIZES = (8, 32, 224)
+_TEXT = b"tpuserve"
+
+
+def find_samples(
+    signature: Signature, rows: int, given: SampleFile | None, model: Sampled, longest: int | None = None
+) -> Tensors:
+    """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
+
+    What is made up is at most `longest` long in free dimensions.
+
+    Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
+    """
+    if given is not None:
+        samples = read_samples(given, signature, rows, model)
+        refusal = refusal_of(signature, samples, model)
+        if refusal is not None:
+            raise SamplesUnfit(f"{signature.name} fails on the inputs of --check: {refusal}")
+        return samples
+    found, reason = find_made_up(signature, rows, model, longest)
+    if found is None:
+        raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
+    return found
+
+
+def find_made_up(
+    signature: Signature, rows: int, model: Sampled, longest: int | None = None
+) -> tuple[Tensors | None, str]:
+    """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
+    reason = ""
+    sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
+    for candidate in _made_up(
+        signature, rows, model.make_examples(rows, max(sizes)) if _has_strings(signature) else (), sizes
+    ):
+        refusal = refusal_of(signature, candidate, model)
+        if refusal is None:
+            return candidate, ""
+        reason = refusal
+    return None, reason
+
+
+def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | None:
+    """Why `model` does not run on `inputs`; None where it does."""
+    import tensorflow as tf
+
+    try:
+        model.run(signature, inputs)
+    except tf.errors.OpError as error:
+        return reason_of(error)
+    except SamplesUnfit as error:
+        return str(error).removeprefix(f"{signature.name}: ")
+    return None
+
+
+def read_samples(given: SampleFile, signature: Signature, rows: int, model: Sampled) -> Tensors:
+    """What the file has for each input, in the signature's dtypes, at least `rows` rows.
+
+    Where it has nothing for a signature's only input, and `model` parses it, that is given the rows as tf.Examples.
+    Raises SamplesUnfit naming the input, what was expected and what came.
+    """
+    inputs: Tensors
+    try:
+        inputs = {name: _fit(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
+    except SamplesUnfit:
+        examples = _as_examples(given, signature)
+        if examples is None or refusal_of(signature, examples, model) is not None:
+            raise
+        inputs = examples
+    return _repeat(inputs, rows) if signature.is_batchable else inputs
+
+
+def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
+    [(name, spec), *others] = signature.inputs.items()
+    if others or spec.dtype != "string" or spec.shape != (None,):
+        return None
+    examples = given.as_examples(signature)
+    return None if examples is None else {name: examples}
+
+
+def distinct_rows(inputs: Tensors) -> list[int]:
+    """The first of every row that is like no row before it."""
+    first: dict[bytes, int] = {}
+    for index in range(count_rows(inputs)):
+        digest = hashlib.sha256()
+        for value in inputs.values():
+            row = np.asarray(value[index])
+            digest.update(repr(row.tolist()).encode() if row.dtype == object else row.tobytes())
+        first.setdefault(digest.digest(), index)
+    return list(first.values())
+
+
+def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: Sampled) -> Tensors:
+    """`inputs` with made-up rows of the same sizes after its first, where `model` takes such; else as they are."""
+    specs = {name: replace(spec, shape=(None, *inputs[name].shape[1:])) for name, spec in signature.inputs.items()}
+    like_them = replace(signature, inputs=specs)
+    made = find_made_up(like_them, rows - 1, model)[0]
+    if made is None:
+        return inputs
+    mixed = {name: np.concatenate([value[:1], made[name]]) for name, value in inputs.items()}
+    return mixed if refusal_of(signature, mixed, model) is None else inputs
+
+
+def take_rows(inputs: Tensors, rows: "slice | Array") -> Tensors:
+    return {name: value[rows] for name, value in inputs.items()}
+
+
+def count_rows(inputs: Tensors) -> int:
+    return len(next(iter(inputs.values())))
+
+
+def _fit(name: str, spec: TensorSpec, value: Array) -> Array:
+    dims = spec.shape
+    if dims is not None and not (
+        len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
+    ):
+        raise SamplesUnfit(f"input {name!r} is {spec}, the sample has shape {list(value.shape)}")
+    if spec.dtype == "string" and value.dtype.kind == "O":
+        return value
+    if spec.dtype == "string" and value.dtype.kind in "SU":
+        return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
+    if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
+        raise SamplesUnfit(f"input {name!r} is {spec}, the sample has dtype {value.dtype}")
+    return value.astype(_numpy_dtype(spec))
+
+
+def _repeat(inputs: Tensors, rows: int) -> Tensors:
+    counts = {name: len(value) for name, value in inputs.items()}
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        raise SamplesUnfit(f"inputs need one number of rows, and at least one: {counts}")
+    count = count_rows(inputs)
+    return inputs if count >= rows else take_rows(inputs, np.arange(rows) % count)
+
+
+def _has_strings(signature: Signature) -> bool:
+    return any(spec.dtype == "string" for spec in signature.inputs.values())
+
+
+def _made_up(
+    signature: Signature, rows: int, examples: Sequence[bytes], free_sizes: Sequence[int]
+) -> Iterator[Tensors]:
+    """Guesses, likeliest first; reproducible. Strings are text, examples or images, of each row its own."""
+    specs = signature.inputs
+    texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
+    images = [make_image(index) for index in range(rows)] if _has_strings(signature) else []
+    has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
+    sizes = free_sizes if has_free else free_sizes[:1]
+    for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):
+        random = np.random.default_rng(_SEED)
+        first = rows if signature.is_batchable else size
+        yield {name: _make_up(random, spec, _shape(spec, first, size), strings) for name, spec in specs.items()}
+
+
+def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
+    if spec.shape is None:
+        return (first,)
+    free = [first if axis == 0 else size for axis in range(len(spec.shape))]
+    return tuple(free[axis] if dim is None else dim for axis, dim in enumerate(spec.shape))
+
+
+def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
+    """Floats from 0 to 1; bytes from 0 to 255, as images have; other integers 0 and 1, which any vocabulary has.
+
+    A sequence of those begins with 1: it may be a mask, and one that hides everything asks a model about nothing.
+    """
+    if spec.dtype == "string":
+        return _fill(shape, strings)
+    dtype = _numpy_dtype(spec)
+    if spec.dtype == "uint8":
+        return random.integers(0, 256, shape).astype(dtype)
+    if spec.dtype == "bool" or dtype.kind in "iu":
+        drawn = random.integers(0, 2, shape)
+        if spec.free_axes:
+            drawn[:, 0] = 1
+        return drawn.astype(dtype)
+    return random.random(shape).astype(dtype)
+
+
+def _fill(shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
+    """Strings one row after another, in each row the same."""
+    filled = np.empty(shape, dtype=object)
+    for index in range(len(filled) if shape else 0):
+        filled[index] = strings[index % len(strings)]
+    if not shape:
+        filled[()] = strings[0]
+    return filled
+
+
+def _numpy_dtype(spec: TensorSpec) -> "np.dtype[np.generic]":
+    import tensorflow as tf
+
+    dtype: np.dtype[np.generic] = np.dtype(tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype)
+    return dtype
+
+
+def check_lengths(signature: Signature, inputs: Tensors, sequences: SequenceOptions, what: str) -> None:
+    """Servers refuse what is longer than the last bucket. Raises SamplesUnfit."""
+    for name, value in inputs.items():
+        longest = max((value.shape[axis] for axis in signature.inputs[name].free_axes), default=0)
+        if sequences.buckets and longest > sequences.buckets[-1]:
+            raise SamplesUnfit(
+                f"{what}: input {name!r} of {signature.name} is {longest} long, the last of --sequence-buckets is "
+                f"{sequences.buckets[-1]}"
+            )

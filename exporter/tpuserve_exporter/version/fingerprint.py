@@ -1,0 +1,69 @@
+"""What a version is, in one line: two versions of one fingerprint answer alike and are served alike."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY
+from tpuserve_exporter.version.graph_hash import hash_graph
+from tpuserve_exporter.version.manifest import Manifest, ManifestFile, ManifestSignature
+from tpuserve_exporter.version.published_version import PublishedVersion
+
+# Written otherwise by each export of one model: what they say is hashed by its meaning.
+_OTHER_EACH_TIME = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/")
+
+
+def make_fingerprint(
+    version: Path, signatures: Mapping[str, ManifestSignature], compute_dtype: str, files: Mapping[str, ManifestFile]
+) -> str:
+    """Over what the version computes, its weights and assets, its warm-up requests, and how servers are to batch it.
+
+    Not over where it came from, when, and how exactly it was compared.
+    """
+    described = {
+        "graph": hash_graph(version),
+        "signatures": {name: one.model_dump(mode="json") for name, one in signatures.items()},
+        "compute_dtype": compute_dtype,
+        "variables": dict(_hash_variables(version)),
+        "files": {name: file.sha256 for name, file in files.items() if not name.startswith(_OTHER_EACH_TIME)},
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _hash_variables(version: Path) -> Iterator[tuple[str, str]]:
+    """Name and hash of each, one value in memory at a time."""
+    import tensorflow as tf
+
+    prefix = find_variables(version)
+    if prefix is None:
+        return
+    reader = tf.train.load_checkpoint(str(prefix))
+    for name, shape in sorted(reader.get_variable_to_shape_map().items()):
+        if name != OBJECT_GRAPH_KEY:
+            value = np.asarray(reader.get_tensor(name))
+            yield name, f"{value.dtype}{shape} {hashlib.sha256(_content(value)).hexdigest()}"
+
+
+def _content(value: Array) -> bytes | memoryview:
+    """As bytes, whatever the dtype: bfloat16 is none that Python knows."""
+    if value.dtype == object:
+        return repr(value.tolist()).encode()
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
+def holds(published: PublishedVersion, manifest: Manifest) -> bool:
+    """Whether a published version is what `manifest` describes, as far as its own manifest and file sizes tell."""
+    if manifest.fingerprint is None or published.manifest is None:
+        return False
+    try:
+        theirs = json.loads(published.manifest)
+        sizes = {name: file["size_bytes"] for name, file in theirs["files"].items()}
+        same = theirs.get("fingerprint") == manifest.fingerprint
+    except (ValueError, TypeError, KeyError, AttributeError):  # no manifest of ours
+        return False
+    return same and all(published.sizes.get(name) == size for name, size in sizes.items())

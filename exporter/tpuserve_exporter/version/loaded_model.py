@@ -1,0 +1,158 @@
+"""A written SavedModel, loaded both ways: into a session, as TensorFlow Serving does, and by Python."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
+from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.made_up_example import make_examples
+from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+
+class SessionModel:
+    """A SavedModel in a v1 session. Variables sit in the session: use it within `open_session`."""
+
+    def __init__(self, session: "tf.compat.v1.Session", signatures: dict[str, Signature]) -> None:
+        self._session = session
+        self.signatures = signatures
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises tf.errors.OpError where the graph does, SamplesUnfit for shapes it cannot take."""
+        feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
+        fetches = {name: spec.graph_name for name, spec in signature.outputs.items()}
+        try:
+            outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
+        except UnicodeDecodeError as error:
+            # The graph refused a string; its message quotes the string, and the quotation is no text.
+            raise SamplesUnfit(f"{signature.name} cannot take a string it was fed") from error
+        except ValueError as error:
+            raise SamplesUnfit(f"{signature.name}: {error}") from error
+        return outputs
+
+    def make_examples(self, count: int, longest: int) -> list[bytes]:
+        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        return make_examples(self._session.graph.as_graph_def(), count, longest)
+
+    def makes(self, dtype: str) -> bool:
+        """Whether any operation, in the graph or its functions, makes tensors of `dtype`, TensorFlow's name."""
+        import tensorflow as tf
+
+        graph_def = self._session.graph.as_graph_def()
+        nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
+        wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
+        return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
+
+
+@contextlib.contextmanager
+def open_session(path: Path) -> Iterator[SessionModel]:
+    """Load `path` into a session for as long as the body lasts. Raises SessionLoadFailed."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
+        try:
+            # The graph is current while it is loaded and no longer: what else the body runs, it runs eagerly.
+            with graph.as_default():
+                meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+        except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
+            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+        yield SessionModel(session, _settle_all(meta_graph, graph))
+
+
+class WrittenModel:
+    """The graph of a SavedModel without its weights; `source` answers for it, as it was written from that."""
+
+    def __init__(self, path: Path, source: Runnable) -> None:
+        """Raises SessionLoadFailed."""
+        import tensorflow as tf
+
+        self._graph, self._source = tf.Graph(), source
+        try:
+            meta_graph = _read_meta_graph(path)
+            with self._graph.as_default():
+                tf.compat.v1.train.import_meta_graph(meta_graph)
+        except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
+            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+        self.signatures = _settle_all(meta_graph, self._graph)
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
+        try:
+            return self._source.run(signature, inputs)
+        except Exception as error:  # each framework raises its own
+            raise SamplesUnfit(f"{signature.name}: {reason_of(error)}") from error
+
+    def make_examples(self, count: int, longest: int) -> list[bytes]:
+        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        return make_examples(self._graph.as_graph_def(), count, longest)
+
+
+def _read_meta_graph(path: Path) -> "MetaGraphDef":
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    binary = path / "saved_model.pb"
+    saved = SavedModel()
+    if binary.is_file():
+        saved.ParseFromString(binary.read_bytes())
+    else:
+        text_format.Parse((path / "saved_model.pbtxt").read_text(), saved)
+    for meta_graph in saved.meta_graphs:
+        if set(meta_graph.meta_info_def.tags) == {"serve"}:
+            return meta_graph
+    raise ValueError("it has no graph with the tag 'serve'")
+
+
+def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
+    signatures = read_signatures(meta_graph.signature_def)
+    if not signatures:
+        raise SessionLoadFailed("the SavedModel has no signature to serve")
+    return {name: _settle(signature, graph) for name, signature in signatures.items()}
+
+
+def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
+    """The signature with the graph's dtypes, and its shapes where the signature states none.
+
+    Old exporters left shapes out, which reads as an unknown rank or as a scalar, and got some dtypes wrong: a session
+    goes by the graph.
+    """
+
+    def settle(spec: TensorSpec) -> TensorSpec:
+        if not spec.graph_name:
+            raise SessionLoadFailed(f"{signature.name} has a sparse or composite tensor; only dense ones are served")
+        tensor = graph.get_tensor_by_name(spec.graph_name)
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        return replace(spec, dtype=tensor.dtype.base_dtype.name, shape=spec.shape or shape)
+
+    inputs = {name: settle(spec) for name, spec in signature.inputs.items()}
+    return replace(signature, inputs=inputs, outputs={name: settle(spec) for name, spec in signature.outputs.items()})
+
+
+class PythonModel:
+    """A SavedModel loaded by tf.saved_model.load. Some that load in a session do not load here."""
+
+    def __init__(self, path: Path) -> None:
+        import tensorflow as tf
+
+        self._loaded = tf.saved_model.load(str(path))
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        import tensorflow as tf
+
+        specs = signature.inputs
+        tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
+        outputs = self._loaded.signatures[signature.name](**tensors)
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    def release(self) -> None:
+        """Give the weights' memory back; it cannot be asked any more."""
+        release_weights([self._loaded])

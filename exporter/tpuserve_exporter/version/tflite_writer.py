@@ -1,0 +1,95 @@
+"""`--also tflite`: the model for LiteRT, where TensorFlow Serving and this server look for it."""
+
+import importlib.util
+import re
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import CannotLower, MissingExtra, OptionConflict, reason_of
+from tpuserve_exporter.options.signature_request import TENSOR_KIND
+from tpuserve_exporter.signature import read_signatures
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_exporter.tensorflow_start import stderr_caught
+from tpuserve_exporter.version.saved_model_writer import write_saved_model
+from tpuserve_exporter.version.tflite_signatures import add_signature_defs
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+
+TFLITE_FILE = Path("model.tflite")
+# The first place that an error's line names, and the operation it complains of.
+_LACKING = re.compile(r"(?:\"([^\"@]+)@[^\"]*\".*)?'tf\.(\w+)' op is neither a custom op nor a flex op")
+_MOST_PLACES = 5
+
+
+def check_litert() -> None:
+    """Raises MissingExtra where there is nothing to check a TensorFlow Lite model with."""
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise MissingExtra("--also tflite is checked with LiteRT: pip install 'tpuserve-exporter[tflite]'")
+
+
+def write_tflite(version: Path, device: DevicePart, signatures: Collection[ServedSignature]) -> int:
+    """Convert the device part, with every signature of tensors, into `version`; returns the file's bytes.
+
+    Host parts stay out: TensorFlow Lite can decode and parse nothing. Raises CannotLower for what it lacks, and
+    OptionConflict where no signature is one of tensors.
+    """
+    bare = [signature for signature in signatures if signature.kind == TENSOR_KIND]
+    if not bare:
+        raise OptionConflict("--also tflite is for signatures of tensors: ask for one, --signature NAME=tensor")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "device")
+        write_saved_model(path, device, device.call, bare)
+        return _convert(path, version)
+
+
+def convert_saved_model(version: Path) -> int:
+    """Convert what a SavedModel that was taken over offers without strings, as `write_tflite` does."""
+    return _convert(version, version)
+
+
+def _signatures_of_tensors(saved_model: Path) -> "dict[str, SignatureDef]":
+    """Those that take no strings. Raises CannotLower where there is none."""
+    import tensorflow as tf
+    from tensorflow.python.saved_model.loader_impl import parse_saved_model
+
+    string = tf.string.as_datatype_enum
+    definitions = parse_saved_model(str(saved_model)).meta_graphs[0].signature_def
+    found = {
+        name: definitions[name]
+        for name in read_signatures(definitions)
+        if all(info.dtype != string for info in definitions[name].inputs.values())
+    }
+    if not found:
+        raise CannotLower("--also tflite: every signature takes strings, and TensorFlow Lite can parse none")
+    return found
+
+
+def _convert(saved_model: Path, version: Path) -> int:
+    import tensorflow as tf
+
+    signatures = _signatures_of_tensors(saved_model)
+    try:
+        with stderr_caught():
+            converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=list(signatures))
+            content: bytes = converter.convert()
+    except Exception as error:  # ConverterError is private, and not the only one
+        raise CannotLower(_explain(str(error), reason_of(error))) from error
+    return (version / TFLITE_FILE).write_bytes(add_signature_defs(content, signatures))
+
+
+def _explain(message: str, reason: str) -> str:
+    places = {found[2]: found[1] for line in message.splitlines() if (found := _LACKING.search(line))}
+    if not places:
+        return f"--also tflite: the model cannot be converted: {reason[:300]}"
+    named = [f"{operation} ({place})" if place else operation for operation, place in sorted(places.items())]
+    lacking = ", ".join(named[:_MOST_PLACES]) + (f" and {more} more" if (more := len(named) - _MOST_PLACES) > 0 else "")
+    if "bf16" in message:
+        return (
+            f"--also tflite: TensorFlow Lite has no bfloat16 for {lacking}: export in float32 "
+            "(--compute-dtype float32), or without --also tflite"
+        )
+    return f"--also tflite: TensorFlow Lite lacks {lacking}, or takes it in no such form: leave --also tflite out"

@@ -1,0 +1,158 @@
+"""Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import SamplesUnfit, reason_of
+from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.samples.samples import check_lengths, take_rows
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.version.loaded_model import SessionModel
+
+if TYPE_CHECKING:
+    from tensorflow_serving.apis.predict_pb2 import PredictRequest
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
+# Servers refuse a version with more (saved_model_warmup_util.cc of TensorFlow Serving).
+MAX_RECORDS = 1000
+_DEFAULT_SIGNATURE = "serving_default"
+
+
+def write_warmup(
+    version: Path,
+    model_name: str,
+    requests: Iterable[tuple[Signature, Tensors]],
+    batch_sizes: Sequence[int],
+    model: SessionModel,
+) -> int:
+    """Write the file into a version directory, with the first rows of each signature's samples.
+
+    Every request is run by `model` first: one that fails would keep servers from loading the version. Returns the
+    number of records. Raises SamplesUnfit.
+    """
+    records = []
+    for signature, samples in requests:
+        for rows in batch_sizes if signature.is_batchable else (None,):
+            inputs = samples if rows is None else take_rows(samples, slice(0, rows))
+            size = "" if rows is None else f" of {rows} row(s)"
+            _try(model, signature, inputs, f"the warm-up request{size}")
+            records.append(_record(model_name, signature, inputs))
+    _write(version, records)
+    return len(records)
+
+
+def keep_warmup(
+    version: Path,
+    model: SessionModel,
+    signatures: Collection[str],
+    sequences: SequenceOptions,
+    warn: Callable[[str], None],
+) -> int:
+    """Run the requests that a SavedModel brought, and keep predictions of `signatures`: servers here know no others.
+
+    Returns the number of records left. Raises SamplesUnfit for what would keep a server from loading the version: a
+    request that fails or is longer than servers are to take, a damaged file, too many records.
+    """
+    records = _read(version / WARMUP_FILE)
+    logs = [_parse(record, index) for index, record in enumerate(records)]
+    for index, log in enumerate(logs):
+        if _is_prediction(log):
+            signature, inputs = _read_request(log.predict_log.request, model, f"warm-up record {index}")
+            check_lengths(signature, inputs, sequences, f"warm-up record {index}")
+            _try(model, signature, inputs, f"warm-up record {index}")
+    predictions = [(record, log) for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
+    kept = [record for record, log in predictions if _signature_name(log.predict_log.request) in signatures]
+    warn(f"the source's own warm-up requests are kept: {len(kept)} of {len(records)}")
+    if len(predictions) < len(records):
+        warn(f"{len(records) - len(predictions)} warm-up request(s) are no predictions and were left out")
+    if len(kept) < len(records):
+        _write(version, kept)
+    return len(kept)
+
+
+def _write(version: Path, records: Iterable[bytes]) -> None:
+    import tensorflow as tf
+
+    path = version / WARMUP_FILE
+    path.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def _read(path: Path) -> list[bytes]:
+    import tensorflow as tf
+
+    records: list[bytes] = []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).take(MAX_RECORDS + 1):
+            records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
+    except tf.errors.OpError as error:
+        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
+    if len(records) > MAX_RECORDS:
+        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
+    return records
+
+
+def _parse(record: bytes, index: int) -> "PredictionLog":
+    from google.protobuf.message import DecodeError
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    try:
+        return PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise SamplesUnfit(f"warm-up record {index} is no PredictionLog") from error
+
+
+def _is_prediction(log: "PredictionLog") -> bool:
+    return bool(log.WhichOneof("log_type") == "predict_log")
+
+
+def _signature_name(request: "PredictRequest") -> str:
+    return request.model_spec.signature_name or _DEFAULT_SIGNATURE
+
+
+def _read_request(request: "PredictRequest", model: SessionModel, what: str) -> tuple[Signature, Tensors]:
+    import tensorflow as tf
+
+    name = _signature_name(request)
+    if name not in model.signatures:
+        raise SamplesUnfit(f"{what} is for signature {name!r}, which the model lacks")
+    signature = model.signatures[name]
+    if set(request.inputs) != set(signature.inputs):
+        raise SamplesUnfit(f"{what} has inputs {sorted(request.inputs)}, {name} takes {sorted(signature.inputs)}")
+    try:
+        inputs = {alias: tf.make_ndarray(tensor) for alias, tensor in request.inputs.items()}
+    except (TypeError, ValueError) as error:
+        raise SamplesUnfit(f"{what} cannot be read: {reason_of(error)}") from error
+    for alias, value in inputs.items():
+        if (came := tf.dtypes.as_dtype(request.inputs[alias].dtype).name) != signature.inputs[alias].dtype:
+            raise SamplesUnfit(f"{what}: input {alias!r} is {signature.inputs[alias]}, not {came}{list(value.shape)}")
+    return signature, inputs
+
+
+def _try(model: SessionModel, signature: Signature, inputs: Tensors, what: str) -> None:
+    import tensorflow as tf
+
+    try:
+        model.run(signature, inputs)
+    except (tf.errors.OpError, SamplesUnfit) as error:
+        raise SamplesUnfit(f"{what} for {signature.name} fails: {reason_of(error)}") from error
+
+
+def _record(model_name: str, signature: Signature, inputs: Tensors) -> bytes:
+    import tensorflow as tf
+    from tensorflow_serving.apis.predict_pb2 import PredictRequest
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    request = PredictRequest()
+    request.model_spec.name = model_name
+    request.model_spec.signature_name = signature.name
+    for name, spec in signature.inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(inputs[name], dtype=spec.dtype))
+    log = PredictionLog()
+    log.predict_log.request.CopyFrom(request)
+    # In one order of the inputs: exports of one model write the same bytes.
+    return bytes(log.SerializeToString(deterministic=True))
