@@ -16,9 +16,9 @@ TEST_PROCESSES ?= 2
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
 # All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another.
-EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
+EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite tpu)
 # What PyTorch needs that requirements/dev.lock has.
-IN_VENV := fsspec jinja2 markupsafe setuptools typing-extensions
+IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
 .PHONY: help setup torch demo serve examples test format lint types layers unit lock clean
 

@@ -62,7 +62,8 @@ def _work(connection: Connection, name: str, folder: Path, log: Path) -> None:
 
 
 def _train(example: Example, folder: Path) -> Trained:
-    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", **example.environment})
+    # On the CPU, wherever this runs: with libtpu installed, JAX would look for a TPU.
+    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **example.environment})
     started_s = time.monotonic()
     source = example.train(folder)
     seconds = time.monotonic() - started_s

@@ -1,7 +1,13 @@
-"""Tests with one xdist_group share a process, and so the servers that they start."""
+"""Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all."""
+
+import os
 
 import pytest
 from _pytest.nodeid import NodeId
+
+# With libtpu installed JAX looks for a TPU when it starts, and writes what it did not find to standard error. Set for
+# the processes that tests start, too.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 @pytest.hookimpl(trylast=True)
