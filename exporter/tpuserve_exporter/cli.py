@@ -205,6 +205,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="What the layers compute in; variables keep their dtype.",
 )
 @click.option(
+    "--freeze",
+    is_flag=True,
+    help="Fold batch norms into the kernels before them, compute what follows from the weights alone, and drop "
+    "assertions, prints and summaries.",
+)
+@click.option(
     "--check",
     type=_FILE,
     help="Inputs to check with, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
@@ -287,6 +293,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         output_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("output_tensors")),
         batch_sizes=arguments.pop("batch_sizes"),
         compute_dtype=dtype,
+        freeze=arguments.pop("freeze"),
         weights=arguments.pop("weights"),
         renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),
         allow_nan=arguments.pop("allow_nan"),

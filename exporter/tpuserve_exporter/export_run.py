@@ -14,6 +14,7 @@ from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
@@ -42,6 +43,7 @@ from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import (
     Manifest,
     ManifestCpu,
+    ManifestFreezing,
     ManifestParity,
     ManifestSignature,
     ManifestSignatureParity,
@@ -86,6 +88,7 @@ class Export:
         self._progress = progress
         self._destination = open_destination(options.out_base)
         self._warnings: list[str] = []
+        self._frozen: ManifestFreezing | None = None
         self._checks = Checks(options, progress, self._warn)
 
     def run(self) -> Exported:
@@ -96,7 +99,7 @@ class Export:
             check_litert()
         if options.serve_check:
             find_server()
-        source = self._open()
+        source = self._freeze(self._open())
         with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
             asked = self._checks.ask(source, staged)
@@ -143,6 +146,18 @@ class Export:
             self._warn(note)
         self._check_weights(source)
         return source
+
+    def _freeze(self, source: OpenedSource) -> OpenedSource:
+        """The source with the model that is written instead of its own, if that was asked for."""
+        if not self._options.model.freeze or isinstance(source.model, Path):
+            return source
+        with self._progress.step("Fold what follows from the weights") as step:
+            frozen = freeze(source.model)
+            self._frozen = ManifestFreezing(
+                folded=frozen.folded, computed=frozen.computed, dropped=dict(frozen.dropped)
+            )
+            step.detail = str(self._frozen)
+        return replace(source, model=frozen.function)
 
     def _open_kind(self) -> OpenedSource:
         options = self._options
@@ -228,7 +243,7 @@ class Export:
 
     def _describe(self, source: OpenedSource, staged: Path, checked: CheckedVersion) -> Manifest:
         with self._progress.step("Hash every file") as step:
-            manifest = describe_version(source, staged, checked, self._options, step.advance)
+            manifest = describe_version(source, staged, checked, self._options, self._frozen, step.advance)
             manifest.write(staged)
             step.detail = f"{len(manifest.files)} file(s)"
             return manifest
@@ -264,6 +279,7 @@ def describe_version(
     version: Path,
     checked: CheckedVersion,
     options: ExportOptions,
+    frozen: ManifestFreezing | None,
     advance: Callable[[int, int], None],
 ) -> Manifest:
     """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
@@ -290,6 +306,7 @@ def describe_version(
                 for name, one in checked.signatures.items()
             },
         ),
+        frozen=frozen,
         fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files),
         labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,
         files=dict(files),

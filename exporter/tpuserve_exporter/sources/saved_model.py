@@ -1,15 +1,20 @@
 """An existing SavedModel, taken over file by file: its signatures are its own."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
+from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Written anew at every export: what another export left there speaks of another set of files.
 _OURS = "tpuserve"
@@ -25,7 +30,53 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("a SavedModel is taken over as it is: --compute-dtype does not apply")
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel is taken over as it is: --weights and --rename do not apply")
+    if options.freeze:
+        return _open_to_change(source, options)
     return OpenedSource(kind="savedmodel", name=source.name, model=source)
+
+
+def _open_to_change(source: Path, options: ModelOptions) -> OpenedSource:
+    """One of its signatures as a function: which, --signature-name says. Raises SourceUnreadable, OptionConflict."""
+    import tensorflow as tf
+
+    try:
+        loaded = tf.saved_model.load(str(source))
+    except Exception as error:  # TensorFlow raises nearly anything here
+        raise SourceUnreadable(
+            f"{source.name} does not load by Python ({reason_of(error)}), which --freeze takes: leave it out"
+        ) from error
+    signature = _choose(source, loaded.signatures, options.signature_name)
+    _check_predicts(source, options.signature_name)
+    inputs = {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
+        for name, spec in signature.structured_input_signature[1].items()
+    }
+    function = ServedFunction(inputs, signature, [loaded])
+    others = sorted(loaded.signatures.keys() - {options.signature_name})
+    notes = (f"of its signatures {options.signature_name} is taken, frozen; not {', '.join(others)}",) if others else ()
+    return OpenedSource(
+        kind="savedmodel", name=source.name, model=function, reference=TracedReference(function), notes=notes
+    )
+
+
+def _choose(source: Path, signatures: "Mapping[str, Any]", name: str) -> "tf.types.experimental.ConcreteFunction":
+    if name not in signatures:
+        raise OptionConflict(
+            f"{source.name} has no signature {name!r}, but {', '.join(sorted(signatures)) or 'none at all'}: say which "
+            "to freeze, --signature-name"
+        )
+    return signatures[name]
+
+
+def _check_predicts(source: Path, name: str) -> None:
+    from tensorflow.python.saved_model.loader_impl import parse_saved_model
+
+    method = parse_saved_model(str(source)).meta_graphs[0].signature_def[name].method_name
+    if method.endswith(("classify", "regress")):
+        raise OptionConflict(
+            f"{source.name}'s signature {name!r} is for {method.rpartition('/')[2]}, which --freeze would make a "
+            "prediction of: freeze one of tensors, --signature-name"
+        )
 
 
 def copy_saved_model(source: Path, path: Path) -> None:

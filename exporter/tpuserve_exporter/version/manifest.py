@@ -98,6 +98,23 @@ class ManifestParity(_Part):
     signatures: dict[str, ManifestSignatureParity] = Field(default_factory=dict)
 
 
+class ManifestFreezing(_Part):
+    """What was folded and computed at export, and how many operations of each kind were dropped."""
+
+    folded: int
+    computed: int
+    dropped: dict[str, int]
+
+    def __str__(self) -> str:
+        done = []
+        if self.folded:
+            done.append(f"{self.folded} batch norm(s) or scale(s) folded into kernels")
+        if self.computed:
+            done.append(f"{self.computed} value(s) of weights computed")
+        done += [f"{count} {operation} dropped" for operation, count in sorted(self.dropped.items())]
+        return ", ".join(done) or "nothing to fold"
+
+
 class ManifestFile(_Part):
     sha256: str
     size_bytes: int
@@ -114,6 +131,7 @@ class Manifest(_Part):
     cpu: ManifestCpu
     signatures: dict[str, ManifestSignature]
     parity: ManifestParity
+    frozen: ManifestFreezing | None = Field(default=None, exclude_if=lambda value: value is None)
     fingerprint: str | None = Field(default=None, exclude_if=lambda value: value is None)
     labels: str | None = Field(default=None, exclude_if=lambda value: value is None)
     files: dict[str, ManifestFile]

@@ -1,0 +1,193 @@
+"""A source's function made into one that answers the same with less to do at each request."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.freezing.flat_graph import FlatGraph, flatten
+from tpuserve_exporter.freezing.scale_folding import Folding, ScaleFolder, apply_folding
+from tpuserve_exporter.freezing.training_operations import drop_training_operations
+from tpuserve_exporter.freezing.weight_values import WeightValues
+from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.signature import Array
+from tpuserve_exporter.sources.graph_operations import drop_unused_functions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """The function, and what was done: scales folded into kernels, other values computed, operations dropped."""
+
+    function: ServedFunction
+    folded: int
+    computed: int
+    dropped: Mapping[str, int]
+
+
+def freeze(function: ServedFunction) -> Frozen:
+    """Fold, compute and drop what can be. The function that is given keeps its variables.
+
+    Raises CannotLower for what cannot be frozen, and BuilderFailed.
+    """
+    flat = flatten(function)
+    dropped = drop_training_operations(flat.graph_def)
+    flat = _prune(_rename(flat, _passed_on(flat.graph_def.node)))
+    made = _MadeVariables()
+    flat, folded = _fold(flat, made)
+    flat, computed = _compute(flat, made)
+    return Frozen(_serve(function, flat, made), folded, computed, dropped)
+
+
+@dataclass(slots=True)
+class _MadeVariables:
+    """New variables by the placeholder that stands for them; one for each value, however often it is met."""
+
+    variables: "dict[str, tf.Variable]" = field(default_factory=dict)
+    _by_content: "dict[str, tf.Variable]" = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def make(self, value: Array, name: str) -> str:
+        """A placeholder's name for a variable of this value, called `name` if no other is."""
+        import tensorflow as tf
+
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+        key = f"{value.dtype}{value.shape}{hashlib.sha256(content).hexdigest()}"
+        if key not in self._by_content:
+            self._by_content[key] = tf.Variable(value, trainable=False, name=self._free_name(name))
+        placeholder = f"frozen_{len(self.variables)}"
+        self.variables[placeholder] = self._by_content[key]
+        return placeholder
+
+    def _free_name(self, name: str) -> str:
+        names = (name if number == 0 else f"{name}_{number}" for number in range(len(self._names) + 1))
+        free = next(one for one in names if one not in self._names)
+        self._names.add(free)
+        return free
+
+
+def _fold(flat: FlatGraph, made: _MadeVariables) -> tuple[FlatGraph, int]:
+    values = WeightValues(flat)
+    count, renamed = 0, dict[str, str]()
+    for folding in ScaleFolder(values, list(flat.fetches.values())).fold():
+        renamed |= _apply(folding, values, flat.graph_def, made)
+        count += 1
+    return _prune(_rename(flat, renamed)), count
+
+
+def _apply(folding: Folding, values: WeightValues, graph_def: "GraphDef", made: _MadeVariables) -> dict[str, str]:
+    """Changes the nodes that are folded. Returns tensors by another name."""
+    name = values.name_of(folding.scaled.kernel)
+    kernel = made.make(folding.kernel, f"{name}/folded")
+    shift = None
+    if folding.shift is not None:
+        dtype = values.tensor(folding.scaled.last.name).dtype.as_numpy_dtype
+        shift = made.make(folding.shift.astype(dtype), f"{name}/shift")
+        _add_placeholder(graph_def, shift, made)
+    _add_placeholder(graph_def, kernel, made)
+    return apply_folding(folding, kernel, shift)
+
+
+def _compute(flat: FlatGraph, made: _MadeVariables) -> tuple[FlatGraph, int]:
+    """Put values in place of what is computed from variables alone, where anything else takes it."""
+    values = WeightValues(flat)
+    taken = [name for node in values.nodes.values() if not values.is_known(node.name) for name in node.input]
+    wanted = [name for name in dict.fromkeys([*taken, *flat.fetches.values()]) if name[0] != "^"]
+    renamed = {
+        name: made.make(value, f"{values.name_of(name)}/computed")
+        for name, value in values.compute(name for name in wanted if values.is_computed(name))
+    }
+    for placeholder in renamed.values():
+        _add_placeholder(flat.graph_def, placeholder, made)
+    return _prune(_rename(flat, renamed)), len(renamed)
+
+
+def _add_placeholder(graph_def: "GraphDef", name: str, made: _MadeVariables) -> None:
+    node = graph_def.node.add(name=name, op="Placeholder")
+    node.attr["dtype"].type = made.variables[name].dtype.as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(made.variables[name].shape.as_proto())
+
+
+def _passed_on(nodes: "Iterable[NodeDef]") -> dict[str, str]:
+    """Tensors that are others under another name: by each, the other."""
+    found = dict[str, str]()
+    for node in nodes:
+        if node.op in ("Identity", "IdentityN"):
+            for index, value in enumerate(name for name in node.input if name[0] != "^"):
+                found[f"{node.name}:{index}" if index else node.name] = value
+    return found
+
+
+def _rename(flat: FlatGraph, renamed: Mapping[str, str]) -> FlatGraph:
+    """Let whatever takes one of these tensors take the other."""
+
+    def resolve(name: str) -> str:
+        name = name.removesuffix(":0")
+        while name in renamed:
+            name = renamed[name].removesuffix(":0")
+        return name
+
+    for node in flat.graph_def.node:
+        names = [resolve(name) for name in node.input]
+        del node.input[:]
+        node.input.extend(names)
+    return replace(flat, fetches={name: resolve(tensor) for name, tensor in flat.fetches.items()})
+
+
+def _prune(flat: FlatGraph) -> FlatGraph:
+    """The same with the nodes that its outputs need, its inputs, and no others."""
+    import tensorflow as tf
+
+    wanted = [tensor.split(":")[0] for tensor in flat.fetches.values()]
+    part = tf.compat.v1.graph_util.extract_sub_graph(flat.graph_def, list(dict.fromkeys(wanted)))
+    there = {node.name for node in part.node}
+    part.library.CopyFrom(flat.graph_def.library)
+    drop_unused_functions(part)
+    variables = {name: one for name, one in flat.variables.items() if name in there}
+    captures = {name: one for name, one in flat.captures.items() if name in there}
+    return replace(flat, graph_def=part, variables=variables, captures=captures)
+
+
+def _serve(function: ServedFunction, flat: FlatGraph, made: _MadeVariables) -> ServedFunction:
+    """The graph as a function of its inputs, over the variables that it still reads and those that were made."""
+    import tensorflow as tf
+
+    there = {node.name for node in flat.graph_def.node}
+    new = {name: variable for name, variable in made.variables.items() if name in there}
+
+    def import_graph(*arguments: "tf.Tensor") -> "list[tf.Tensor]":
+        graph = tf.compat.v1.get_default_graph()
+        given = {flat.feeds[name]: value for name, value in zip(function.inputs, arguments, strict=True)}
+        for variable in new.values():
+            graph.watch_variable(variable)
+        given |= {name: variable.read_value() for name, variable in new.items()}
+        return flat.import_into(graph, given, list(flat.fetches.values()))
+
+    # A tf.function would put what is in TensorFlow 1's loops in order with what is outside of them.
+    wrapped = tf.compat.v1.wrap_function(import_graph, list(function.inputs.values()))
+
+    def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        outputs = wrapped(*(inputs[name] for name in function.inputs))
+        return dict(zip(flat.fetches, outputs, strict=True))
+
+    kept = [*flat.variables.values(), *new.values()]
+    return ServedFunction(function.inputs, call, [*_distinct(kept), *_tables(function.trackables, flat)])
+
+
+def _distinct(things: Sequence[Any]) -> list[Any]:
+    return list({id(one): one for one in things}.values())
+
+
+def _tables(trackables: Sequence[Any], flat: FlatGraph) -> list[Any]:
+    """Lookup tables and the like that the graph still uses: whatever holds a handle it captures, and no variable."""
+    import tensorflow as tf
+
+    handles = [one for name, one in flat.captures.items() if name not in flat.variables]
+    things = [thing for root in trackables for thing in tf.train.TrackableView(root).descendants()]
+    return _distinct([one for one in things if any(getattr(one, "resource_handle", None) is each for each in handles)])

@@ -1,0 +1,87 @@
+"""Operations that tell or guard something in training: without them a graph computes the same."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# What they give is what they take.
+_PASSING = frozenset({"CheckNumerics", "CheckNumericsV2", "Print", "DebugIdentity", "DebugIdentityV2"})
+# Those too, and every trace has them: not worth telling.
+_GRADIENTS = frozenset({"StopGradient", "PreventGradient"})
+_FRAMES = frozenset({"Enter", "Exit", "NextIteration"})
+_SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "TensorSummary", "MergeSummary")
+
+
+def drop_training_operations(graph_def: "GraphDef") -> dict[str, int]:
+    """Take assertions, prints, checks for NaN and summaries out, in functions too. Returns how many of each.
+
+    In a graph that changes nothing, what no output takes is of no use: nothing waits for it any more. But what is in
+    TensorFlow 1's loops is there because it waits for them.
+    """
+    dropped: Counter[str] = Counter()
+    _drop(graph_def.node, dropped)
+    for function in graph_def.library.function:
+        gone = _drop(function.node_def, dropped)
+        for key in [key for key, name in function.control_ret.items() if name in gone]:
+            del function.control_ret[key]
+            function.signature.control_output.remove(key)
+    if not any(node.op in _FRAMES for node in graph_def.node):
+        for node in graph_def.node:
+            _set_inputs(node, [name for name in node.input if not name.startswith("^")])
+    _rename_functions(graph_def)
+    return dict(dropped)
+
+
+def _rename_functions(graph_def: "GraphDef") -> None:
+    """Those of the source are known to TensorFlow by their names: what was changed is another function."""
+    functions = graph_def.library.function
+    names = {function.signature.name: f"{function.signature.name}_frozen" for function in functions}
+    for function in functions:
+        function.signature.name = names[function.signature.name]
+    for node in (*graph_def.node, *(node for function in functions for node in function.node_def)):
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            for called in (value.func, *value.list.func) if value.HasField("func") else value.list.func:
+                called.name = names.get(called.name, called.name)
+
+
+def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
+    """Returns the names of nodes that do nothing any more, and that none waits for."""
+    gone = {node.name for node in nodes if _only_tells(node.op)}
+    for node in nodes:
+        if node.name in gone or node.op in _PASSING:
+            dropped[node.op] += 1
+        if node.name in gone:
+            _replace(node, "NoOp", ())
+        elif node.op in _PASSING | _GRADIENTS:
+            _pass_on(node)
+        if any(name.removeprefix("^") in gone for name in node.input):
+            _set_inputs(node, [name for name in node.input if name.removeprefix("^") not in gone])
+    return gone
+
+
+def _only_tells(operation: str) -> bool:
+    return operation in ("Assert", "PrintV2") or operation.removesuffix("V2").removeprefix("Write") in _SUMMARIES
+
+
+def _pass_on(node: "NodeDef") -> None:
+    kind = node.attr["T"].type
+    values = [name for name in node.input if not name.startswith("^")]
+    _replace(node, "Identity", [values[0], *(name for name in node.input if name.startswith("^"))])
+    node.attr["T"].type = kind
+
+
+def _replace(node: "NodeDef", operation: str, inputs: Iterable[str]) -> None:
+    node.op = operation
+    node.attr.clear()
+    _set_inputs(node, inputs)
+
+
+def _set_inputs(node: "NodeDef", inputs: Iterable[str]) -> None:
+    names = list(inputs)
+    del node.input[:]
+    node.input.extend(names)
