@@ -1,5 +1,8 @@
 """Models that `benchmarks/export_memory.py` exports, named on the exporter's command line."""
 
+import sys
+from pathlib import Path
+
 import keras
 
 
@@ -15,3 +18,14 @@ def resnet50() -> keras.Model:
     """Keras' ResNet-50 for 224 x 224 pictures, with random weights."""
     image = keras.Input((224, 224, 3), name="image")
     return keras.applications.ResNet50(weights=None, input_tensor=image)
+
+
+def save(directory: Path, model: str) -> None:
+    """As training leaves it: a checkpoint of TensorFlow 2."""
+    import tensorflow as tf
+
+    tf.train.Checkpoint(model=globals()[model]()).save(str(directory / "ckpt"))
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]), sys.argv[2])

@@ -1,7 +1,6 @@
 """JAX functions within TensorFlow: what they compute in, and whether they run where they are served."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, JaxReference
-from tpuserve_exporter.models.jax_serving import serve_jax
+from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
 
@@ -28,8 +27,12 @@ def _multiply_in_bfloat16(params: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return {"y": (x @ kernel).astype("float32")}
 
 
+def _serve(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
+    return serve_jax(function, Variables.of(function.params), batch_sizes)
+
+
 def test_the_program_is_for_cpu_and_tpu_in_a_version_that_older_servers_read() -> None:
-    served = serve_jax(JaxFunction(_multiply, {"kernel": KERNEL}, X), (1, 2)).function
+    served = _serve(JaxFunction(_multiply, {"kernel": KERNEL}, X), (1, 2)).function
     graph = served.trace()[1].graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     (program,) = [node for node in nodes if node.op == "XlaCallModule"]
@@ -39,16 +42,32 @@ def test_the_program_is_for_cpu_and_tpu_in_a_version_that_older_servers_read() -
 
 @pytest.mark.parametrize(("call", "dtype"), [(_multiply, "float32"), (_multiply_in_bfloat16, "mixed_bfloat16")])
 def test_what_it_computes_in_is_told(call: Any, dtype: str) -> None:  # noqa: ANN401 - a function of jax
-    assert serve_jax(JaxFunction(call, {"kernel": KERNEL}, X), (1,)).compute_dtype == dtype
+    assert _serve(JaxFunction(call, {"kernel": KERNEL}, X), (1,)).compute_dtype == dtype
 
 
 def test_parameters_are_in_memory_once() -> None:
-    served = serve_jax(JaxFunction(_multiply, {"kernel": KERNEL}, X), (1,))
-    (variable,) = served.function.trackables[0].variables
+    variables = Variables.of({"kernel": KERNEL})
+    (variable,) = variables.module.variables
     assert variable.name == "kernel:0"
     there = np.asarray(memoryview(variable.read_value())).ctypes.data
-    assert served.params["kernel"].unsafe_buffer_pointer() == there
-    np.testing.assert_array_equal(served.params["kernel"], KERNEL)
+    array = variables.arrays()["kernel"]
+    assert array.unsafe_buffer_pointer() == there
+    np.testing.assert_array_equal(array, KERNEL)
+
+
+def test_values_are_let_go_of_as_they_become_variables() -> None:
+    held = {"a": np.ones(3, np.float32), "b": np.zeros((2, 1), np.float32)}
+    shapes, left = dict(held), list[int]()
+
+    def values() -> Iterator[np.ndarray]:
+        for name in sorted(held):
+            yield held.pop(name)
+            left.append(len(held))
+
+    variables = Variables(shapes, values())
+    assert left == [1, 0]
+    assert [variable.name for variable in variables.module.variables] == ["a:0", "b:0"]
+    np.testing.assert_array_equal(variables.arrays()["a"], np.ones(3))
 
 
 def test_released_parameters_are_nowhere_in_memory() -> None:
@@ -59,12 +78,12 @@ def test_released_parameters_are_nowhere_in_memory() -> None:
         return [array for array in jax.live_arrays() if array.shape == kernel.shape]
 
     kernel = np.ones((3, 1237), np.float32)
-    function = JaxFunction(_multiply, {"kernel": kernel}, X)
-    served = serve_jax(function, (1,))
-    function_served = served.function
-    reference = JaxReference(replace(function, params=served.params))
+    variables = Variables.of({"kernel": kernel})
+    function = JaxFunction(_multiply, variables.arrays(), X)
+    function_served = serve_jax(function, variables, (1,)).function
+    reference = JaxReference(function)
     source = OpenedSource("orbax", "kernel", function_served, reference)
-    del served
+    del function
     answer = reference.run(Signature("device", {}, {}), {"x": np.ones((2, 3), np.float32)})["y"]
     assert held()
     source.release()
@@ -78,7 +97,7 @@ def test_dimensions_of_one_name_are_of_one_size() -> None:
 
     inputs = {"ids": JaxInput("int64", ("n", "length")), "mask": JaxInput("float32", ("n", "length"))}
     function = JaxFunction(lambda params, given: {"y": (given["ids"] * given["mask"]).sum(axis=1)}, {}, inputs)
-    served = serve_jax(function, (1,))
+    served = _serve(function, (1,))
     assert not served.notes
     _, graph = served.function.trace()
     ids, mask = tf.constant([[1, 2, 3], [4, 5, 6]], tf.int64), tf.constant([[1.0, 1, 0], [1, 0, 0]])
@@ -88,4 +107,4 @@ def test_dimensions_of_one_name_are_of_one_size() -> None:
 def test_a_function_that_fails_is_told_with_its_inputs() -> None:
     function = JaxFunction(_multiply, {"kernel": KERNEL.T}, X)
     with pytest.raises(BuilderFailed, match=r"the model fails for x: float32\[4, 3\]: TypeError: dot_general requires"):
-        serve_jax(function, (4,))
+        _serve(function, (4,))

@@ -51,7 +51,7 @@ class JaxInput:
 class JaxFunction:
     """`call(params, inputs)` takes a dictionary of arrays and returns one; traceable by jax.jit.
 
-    `params` holds numpy arrays.
+    `params` holds arrays of numpy or JAX.
     """
 
     call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, PyTree
 from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -25,28 +26,24 @@ _LEAST_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ServedJax:
-    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know.
-
-    `params` are the parameters as JAX's arrays, in the variables' own memory: whoever takes them can let go of others.
-    """
+    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know."""
 
     function: ServedFunction
-    params: PyTree
     compute_dtype: str
     notes: tuple[str, ...] = ()
 
 
-def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
+def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...]) -> ServedJax:
     """The served function of a JAX one: of any number of rows where JAX can lower that, else a program for each size.
 
-    Raises BuilderFailed where the function fails for its inputs, CannotLower where JAX cannot lower it for CPU and TPU.
+    `variables` are the function's parameters. Raises BuilderFailed where the function fails for its inputs, CannotLower
+    where JAX cannot lower it for CPU and TPU.
     """
-    variables = Variables(function.params)
     specs = {name: one.spec(name) for name, one in function.inputs.items()}
     module, refusal = _try_free_rows(function) if function.batched else (_lower(function), "")
     if module is not None:
         served = ServedFunction(specs, _convert(function, variables), [variables.module])
-        return ServedJax(served, variables.arrays(), _compute_dtype(module))
+        return ServedJax(served, _compute_dtype(module))
     module = _lower(_sized(function, batch_sizes[0]))
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
     sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
@@ -55,20 +52,31 @@ def serve_jax(function: JaxFunction, batch_sizes: tuple[int, ...]) -> ServedJax:
         f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
         f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
     )
-    return ServedJax(served, variables.arrays(), _compute_dtype(module), (note,))
+    return ServedJax(served, _compute_dtype(module), (note,))
 
 
 class Variables:
     """A tree of parameters as variables, which `module` holds."""
 
-    def __init__(self, params: PyTree) -> None:
+    def __init__(self, shapes: PyTree, values: Iterable[Array]) -> None:
+        """`values` are those of the leaves of `shapes`, in their order. One at a time is held beside the variables."""
         import jax
         import tensorflow as tf
 
-        leaves, self._treedef = jax.tree_util.tree_flatten_with_path(params)
-        self._leaves = [tf.Variable(np.asarray(leaf), name=path_name(path), trainable=False) for path, leaf in leaves]
+        paths, self._treedef = jax.tree_util.tree_flatten_with_path(shapes)
+        self._leaves = [
+            tf.Variable(value, name=path_name(path), trainable=False)
+            for (path, _), value in zip(paths, values, strict=True)
+        ]
         self.module = tf.Module()
         self.module.parameters = self._leaves
+
+    @classmethod
+    def of(cls, params: PyTree) -> "Variables":
+        """Those of parameters that others hold too."""
+        import jax
+
+        return cls(params, (np.asarray(leaf) for leaf in jax.tree.leaves(params)))
 
     def tree(self) -> PyTree:
         import jax

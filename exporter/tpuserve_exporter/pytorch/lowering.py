@@ -11,6 +11,7 @@ from tpuserve_exporter.errors import CannotLower, reason_of
 from tpuserve_exporter.pytorch.arrays import to_numpy
 from tpuserve_exporter.pytorch.own_operations import arange, embedding_bag
 from tpuserve_exporter.pytorch.torchax_start import start_torchax
+from tpuserve_exporter.pytorch.transposed_products import fold_transposes
 
 # (parameters and buffers by name; inputs in order) → outputs in order. Arrays or tracers of JAX.
 JaxProgram: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
@@ -37,6 +38,8 @@ def lower(program: ExportedProgram) -> JaxProgram:
     graph_module = decomposed.graph_module
     _drop_assertions(graph_module)
     _check_operations(graph_module.graph)
+    fold_transposes(graph_module.graph)
+    graph_module.recompile()
     mutations = len(decomposed.graph_signature.buffers_to_mutate)
     interpreter = _JaxInterpreter(graph_module)
 

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
-from tpuserve_exporter.models.jax_serving import ServedJax, serve_jax
+from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 from tpuserve_exporter.pytorch.arrays import to_numpy, to_torch
@@ -52,12 +52,18 @@ class TorchReference:
             returned = self._model.call(tensors)
         return {name: to_numpy(value) for name, value in self._outputs.pick_from(returned).items()}
 
+    def release(self) -> None:
+        """Give the weights' memory back; it cannot be asked any more. Programs made of the model hold its tensors."""
+        for tensor in self._model.state().values():
+            tensor.data = tensor.new_empty(0)
+
 
 def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> ServedJax:
     """The served function. Raises OptionConflict, CannotLower, and BuilderFailed where no program can be made."""
     lowered = _Lowered(model, outputs, options.compute_dtype)
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
-    served = serve_jax(JaxFunction(lowered.call, params, model.inputs), options.batch_sizes)
+    function = JaxFunction(lowered.call, params, model.inputs)
+    served = serve_jax(function, Variables.of(params), options.batch_sizes)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
 

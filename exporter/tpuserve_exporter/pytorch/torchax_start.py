@@ -3,9 +3,10 @@
 import contextlib
 import importlib
 import importlib.metadata
-import os
 from collections.abc import Iterator
 from typing import Any
+
+from tpuserve_exporter.models.jax_platform import compute_on_cpu
 
 # The release that was tried; a later one is imported as it is.
 _NEEDS_HELP = "0.0.13"
@@ -15,7 +16,7 @@ _REGISTERED_TWICE = ("grid_sampler_3d",)
 
 def start_torchax() -> None:
     """Import torchax and what of it lowers operations. Takes seconds the first time."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # checks compare numbers, wherever the export runs
+    compute_on_cpu()
     with _names_of_old() if importlib.metadata.version("torchax") == _NEEDS_HELP else contextlib.nullcontext():
         importlib.import_module("torchax.decompositions")
         importlib.import_module("torchax.ops.jaten")

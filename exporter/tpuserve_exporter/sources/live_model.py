@@ -1,6 +1,5 @@
 """A model that lives in this process, as at the end of a training script: nothing is read from disk."""
 
-import os
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tpuserve_exporter.errors import OptionConflict
@@ -56,13 +55,12 @@ def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
 def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
     from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference
     from tpuserve_exporter.models.jax_model import read_inputs, understand_live
-    from tpuserve_exporter.models.jax_serving import serve_jax
+    from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     inputs = read_inputs(options)
     call, params = understand_live(model, options, inputs)
     function = JaxFunction(call, params, inputs)
-    served = serve_jax(function, options.batch_sizes)
+    served = serve_jax(function, Variables.of(params), options.batch_sizes)
     return OpenedSource(
         kind="function",
         name=_describe(model),

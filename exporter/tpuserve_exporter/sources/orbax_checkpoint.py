@@ -1,8 +1,6 @@
 """An Orbax checkpoint of a JAX model, restored into what the builder's function takes."""
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,8 @@ import numpy as np
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference, PyTree
 from tpuserve_exporter.models.jax_model import JaxModel, build_jax_model, read_inputs
-from tpuserve_exporter.models.jax_serving import serve_jax
+from tpuserve_exporter.models.jax_platform import compute_on_cpu
+from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
@@ -30,19 +29,19 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     does not fit.
     """
     builder = _check_options(options)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # checks compare numbers, wherever the export runs
+    compute_on_cpu()
     inputs = read_inputs(options)
     tree = OrbaxTree(source)
     model = build_jax_model(builder, options, inputs)
-    params, report = restore(model, tree, options)
-    function = JaxFunction(model.call, params, inputs)
-    served = serve_jax(function, options.batch_sizes)
+    variables, report = restore(model, tree, options)
+    # Of the variables' own values, which are in memory once.
+    function = JaxFunction(model.call, variables.arrays(), inputs)
+    served = serve_jax(function, variables, options.batch_sizes)
     return OpenedSource(
         kind="orbax",
         name=tree.layout.name,
         model=served.function,
-        # Of the variables' own values: those that were read are let go of here.
-        reference=JaxReference(replace(function, params=served.params)),
+        reference=JaxReference(function),
         compute_dtype=served.compute_dtype,
         step=read_step(tree),
         builder=builder,
@@ -67,8 +66,8 @@ def _check_options(options: ModelOptions) -> str:
     return options.builder
 
 
-def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[PyTree, RestoreReport]:
-    """The parameters with the stored values, as numpy arrays. Raises CheckpointMismatch before any value is read."""
+def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[Variables, RestoreReport]:
+    """The parameters with the stored values. Raises CheckpointMismatch before any value is read."""
     wanted = {path: ArraySpec(np.dtype(leaf.dtype).name, tuple(leaf.shape)) for path, leaf in leaves_of(model.params)}
     matching = match_trees(wanted, tree.arrays, options.weights, options.renames)
     report = _report(wanted, tree, matching, options)
@@ -108,14 +107,12 @@ def _name(path: KeyPath) -> str:
     return "/".join(path)
 
 
-def _fill(params: PyTree, tree: OrbaxTree, matching: TreeMatching) -> PyTree:
-    """The tree of shapes with the values in their places, each in the model's dtype."""
-    import jax
-
+def _fill(params: PyTree, tree: OrbaxTree, matching: TreeMatching) -> Variables:
+    """Variables for the tree of shapes, with the values in their places, each in the model's dtype."""
     pairs = matching.pairs
     values = tree.read(frozenset(pairs.values()))
-    leaves = [_cast(values.pop(pairs[path]), leaf) for path, leaf in leaves_of(params)]
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), leaves)
+    # Each is taken out as it goes into its variable: else all would be in memory twice.
+    return Variables(params, (_cast(values.pop(pairs[path]), leaf) for path, leaf in leaves_of(params)))
 
 
 def _cast(value: Array, leaf: Any) -> Array:  # noqa: ANN401 - jax has no types here
