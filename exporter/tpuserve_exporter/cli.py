@@ -198,6 +198,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Write the model for LiteRT, too: model.tflite, checked as the SavedModel is.",
 )
 @click.option(
+    "--device-programs",
+    is_flag=True,
+    help="Write programs for a TPU, too, one for each batch size (and length of sequences), each checked on this "
+    "machine's CPU. Needs no TPU.",
+)
+@click.option(
     "--compute-dtype",
     type=click.Choice(["keep", "float32", "bfloat16"]),
     default="keep",

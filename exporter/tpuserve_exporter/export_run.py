@@ -21,6 +21,9 @@ from tpuserve_exporter.models.weights_check import describe, find_not_finite, na
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.programs.device_programs import ModelToLower, describe_programs, write_programs
+from tpuserve_exporter.programs.lowering import check_lowering
+from tpuserve_exporter.programs.to_lower import lower_part, lower_saved_model
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.samples.sample_files import open_samples
@@ -50,6 +53,7 @@ from tpuserve_exporter.version.manifest import (
     ManifestSource,
     describe_files,
 )
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE, check_litert, convert_saved_model, write_tflite
 from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
@@ -89,6 +93,7 @@ class Export:
         self._destination = open_destination(options.out_base)
         self._warnings: list[str] = []
         self._frozen: ManifestFreezing | None = None
+        self._device: ManifestDevice | None = None
         self._checks = Checks(options, progress, self._warn)
 
     def run(self) -> Exported:
@@ -97,12 +102,14 @@ class Export:
         self._destination.check(options.version)
         if "tflite" in options.also:
             check_litert()
+        if options.device_programs:
+            check_lowering()
         if options.serve_check:
             find_server()
         source = self._freeze(self._open())
         with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
-            asked = self._checks.ask(source, staged)
+            asked = self._checks.ask(source, staged, self._device)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, asked, staged, session)
                 records = self._warm(staged, checked, session)
@@ -199,10 +206,12 @@ class Export:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
                 convert = functools.partial(convert_saved_model, staged)
+                to_lower: contextlib.AbstractContextManager[ModelToLower] = lower_saved_model(staged)
             else:
                 device = DevicePart(source.model)
                 signatures = self._write_signatures(device, staged)
                 convert = functools.partial(write_tflite, staged, device, signatures.values())
+                to_lower = contextlib.nullcontext(lower_part(device, source.jax, signatures))
                 if source.reference is not None:
                     source = replace(source, reference=WrappedReference(signatures, device, source.reference))
             write_labels(staged, read_labels(self._options.labels))
@@ -211,7 +220,20 @@ class Export:
         if "tflite" in self._options.also:
             with self._progress.step(f"Write {TFLITE_FILE}") as step:
                 step.detail = f"{convert() / 1e6:.1f} MB"
+        if self._options.device_programs:
+            with to_lower as model:
+                self._device = self._write_programs(staged, model, source.compute_dtype)
         return source
+
+    def _write_programs(self, staged: Path, model: ModelToLower, compute_dtype: str | None) -> ManifestDevice:
+        options = self._options
+        with self._progress.step("Lower it for a TPU") as step:
+            lengths = options.sequences.buckets
+            device = write_programs(staged, model, options.batch_sizes, lengths, compute_dtype, step.advance)
+            step.detail = describe_programs(staged, device)
+        for name in model.left_out:
+            self._warn(f"{name} takes strings, and a device has none: it runs on the CPU, device programs or not")
+        return device
 
     def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:
         options = self._options
@@ -243,7 +265,9 @@ class Export:
 
     def _describe(self, source: OpenedSource, staged: Path, checked: CheckedVersion) -> Manifest:
         with self._progress.step("Hash every file") as step:
-            manifest = describe_version(source, staged, checked, self._options, self._frozen, step.advance)
+            manifest = describe_version(
+                source, staged, checked, self._options, self._frozen, self._device, step.advance
+            )
             manifest.write(staged)
             step.detail = f"{len(manifest.files)} file(s)"
             return manifest
@@ -280,6 +304,7 @@ def describe_version(
     checked: CheckedVersion,
     options: ExportOptions,
     frozen: ManifestFreezing | None,
+    device: ManifestDevice | None,
     advance: Callable[[int, int], None],
 ) -> Manifest:
     """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
@@ -307,7 +332,8 @@ def describe_version(
             },
         ),
         frozen=frozen,
-        fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files),
+        fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files, device),
         labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,
+        device=device,
         files=dict(files),
     )

@@ -45,6 +45,8 @@ def start_tensorflow() -> None:
     TensorFlow writes its first lines before it reads TF_CPP_MIN_LOG_LEVEL, hence the descriptor.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # What is imported on the way may import JAX, which would look for a TPU where libtpu is installed.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # Whatever Keras trains on here, in the environment or in its configuration file: it is served by TensorFlow.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     with _stderr_held_back():

@@ -1,6 +1,6 @@
-"""Putting the questions of the comparison to the source, and to what was written of it as Python loads that.
+"""Putting the questions of the comparison to the source, and to what was written: as Python loads it, as programs.
 
-One after the other, and before a session has the version open: each of the three holds all of the weights.
+One after the other, and before a session has the version open: each of them holds all of the weights.
 """
 
 import gc
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuserve_exporter.checks.parity import list_cases
+from tpuserve_exporter.checks.program_answers import ProgramAnswers, list_answers
 from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
+from tpuserve_exporter.programs.program_model import ProgramModel
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Sampled
 from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
@@ -19,6 +21,7 @@ from tpuserve_exporter.samples.samples import find_samples, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 
 # The row-independence check wants neighbours, also where the largest batch is of one row.
 LEAST_ROWS = 4
@@ -28,12 +31,14 @@ LEAST_ROWS = 4
 class Asked:
     """Samples by signature, and what the source and `python` answered to every case made of them.
 
-    All empty where there is nobody to ask but the session, as the version does not load by Python.
+    `programs` by what the comparison calls them, each for the signatures that it has answers to. All empty where there
+    is nobody to ask but the session, as the version does not load by Python.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)
     source: RecordedAnswers | None = None
     python: RecordedAnswers | None = None
+    programs: dict[str, RecordedAnswers] = field(default_factory=dict)
 
 
 class Asking:
@@ -44,26 +49,28 @@ class Asking:
         self._progress = progress
         self._warn = warn
 
-    def ask(self, source: OpenedSource, version: Path) -> Asked:
+    def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
         """Ask all that the comparison will. The source has given its weights' memory back when this returns.
 
         Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed where `version` does not load by Python.
         """
         if source.reference is None:
             python = self._load_by_python(version)
-            return Asked() if python is None else self._ask_and_release(python, version)
+            return Asked() if python is None else self._ask_and_release(python, version, device)
         written = WrittenModel(version, source.reference)
         asked = self._ask_source(written)
         source.release()
         asked.python = self._ask_python(written, asked, version)
+        asked.programs = self._ask_programs(written, asked, version, device)
         return asked
 
-    def _ask_and_release(self, python: PythonModel, version: Path) -> Asked:
+    def _ask_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> Asked:
         written = WrittenModel(version, python)
         asked = self._ask_source(written)
         asked.python = self._answers_to_cases(written, asked, python)
         python.release()
         gc.collect()
+        asked.programs = self._ask_programs(written, asked, version, device)
         return asked
 
     def _ask_source(self, source: WrittenModel) -> Asked:
@@ -94,6 +101,29 @@ class Asking:
         for name, signature in written.signatures.items():
             cases = list_cases(signature, asked.samples[name], self._options.batch_sizes, padded=True)
             answers.record(python, signature, (case.inputs for case in cases))
+        return answers
+
+    def _ask_programs(
+        self, written: WrittenModel, asked: Asked, version: Path, device: ManifestDevice | None
+    ) -> dict[str, RecordedAnswers]:
+        if device is None:
+            return {}
+        with self._progress.step("Run the device programs on the CPU") as step:
+            ways = dict(list_answers(ProgramModel(version, device), device, self._options.sequences.pad_values))
+            answers = {}
+            for done, (way, programs) in enumerate(ways.items()):
+                step.advance(done, len(ways))
+                answers[way] = self._answers_by(programs, written, asked)
+            step.detail = f"{sum(map(len, answers.values()))} question(s)"
+        gc.collect()
+        return answers
+
+    def _answers_by(self, programs: ProgramAnswers, written: WrittenModel, asked: Asked) -> RecordedAnswers:
+        answers = RecordedAnswers()
+        for name, signature in written.signatures.items():
+            if programs.takes(signature, asked.samples[name]):
+                cases = list_cases(signature, asked.samples[name], self._options.batch_sizes, padded=True)
+                answers.record(programs, signature, (case.inputs for case in cases))
         return answers
 
     def _load_by_python(self, version: Path) -> PythonModel | None:

@@ -1,10 +1,9 @@
 """Whether padding changes what is no padding. Only where it does not may servers pad sequences to buckets."""
 
-import numpy as np
-
 from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.sequence_padding import pad_sequence
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
-from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
+from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.samples import take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
@@ -25,7 +24,7 @@ def check_padding(
     for bucket in buckets:
         rows = _crop(signature, take_rows(samples, slice(0, _ROWS)), bucket - 1)
         padded = {
-            name: _pad(name, signature.inputs[name], value, bucket, sequences.pad_values.get(name))
+            name: pad_sequence(name, signature.inputs[name], value, bucket, sequences.pad_values.get(name))
             for name, value in rows.items()
         }
         expected = _run(model, signature, rows, f"rows of up to {bucket - 1}")
@@ -46,29 +45,6 @@ def _crop(signature: Signature, inputs: Tensors, longest: int) -> Tensors:
         ]
         for name, value in inputs.items()
     }
-
-
-def _pad(name: str, spec: TensorSpec, value: Array, bucket: int, said: PadValue | None) -> Array:
-    """At each free dimension's end; with zero, or an empty string, where nothing is said."""
-    shape = tuple(bucket if axis in spec.free_axes else size for axis, size in enumerate(value.shape))
-    if spec.dtype == "string":
-        padding: object = said.encode() if isinstance(said, str) else b""
-        fits = said is None or isinstance(said, str)
-    else:
-        padding = said or 0
-        fits = not isinstance(said, str) and _fits(said or 0, value.dtype)
-    if not fits:
-        raise SamplesUnfit(f"input {name!r} is {spec}: it cannot be padded with {said!r}")
-    padded = np.full(shape, padding, value.dtype)
-    padded[tuple(slice(size) for size in value.shape)] = value
-    return padded
-
-
-def _fits(value: float, dtype: "np.dtype[np.generic]") -> bool:
-    """Whether integers hold it exactly; floating point rounds."""
-    if dtype.kind not in "biu":
-        return True
-    return float(value).is_integer() and bool(np.asarray(int(value)).astype(dtype) == value)
 
 
 def _cut(signature: Signature, outputs: Tensors, like: Tensors, bucket: int) -> Tensors:

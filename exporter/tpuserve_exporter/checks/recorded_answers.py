@@ -18,6 +18,10 @@ class RecordedAnswers:
     def __len__(self) -> int:
         return len(self._answers)
 
+    def knows(self, signature: Signature) -> bool:
+        """Whether it has heard anything of it."""
+        return any(name == signature.name for name, _ in self._answers)
+
     def record(self, model: Runnable, signature: Signature, questions: Iterable[Tensors]) -> None:
         """Ask `model`, and keep its answers. A TensorFlow error is kept too, and raised when that is asked for."""
         import tensorflow as tf

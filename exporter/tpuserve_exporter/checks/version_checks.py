@@ -20,6 +20,7 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.loaded_tflite import TfliteModel
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE
 
 
@@ -58,9 +59,9 @@ class Checks:
         self._warn = warn
         self._asking = Asking(options, progress, warn)
 
-    def ask(self, source: OpenedSource, version: Path) -> Asked:
-        """Ask the source, and then `version` as Python loads it; before `version` is opened. See Asking.ask."""
-        return self._asking.ask(source, version)
+    def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
+        """Ask the source, and then `version` as Python loads it, and its programs; before it is opened. See Asking."""
+        return self._asking.ask(source, version, device)
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
@@ -85,7 +86,9 @@ class Checks:
                 samples[name],
                 session,
                 reference,
-                loaded | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
+                loaded
+                | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {})
+                | {way: answers for way, answers in asked.programs.items() if answers.knows(signature)},
                 tolerance,
             )
             for name, signature in session.signatures.items()

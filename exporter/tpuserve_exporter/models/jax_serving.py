@@ -26,9 +26,13 @@ _LEAST_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ServedJax:
-    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know."""
+    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know.
+
+    `source` is the function as it came, with shapes for parameters.
+    """
 
     function: ServedFunction
+    source: JaxFunction
     compute_dtype: str
     notes: tuple[str, ...] = ()
 
@@ -43,7 +47,7 @@ def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[
     module, refusal = _try_free_rows(function) if function.batched else (_lower(function), "")
     if module is not None:
         served = ServedFunction(specs, _convert(function, variables), [variables.module])
-        return ServedJax(served, _compute_dtype(module))
+        return ServedJax(served, _shapes_alone(function), compute_dtype_of(module))
     module = _lower(_sized(function, batch_sizes[0]))
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
     sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
@@ -52,7 +56,16 @@ def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[
         f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
         f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
     )
-    return ServedJax(served, _compute_dtype(module), (note,))
+    return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), (note,))
+
+
+def _shapes_alone(function: JaxFunction) -> JaxFunction:
+    """Without the values, so that whoever keeps it keeps no memory."""
+    import jax
+
+    return replace(
+        function, params=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), function.params)
+    )
 
 
 class Variables:
@@ -154,7 +167,7 @@ def _export(function: JaxFunction) -> str:
 
     scope = export.SymbolicScope()
     inputs = {name: _abstract(one, scope) for name, one in function.inputs.items()}
-    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), function.params)
+    params = _shapes_alone(function).params
     return str(export.export(jax.jit(function.call), platforms=PLATFORMS)(params, inputs).mlir_module())
 
 
@@ -166,8 +179,8 @@ def _abstract(one: JaxInput, scope: Any) -> Any:  # noqa: ANN401 - jax has no ty
     return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(one.dtype))
 
 
-def _compute_dtype(module: str) -> str:
-    """By what the module computes, in part or as a whole."""
+def compute_dtype_of(module: str) -> str:
+    """By what a module, as text, computes in, in part or as a whole."""
     if not re.search(r"\bbf16>|xbf16>", module):
         return "float32"
     return "mixed_bfloat16" if "f32>" in module else "bfloat16"

@@ -155,7 +155,8 @@ class ExportOptions:
     """One export. `atol` and `rtol` None take the default of the model's compute dtype.
 
     Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
-    class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel.
+    class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel, and
+    `device_programs` whether to write programs for a TPU, too.
     """
 
     source: Path
@@ -166,6 +167,7 @@ class ExportOptions:
     labels: Path | None = None
     batching: InGraphBatching | None = None
     also: tuple[Literal["tflite"], ...] = ()
+    device_programs: bool = False
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None

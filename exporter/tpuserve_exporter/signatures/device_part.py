@@ -34,10 +34,11 @@ class DevicePart:
     @property
     def signature(self) -> Signature:
         """What it takes and returns, as a source's reference is asked."""
-        return Signature("device", _describe(self.inputs), _describe(self.outputs))
+        return Signature("device", describe_specs(self.inputs), describe_specs(self.outputs))
 
 
-def _describe(specs: "Mapping[str, tf.TensorSpec]") -> dict[str, TensorSpec]:
+def describe_specs(specs: "Mapping[str, tf.TensorSpec]") -> dict[str, TensorSpec]:
+    """Specs as signatures state them."""
     return {
         name: TensorSpec(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape.as_list()))
         for name, spec in specs.items()

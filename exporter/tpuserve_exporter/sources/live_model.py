@@ -68,6 +68,7 @@ def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
         reference=JaxReference(function),
         compute_dtype=served.compute_dtype,
         notes=served.notes,
+        jax=served.source,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tpuserve_exporter.models.jax_function import JaxFunction
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.options.export_options import SourceKind
@@ -19,7 +20,8 @@ class OpenedSource:
     `model` is the function to serve, or the directory of a SavedModel that is taken over as it is. `reference` answers
     as the source model does; None where the SavedModel is itself the source. `compute_dtype` is a Keras policy name,
     None where only the written graph can tell. `notes` are what a user should know, besides those of `restore`.
-    `live`: the model is the user's own, in this process.
+    `live`: the model is the user's own, in this process. `jax` is what the model is made of where it is a JAX function,
+    with shapes for parameters.
     """
 
     kind: SourceKind | Literal["function"]
@@ -32,6 +34,7 @@ class OpenedSource:
     restore: RestoreReport | None = None
     notes: tuple[str, ...] = ()
     live: bool = False
+    jax: JaxFunction | None = None
 
     def release(self) -> None:
         """Give the weights' memory back, when it is written and was asked; unless others go on using the model."""

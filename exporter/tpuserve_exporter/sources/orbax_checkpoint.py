@@ -47,6 +47,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         builder=builder,
         restore=report,
         notes=served.notes,
+        jax=served.source,
     )
 
 

@@ -87,6 +87,7 @@ def _opened(
         builder=options.builder,
         restore=report,
         notes=served.notes,
+        jax=served.source,
     )
 
 

@@ -12,14 +12,22 @@ from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY
 from tpuserve_exporter.version.graph_hash import hash_graph
 from tpuserve_exporter.version.manifest import Manifest, ManifestFile, ManifestSignature
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.published_version import PublishedVersion
 
 # Written otherwise by each export of one model: what they say is hashed by its meaning.
-_OTHER_EACH_TIME = ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/")
+_OTHER_EACH_TIME = (
+    "saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/",
+    "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/",
+)  # fmt: skip
 
 
 def make_fingerprint(
-    version: Path, signatures: Mapping[str, ManifestSignature], compute_dtype: str, files: Mapping[str, ManifestFile]
+    version: Path,
+    signatures: Mapping[str, ManifestSignature],
+    compute_dtype: str,
+    files: Mapping[str, ManifestFile],
+    device: ManifestDevice | None,
 ) -> str:
     """Over what the version computes, its weights and assets, its warm-up requests, and how servers are to batch it.
 
@@ -30,6 +38,7 @@ def make_fingerprint(
         "signatures": {name: one.model_dump(mode="json") for name, one in signatures.items()},
         "compute_dtype": compute_dtype,
         "variables": dict(_hash_variables(version)),
+        **({} if device is None else {"device": device.model_dump(mode="json", exclude={"preflight"})}),
         "files": {name: file.sha256 for name, file in files.items() if not name.startswith(_OTHER_EACH_TIME)},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
 from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 
 MANIFEST_FILE = Path("assets.extra/tpuserve/manifest.json")
 
@@ -134,6 +135,7 @@ class Manifest(_Part):
     frozen: ManifestFreezing | None = Field(default=None, exclude_if=lambda value: value is None)
     fingerprint: str | None = Field(default=None, exclude_if=lambda value: value is None)
     labels: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    device: ManifestDevice | None = Field(default=None, exclude_if=lambda value: value is None)
     files: dict[str, ManifestFile]
 
     def write(self, version: Path) -> None:

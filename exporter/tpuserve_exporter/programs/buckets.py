@@ -1,0 +1,59 @@
+"""The fixed shapes that a model gets programs for: every batch size, and with each every length of sequences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuserve_exporter.errors import CannotLower
+from tpuserve_exporter.signature import Signature, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """`batch_size` None is a model without rows, `sequence_length` None one without sequences."""
+
+    batch_size: int | None
+    sequence_length: int | None
+
+    @property
+    def name(self) -> str:
+        """`b8`, `b8_s128`: what a program's file is called."""
+        rows = "fixed" if self.batch_size is None else f"b{self.batch_size}"
+        return rows if self.sequence_length is None else f"{rows}_s{self.sequence_length}"
+
+    def shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        """A tensor's own, with the sizes of this bucket in its free dimensions."""
+        rows = self.sequence_length if self.batch_size is None else self.batch_size
+        dims = [
+            (rows if axis == 0 else self.sequence_length) if size is None else size
+            for axis, size in enumerate(spec.shape or ())
+        ]
+        assert None not in dims, f"list_buckets lets {spec} through only where every dimension gets a size"
+        return tuple(dim for dim in dims if dim is not None)
+
+
+def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequence[int]) -> list[Bucket]:
+    """Raises CannotLower where a dimension is free that no bucket gives a size."""
+    _check_shapes(signature, lengths)
+    batched = batch_sizes if signature.is_batchable else (None,)
+    sequences = lengths if signature.has_sequences else (None,)
+    return [Bucket(size, length) for size in batched for length in sequences]
+
+
+def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
+    for name, spec in signature.inputs.items():
+        if spec.shape is None:
+            raise CannotLower(
+                f"{signature.name}: input {name!r} is of any rank, and a device program is of one shape: give it one, "
+                f"--input '{name}:{spec.dtype}[batch,...]'"
+            )
+        if spec.has_batch_dimension and not signature.is_batchable:
+            raise CannotLower(
+                f"{signature.name}: input {name!r} is {spec}, of any number of rows, and not every input and output "
+                f"has rows ({signature}): a device program is for one number. Give each a free first dimension, or none"
+            )
+        if spec.free_axes and not lengths:
+            raise CannotLower(
+                f"{signature.name}: input {name!r} is {spec} (? is free), and a device program is of one shape: give "
+                f"the lengths that there may be, --sequence-buckets 64,128, or a size, --input '{name}:{spec.dtype}"
+                f"[batch,SIZE]'"
+            )

@@ -1,0 +1,107 @@
+"""The device programs of a version: one for each part and bucket, and the weights they share."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tpuserve_exporter.models.jax_serving import compute_dtype_of
+from tpuserve_exporter.programs.buckets import Bucket, list_buckets
+from tpuserve_exporter.programs.lowering import load_program, versions
+from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, Weight, write_weights
+from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.version.manifest_device import (
+    DevicePartEntry,
+    DeviceProgram,
+    DeviceSignature,
+    DeviceTensor,
+    ManifestDevice,
+)
+
+PROGRAMS_FOLDER = Path("assets.extra/tpuserve/programs")
+
+
+class Part(Protocol):
+    """What a device computes, to be lowered for one bucket after another. `weights` are known after the first."""
+
+    name: str
+    signature: Signature
+    weights: tuple[str, ...]
+
+    def lower(self, bucket: Bucket) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelToLower:
+    """The parts, which signature of the version runs which, and their weights: listed once all parts are lowered.
+
+    `left_out` are signatures that take strings, and no device does.
+    """
+
+    parts: Sequence[Part]
+    signatures: Mapping[str, DeviceSignature]
+    weights: Iterable[Weight]
+    left_out: tuple[str, ...] = ()
+
+
+def write_programs(
+    version: Path,
+    model: ModelToLower,
+    batch_sizes: Sequence[int],
+    lengths: Sequence[int],
+    compute_dtype: str | None,
+    advance: Callable[[int, int], None],
+) -> ManifestDevice:
+    """Lower every part for every bucket into `version`, and write the weights. Raises CannotLower.
+
+    `compute_dtype` None is told from the programs. `advance` is told how many programs are written, of how many.
+    """
+    buckets = {part.name: list_buckets(part.signature, batch_sizes, lengths) for part in model.parts}
+    total, entries, convention = sum(map(len, buckets.values())), dict[str, DevicePartEntry](), 0
+    for part in model.parts:
+        programs: list[DeviceProgram] = []
+        for bucket in buckets[part.name]:
+            advance(sum(len(entry.programs) for entry in entries.values()) + len(programs), total)
+            program = part.lower(bucket)
+            programs.append(_write_program(version, part, bucket, program))
+        loaded = load_program(program)
+        convention = loaded.calling_convention_version
+        entries[part.name] = _describe(part, programs, compute_dtype or compute_dtype_of(loaded.mlir_module()))
+    write_weights(version / WEIGHTS_FILE, model.weights)
+    return ManifestDevice(
+        lowered_with=versions(),
+        calling_convention_version=convention,
+        weights=WEIGHTS_FILE.as_posix(),
+        parts=entries,
+        signatures=dict(model.signatures),
+    )
+
+
+def _write_program(version: Path, part: Part, bucket: Bucket, program: bytes) -> DeviceProgram:
+    file = PROGRAMS_FOLDER / re.sub(r"\W", "_", part.name) / f"{bucket.name}.jaxexport"
+    (version / file).parent.mkdir(parents=True, exist_ok=True)
+    (version / file).write_bytes(program)
+    return DeviceProgram(batch_size=bucket.batch_size, sequence_length=bucket.sequence_length, file=file.as_posix())
+
+
+def _describe(part: Part, programs: Sequence[DeviceProgram], compute_dtype: str) -> DevicePartEntry:
+    return DevicePartEntry(
+        inputs=_tensors(part.signature.inputs),
+        weights=part.weights,
+        outputs=_tensors(part.signature.outputs),
+        compute_dtype=compute_dtype,
+        programs=tuple(programs),
+    )
+
+
+def _tensors(specs: Mapping[str, TensorSpec]) -> dict[str, DeviceTensor]:
+    return {name: DeviceTensor(dtype=spec.dtype, shape=spec.shape or ()) for name, spec in specs.items()}
+
+
+def describe_programs(version: Path, device: ManifestDevice) -> str:
+    """How many there are, and what they and the weights take."""
+    files = [program.file for part in device.parts.values() for program in part.programs]
+    programs = sum((version / file).stat().st_size for file in files)
+    weights = (version / device.weights).stat().st_size
+    return f"{len(files)} program(s), {programs / 1e6:.1f} MB; weights {weights / 1e6:.1f} MB"

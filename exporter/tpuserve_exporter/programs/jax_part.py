@@ -1,0 +1,50 @@
+"""A JAX function as a device part: lowered by JAX itself, from the function that was trained."""
+
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import CannotLower, reason_of
+from tpuserve_exporter.models.jax_function import JaxFunction
+from tpuserve_exporter.models.jax_serving import path_name
+from tpuserve_exporter.programs.buckets import Bucket
+from tpuserve_exporter.programs.lowering import export_function, shape_of
+from tpuserve_exporter.signature import Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class JaxPart:
+    """The function's parameters need be shapes only: their values are in the served model's variables."""
+
+    def __init__(self, name: str, signature: Signature, function: JaxFunction) -> None:
+        import jax
+
+        self.name = name
+        self.signature = signature
+        self._function = function
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(function.params)
+        self.weights: tuple[str, ...] = tuple(path_name(path) for path, _ in leaves)
+        self._shapes: Sequence[Any] = [shape_of(leaf.shape, leaf.dtype) for _, leaf in leaves]
+
+    def lower(self, bucket: Bucket) -> bytes:
+        """The program for the bucket's shapes. Raises CannotLower."""
+        inputs = [shape_of(bucket.shape(spec), spec.dtype) for spec in self.signature.inputs.values()]
+        try:
+            return export_function(self._call, [*inputs, *self._shapes], self.name)
+        except Exception as error:  # the user's code, and whatever JAX makes of it
+            raise CannotLower(
+                f"JAX cannot lower the model for a TPU at {bucket.name}: {type(error).__name__}: {reason_of(error)}"
+            ) from error
+
+    def _call(self, *arrays: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JAX's tracers
+        import jax
+
+        count = len(self.signature.inputs)
+        params = jax.tree_util.tree_unflatten(self._tree, arrays[count:])
+        given: Mapping[str, Any] = dict(zip(self.signature.inputs, arrays[:count], strict=True))
+        outputs = self._function.call(params, given)
+        return tuple(outputs[name] for name in self.signature.outputs)
+
+    def weight_dtypes(self) -> dict[str, str]:
+        """What the program takes, by name: JAX computes in 32 bits where a value has 64."""
+        return {name: str(shape.dtype) for name, shape in zip(self.weights, self._shapes, strict=True)}

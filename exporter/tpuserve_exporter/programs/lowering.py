@@ -1,0 +1,324 @@
+"""TensorFlow functions and JAX functions as device programs: serialized `jax.export.Exported`, weights as arguments.
+
+Every interface that TensorFlow and JAX keep to themselves is used here and nowhere else: `compiler_ir`, jaxlib's MLIR
+bindings and the constructor of `Exported`. `check_lowering` tries them on a tiny function first, so that another
+version of either says so, and lowers nothing wrong.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import importlib.util
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.errors import CannotLower, MissingExtra, reason_of
+from tpuserve_exporter.models.jax_platform import compute_on_cpu
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# For a TPU, without the check of the platform: what was lowered runs on a CPU and a GPU, too, and is checked there.
+PLATFORM = "tpu"
+_PACKAGES = ("tensorflow", "jax", "jaxlib")
+# Of the module that TensorFlow makes; JAX writes its own into what it exports.
+_MODULE_VERSION = 9
+# `loc(fused["dense/MatMul", "ops.py":12:0])`: what has a line behind it is a file.
+_NAME_IN_LOCATION = re.compile(r'"((?:[^"\\\\]|\\\\.)*)"(?!:\d)')
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredGraph:
+    """A TensorFlow function as StableHLO for fixed shapes.
+
+    Its arguments are the inputs and then `captured`, in the function's order: handles of variables, and constants.
+    """
+
+    module: bytes
+    captured: tuple[Any, ...]  # tensors and resource handles, which TensorFlow has no one type for
+
+
+def versions() -> dict[str, str]:
+    """Of what lowers, by package: a program is of these."""
+    return {package: importlib.metadata.version(package) for package in _PACKAGES}
+
+
+@functools.cache
+def check_lowering() -> None:
+    """Lower a tiny function, run it and compare. Raises MissingExtra without JAX, CannotLower where that fails."""
+    if importlib.util.find_spec("jax") is None:
+        raise MissingExtra("device programs are written with JAX: pip install 'tpuserve-exporter[tpu]'")
+    compute_on_cpu()
+    try:
+        works = _lower_tiny()
+    except Exception as error:  # what is private fails in any way once it has changed
+        raise CannotLower(_CHANGED.format(_named(), f"{type(error).__name__}: {reason_of(error)}")) from error
+    if not works:
+        raise CannotLower(_CHANGED.format(_named(), "a tiny function, lowered and run, gives another answer"))
+
+
+_CHANGED = (
+    "device programs cannot be lowered with {} ({}): the interfaces used are private to these packages, and known of "
+    "tensorflow 2.21 and jax 0.10. Install those, pip install 'tpuserve-exporter[tpu]', or export without device "
+    "programs"
+)
+
+
+def _named() -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions().items())
+
+
+def _lower_tiny() -> bool:
+    """Whether `x @ weight + 1`, taken all the way, is that."""
+    import tensorflow as tf
+
+    weight = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    lowered = lower_graph(lambda x: [tf.matmul(x, weight) + 1.0], [tf.TensorSpec([1, 2], tf.float32)])
+    if len(lowered.captured) != 1 or lowered.captured[0] is not weight.handle:
+        return False
+    program = load_program(export_module(lowered.module, "self_test", range(2)))
+    rows = np.array([[1.0, -1.0]], np.float32)
+    return bool(np.array_equal(run_program(program, [rows, weight.numpy()])[0], [[-1.0, -1.0]]))
+
+
+def lower_graph(call: "Callable[..., list[tf.Tensor]]", specs: "Sequence[tf.TensorSpec]") -> LoweredGraph:
+    """`call`, which takes tensors in order and returns a list, for the fixed shapes of `specs`.
+
+    Raises ValueError or tf.errors.OpError where TensorFlow cannot compile it.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager.polymorphic_function import compiler_ir
+
+    graph = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(*specs)
+    hlo = compiler_ir.from_concrete_function(graph, list(specs))(stage="hlo_serialized")
+    lowered = LoweredGraph(_to_stablehlo(hlo), tuple(graph.captured_inputs))
+    if (taken := len(_read_types(lowered.module)[0])) != len(specs) + len(lowered.captured):
+        raise ValueError(
+            f"the module takes {taken} tensors instead of {len(specs)} and {len(lowered.captured)} captured"
+        )
+    return lowered
+
+
+def _to_stablehlo(hlo: bytes) -> bytes:
+    """A module that JAX reads. TensorFlow's own way to one fails on copies, which LSTMs are full of."""
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with _mlir_context():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+        for copy in _find_operations(module, "mhlo.copy"):
+            with ir.InsertionPoint(copy), copy.location:
+                same = stablehlo.OptimizationBarrierOp([copy.operands[0]])
+            copy.results[0].replace_all_uses_with(same.results[0])
+            copy.erase()
+        for operation in _find_operations(module):
+            _drop_files(operation)
+        return _to_bytecode(module)
+
+
+def _find_operations(module: Any, *names: str) -> list[Any]:  # noqa: ANN401 - MLIR's bindings are untyped here
+    """Operations of these names, or all."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:  # noqa: ANN401
+        if not names or operation.name in names:
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _drop_files(operation: Any) -> None:  # noqa: ANN401
+    operation.location = _name_alone(operation.location)
+    for argument in (one for region in operation.regions for block in region.blocks for one in block.arguments):
+        argument.set_location(_name_alone(argument.location))
+
+
+def _name_alone(location: Any) -> Any:  # noqa: ANN401
+    """The operation's name in the model, which profiles show, without the files of the machine that lowered it."""
+    from jaxlib.mlir import ir
+
+    named = _NAME_IN_LOCATION.search(str(location))
+    return ir.Location.name(named[1]) if named else ir.Location.unknown()
+
+
+@contextlib.contextmanager
+def _mlir_context() -> Iterator[None]:
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context() as context:
+        context.allow_unregistered_dialects = True
+        yield
+
+
+def _to_bytecode(module: Any) -> bytes:  # noqa: ANN401
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
+
+
+def _read_types(module: bytes) -> tuple[list[Any], list[Any]]:
+    """Shape and dtype, as JAX's avals, of what the module takes and returns. TensorFlow does not always tell."""
+    from jax._src import core
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    with _mlir_context():
+        parsed = ir.Module.parse(module)
+        main = next(one for one in parsed.body.operations if ir.StringAttr(one.attributes["sym_name"]).value == "main")
+        signature = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        dtypes = {str(mlir.dtype_to_ir_type(np.dtype(name))): np.dtype(name) for name in _dtype_names()}
+
+        def read(tensor: Any) -> Any:  # noqa: ANN401
+            ranked = ir.RankedTensorType(tensor)
+            return core.ShapedArray(tuple(ranked.shape), dtypes[str(ranked.element_type)])
+
+        return [read(one) for one in signature.inputs], [read(one) for one in signature.results]
+
+
+def _dtype_names() -> tuple[str, ...]:
+    import ml_dtypes  # noqa: F401 - makes its dtypes known to numpy by name
+
+    signed, unsigned = [f"int{bits}" for bits in (8, 16, 32, 64)], [f"uint{bits}" for bits in (8, 16, 32, 64)]
+    floats = ["bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
+    return ("bool", *signed, *unsigned, *floats, "complex64", "complex128")
+
+
+def count_results(module: bytes) -> int:
+    """How many tensors the module returns: the function's own, and the new value of each variable that it changes."""
+    return len(_read_types(module)[1])
+
+
+def export_module(module: bytes, name: str, order: Sequence[int]) -> bytes:
+    """A program of a module. Its n-th argument is the program's `order[n]`-th.
+
+    64-bit types stay what they are. An `Exported` made by hand cannot be serialized, so it is exported once more.
+    """
+    import jax
+
+    given, returned = _read_types(module)
+    by_hand = _exported(module, given, returned)
+    arguments: list[Any] = [None] * len(given)
+    for aval, position in zip(given, order, strict=True):
+        arguments[position] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+    def call(*tensors: Any) -> Any:  # noqa: ANN401 - JAX's tracers
+        return tuple(by_hand.call(*(tensors[position] for position in order)))
+
+    call.__name__ = name
+    with jax.enable_x64(True):
+        return _export(call, arguments)
+
+
+def _exported(module: bytes, given: Sequence[Any], returned: Sequence[Any]) -> Any:  # noqa: ANN401
+    from jax import export, tree_util
+
+    _, in_tree = tree_util.tree_flatten((tuple(given), {}))
+    _, out_tree = tree_util.tree_flatten(tuple(returned))
+    return export.Exported(
+        fun_name="graph",
+        in_tree=in_tree,
+        in_avals=tuple(given),
+        out_tree=out_tree,
+        out_avals=tuple(returned),
+        _has_named_shardings=False,
+        _in_named_shardings=(None,) * len(given),
+        _out_named_shardings=(None,) * len(returned),
+        in_shardings_hlo=(None,) * len(given),
+        out_shardings_hlo=(None,) * len(returned),
+        nr_devices=1,
+        # With several platforms it would take the platform's index as an argument.
+        platforms=(PLATFORM,),
+        ordered_effects=(),
+        unordered_effects=(),
+        disabled_safety_checks=(_anywhere(),),
+        mlir_module_serialized=module,
+        calling_convention_version=_MODULE_VERSION,
+        module_kept_var_idx=tuple(range(len(given))),
+        uses_global_constants=False,
+        _get_vjp=None,
+    )
+
+
+def _anywhere() -> Any:  # noqa: ANN401
+    from jax import export
+
+    return export.DisabledSafetyCheck.platform()
+
+
+def export_function(call: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], name: str) -> bytes:
+    """A program of a JAX function of arrays in order, for the fixed shapes of `arguments` (jax.ShapeDtypeStruct).
+
+    In 32 bits, as JAX trains. Raises whatever the function or JAX does.
+    """
+
+    def run(*arrays: Any) -> Any:  # noqa: ANN401 - JAX's tracers
+        return call(*arrays)
+
+    run.__name__ = name
+    return _export(run, arguments)
+
+
+def _export(call: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
+    import jax
+    from jax import export
+
+    with _no_source_lines():
+        exported = export.export(jax.jit(call), platforms=(PLATFORM,), disabled_checks=[_anywhere()])(*arguments)
+        return bytes(exported.serialize())
+
+
+@contextlib.contextmanager
+def _no_source_lines() -> Iterator[None]:
+    """Programs of one model are the same wherever it is lowered, and tell nothing of the machine."""
+    import jax
+
+    before = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", before)
+
+
+def load_program(program: bytes) -> Any:  # noqa: ANN401 - jax.export.Exported, which is untyped here
+    """Raises ValueError and others for what is no program."""
+    from jax import export
+
+    return export.deserialize(bytearray(program))
+
+
+def run_program(program: Any, arguments: Sequence[Any]) -> list[Any]:  # noqa: ANN401
+    """The results, in order, as numpy arrays. On this machine's CPU, compiled for it. Blocks."""
+    return [np.asarray(one) for one in compile_program(program)(*arguments)]
+
+
+def compile_program(program: Any) -> Callable[..., Sequence[Any]]:  # noqa: ANN401
+    """A function that runs it on this machine's CPU; compiles at its first call. Arguments are of its very dtypes."""
+    import jax
+
+    device, compiled = jax.local_devices(backend="cpu")[0], jax.jit(program.call)
+
+    def run(*arguments: Any) -> Sequence[Any]:  # noqa: ANN401
+        # Else JAX would make 32 bits of 64 on their way in.
+        with jax.enable_x64(True), jax.default_device(device):
+            results: Sequence[Any] = compiled(*arguments)
+            return results
+
+    return run
+
+
+def shape_of(dims: Sequence[int], dtype: Any) -> Any:  # noqa: ANN401 - anything that names a dtype
+    """What `export_function` takes for an argument."""
+    import jax
+
+    return jax.ShapeDtypeStruct(tuple(dims), jax.dtypes.canonicalize_dtype(dtype))

@@ -1,0 +1,95 @@
+"""What of each kind of source is lowered: the device part that all its signatures share, or signature by signature."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuserve_exporter.errors import CannotLower, reason_of
+from tpuserve_exporter.models.jax_function import JaxFunction
+from tpuserve_exporter.models.weights_check import named_variables
+from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.options.signature_request import TENSOR_KIND
+from tpuserve_exporter.programs.device_programs import ModelToLower
+from tpuserve_exporter.programs.graph_part import GraphPart
+from tpuserve_exporter.programs.jax_part import JaxPart
+from tpuserve_exporter.programs.weights import GraphWeights
+from tpuserve_exporter.programs.weights_file import Weight
+from tpuserve_exporter.signature import Array, Signature
+from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_exporter.version.manifest_device import DeviceSignature
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_PART = "device"
+
+
+def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str, ServedSignature]) -> ModelToLower:
+    """The one device part of a model, by JAX where it is a JAX function."""
+    signature = device.signature
+    signatures = {name: _straight(_PART, signature) for name, one in served.items() if one.kind == TENSOR_KIND}
+    if jax is not None:
+        part = JaxPart(_PART, signature, jax)
+        return ModelToLower([part], signatures, _jax_weights(part, device))
+    weights = GraphWeights(device.trackables, device.graph.variables)
+    return ModelToLower([GraphPart(_PART, signature, device.graph, weights)], signatures, weights)
+
+
+def _straight(part: str, signature: Signature) -> DeviceSignature:
+    """A signature whose tensors are the part's own."""
+    return DeviceSignature(
+        part=part, inputs={name: name for name in signature.inputs}, outputs={name: name for name in signature.outputs}
+    )
+
+
+def _jax_weights(part: JaxPart, device: DevicePart) -> Iterator[Weight]:
+    """The served model's variables are the function's parameters, by name."""
+    variables = dict(named_variables(device.trackables))
+    for name, dtype in part.weight_dtypes().items():
+        variable = variables[name]
+        read = functools.partial(_read_as, variable, dtype)
+        yield Weight(name, dtype, tuple(variable.shape.as_list()), read)
+
+
+def _read_as(variable: "tf.Variable", dtype: str) -> Array:
+    return np.asarray(variable.numpy()).astype(dtype, copy=False)
+
+
+@contextlib.contextmanager
+def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
+    """A SavedModel's signatures that take no strings, each a part; its weights are in memory while the body runs.
+
+    Raises CannotLower where it has none, or does not load by Python.
+    """
+    import tensorflow as tf
+
+    try:
+        loaded = tf.saved_model.load(str(version))
+    except Exception as error:  # TensorFlow raises nearly anything here
+        raise CannotLower(f"only what loads by Python can be lowered for a device: {reason_of(error)}") from error
+    signatures = {name: _read_signature(name, graph) for name, graph in loaded.signatures.items()}
+    chosen = {name: one for name, one in signatures.items() if not _takes_strings(one)}
+    if not chosen:
+        raise CannotLower(
+            "every signature takes strings, and a device has none: export the model itself, with the strings in the "
+            "host part of a signature (--signature NAME=image_bytes, tf_example or pkg.module:function)"
+        )
+    weights = GraphWeights([loaded])
+    parts = [GraphPart(name, one, loaded.signatures[name], weights) for name, one in chosen.items()]
+    straight = {name: _straight(name, one) for name, one in chosen.items()}
+    yield ModelToLower(parts, straight, weights, tuple(signatures.keys() - chosen.keys()))
+    release_weights([loaded])
+
+
+def _read_signature(name: str, graph: "tf.types.experimental.ConcreteFunction") -> Signature:
+    _, inputs = graph.structured_input_signature
+    return Signature(name, describe_specs(inputs), describe_specs(graph.structured_outputs))
+
+
+def _takes_strings(signature: Signature) -> bool:
+    return any(spec.dtype == "string" for spec in signature.inputs.values())

@@ -1,0 +1,105 @@
+"""Why a graph cannot be compiled for a device: every operation in the way, where it is, and what can be done."""
+
+import re
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import reason_of
+from tpuserve_exporter.sources.graph_operations import called_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import tensorflow as tf
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_KERNELS = "XLA_CPU_JIT"
+# A compiler gets these as arguments, or they are gone before it comes.
+_NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
+_COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
+_MOST_PLACES = 3
+# What is to be done about operations whose names begin so.
+_ADVICE = (
+    (("DecodeJpeg", "DecodePng", "DecodeImage", "DecodeBmp", "DecodeGif", "DecodeAndCrop", "ExtractJpeg"),
+     "image files are decoded on the host: leave decoding out of the model, --signature NAME=image_bytes"),
+    (("ParseExample", "ParseSequence", "ParseSingle", "DecodeRaw", "DecodeCSV"),
+     "tf.Examples are parsed on the host: leave parsing out of the model, --signature NAME=tf_example"),
+    (("LookupTable", "HashTable", "MutableHash", "MutableDense", "AnonymousHash", "InitializeTable"),
+     "vocabularies are looked up on the host: leave the lookup to a signature of your own, "
+     "--signature NAME=pkg.module:function"),
+    (("String", "Static", "Regex", "AsString", "Substr", "Unicode", "EncodeBase64", "DecodeBase64", "ReduceJoin",
+      "Wordpiece", "Sentencepiece"),
+     "strings stay on the host: leave them to a signature of your own, --signature NAME=pkg.module:function"),
+    (("CombinedNonMaxSuppression", "NonMaxSuppression"),
+     "tf.image.non_max_suppression_padded can be compiled, with pad_to_max_output_size=True"),
+    (("Sparse",), "pad what is sparse and mask it: tpuserve_exporter.dense_lookup does that for embeddings"),
+    (("Ragged",), "pad what is ragged, to_tensor() with a shape, and mask it"),
+    (("PyFunc", "EagerPyFunc", "Print"), "no device runs Python or prints: take it out of what is served"),
+    (("BatchFunction",), "the server batches for a device: export without --batching in-graph"),
+)  # fmt: skip
+
+
+def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -> str:
+    """What to tell of a graph that could not be lowered: `error` is what TensorFlow said of it."""
+    if strings := _string_inputs(graph):
+        return (
+            f"{' and '.join(strings)} take(s) strings, and a device has none: leave what makes numbers of them to the "
+            "host part of a signature, --signature NAME=image_bytes, tf_example or pkg.module:function"
+        )
+    found = find_unsupported(graph)
+    for operation, node in _COMPLAINT.findall(str(error)):
+        found.setdefault(operation, [node])
+    if not found:
+        return f"cannot be lowered for a device: {reason_of(error)[:300]}"
+    named = [f"{operation} (in {_places(nodes)})" for operation, nodes in sorted(found.items())]
+    advice = dict.fromkeys(_advise(operation) for operation in sorted(found))
+    return f"a device has no {', no '.join(named)}. {'; '.join(advice)}"
+
+
+def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[str, list[str]]:
+    """Operations that no compiler has, each with the names of its nodes in the model."""
+    found: dict[str, list[str]] = {}
+    for node in _all_nodes(graph):
+        if node.op not in _NO_KERNEL_NEEDED and not _is_compiled(node.op):
+            found.setdefault(node.op, []).append(node.name)
+    return found
+
+
+def _string_inputs(graph: "tf.types.experimental.ConcreteFunction") -> list[str]:
+    import tensorflow as tf
+
+    _, named = graph.structured_input_signature
+    return [f"input {name!r}" for name, spec in named.items() if getattr(spec, "dtype", None) == tf.string]
+
+
+def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[NodeDef]":
+    """Those of the graph, and of every function that it calls, once; calls themselves are none."""
+    graph_def = graph.graph.as_graph_def()
+    functions = {function.signature.name: function.node_def for function in graph_def.library.function}
+    called, waiting = set[str](), list(graph_def.node)
+    while waiting:
+        node = waiting.pop()
+        if node.op not in functions:
+            yield node
+        new = (called_by(node) & functions.keys()) - called
+        called |= new
+        waiting += [one for name in new for one in functions[name]]
+
+
+def _is_compiled(operation: str) -> bool:
+    """By the kernels that are registered once anything was compiled in the process."""
+    from tensorflow.python.framework import kernels
+
+    return any(one.device_type == _KERNELS for one in kernels.get_registered_kernels_for_op(operation).kernel)
+
+
+def _places(nodes: list[str]) -> str:
+    """Names of nodes tell the layer: `model/decoder/nms/CombinedNonMaxSuppression`."""
+    more = f" and {len(nodes) - _MOST_PLACES} more" if len(nodes) > _MOST_PLACES else ""
+    return f"{', '.join(nodes[:_MOST_PLACES])}{more}"
+
+
+def _advise(operation: str) -> str:
+    for prefixes, advice in _ADVICE:
+        if operation.startswith(prefixes):
+            return advice
+    return f"write the model without {operation}, or leave it to a signature of your own (docs/tpu.md)"

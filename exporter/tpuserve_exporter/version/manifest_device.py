@@ -1,0 +1,64 @@
+"""The manifest's `device`: programs for a TPU, what they take and return, and how signatures reach them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceTensor(_Part):
+    """`shape` is the model's: None is a dimension that buckets give a size."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class DeviceProgram(_Part):
+    """`batch_size` None is a model without rows, `sequence_length` None one without sequences."""
+
+    batch_size: int | None
+    sequence_length: int | None
+    file: str
+
+
+class DevicePartEntry(_Part):
+    """Programs take `inputs` and then `weights`, in these orders, and return `outputs`."""
+
+    inputs: dict[str, DeviceTensor]
+    weights: tuple[str, ...]
+    outputs: dict[str, DeviceTensor]
+    compute_dtype: str
+    programs: tuple[DeviceProgram, ...]
+
+
+class DeviceHost(_Part):
+    """Signatures of the SavedModel `model`, to run before and after the device part; None where there is nothing."""
+
+    model: str
+    before: str | None
+    after: str | None
+
+
+class DeviceSignature(_Part):
+    """`inputs` and `outputs` by the signature's names, to the part's: where no host part stands between."""
+
+    part: str
+    inputs: dict[str, str] = Field(default_factory=dict)
+    outputs: dict[str, str] = Field(default_factory=dict)
+    host: DeviceHost | None = None
+
+
+class ManifestDevice(_Part):
+    """Format version 1. `preflight` is for people."""
+
+    format_version: Literal[1] = 1
+    lowered_with: dict[str, str]
+    calling_convention_version: int
+    weights: str
+    shard: tuple[dict[str, Any], ...] = ()
+    parts: dict[str, DevicePartEntry]
+    signatures: dict[str, DeviceSignature]
+    preflight: tuple[dict[str, Any], ...] = ()

@@ -1,0 +1,55 @@
+"""Models whose device programs are tried, named as `tests.exporter.device_builders:FUNCTION`."""
+
+import keras
+import tensorflow as tf
+
+
+def recurrent() -> keras.Model:
+    """`steps` [batch, 5, 3] → `scores` [batch, 2] by an LSTM, whose module XLA fills with copies."""
+    steps = keras.Input((5, 3), name="steps")
+    return keras.Model(steps, keras.layers.Dense(2, name="scores")(keras.layers.LSTM(4, name="lstm")(steps)))
+
+
+def wide() -> keras.Model:
+    """`ids` int64 [batch, 4] → an embedding's mean in float64, and the ids' own sum."""
+    ids = keras.Input((4,), dtype="int64", name="ids")
+    vectors = keras.layers.Embedding(6, 3, dtype="float64", name="table")(ids)
+    outputs = {"mean": keras.ops.mean(vectors, axis=1), "sum": keras.ops.sum(ids, axis=1)}
+    return keras.Model(ids, outputs)
+
+
+class Suppressed(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Boxes and their scores, the best of them: by an operation that no compiler has."""
+
+    def call(self, features: tf.Tensor) -> tf.Tensor:
+        boxes = tf.reshape(tf.tile(features[:, :1], [1, 8]), [-1, 2, 1, 4])
+        found = tf.image.combined_non_max_suppression(boxes, features[:, :2, tf.newaxis], 2, 2)
+        return found.nmsed_scores
+
+
+def suppressing() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, Suppressed(name="detector")(features))
+
+
+class Counted(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Counts its calls, in a variable."""
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
+
+    def call(self, features: tf.Tensor) -> tf.Tensor:
+        self.calls.assign(self.calls + 1.0)
+        return features * 2.0
+
+
+def counting() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, Counted(name="counter")(features))
+
+
+def of_any_length() -> keras.Model:
+    """`steps` [batch, any, 3] → `scores` [batch, 2]."""
+    steps = keras.Input((None, 3), name="steps")
+    pooled = keras.layers.GlobalMaxPooling1D()(steps)
+    return keras.Model(steps, keras.layers.Dense(2, name="scores")(pooled))

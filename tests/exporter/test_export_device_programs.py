@@ -1,0 +1,140 @@
+"""`tpuserve export --device-programs`: programs that answer as the source does, with weights beside them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import export as jax_export
+from safetensors import safe_open
+
+from tests.exporter import device_builders, flax_builders
+from tests.exporter.conftest import Finished, read_manifest
+from tests.sequence_models import save_tagger
+from tpuserve_exporter import api
+from tpuserve_exporter.errors import CannotLower
+
+pytestmark = [
+    pytest.mark.xdist_group(__name__),
+    pytest.mark.timeout(120),
+    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+Export = Callable[..., Finished]
+PROGRAMS = ("--device-programs", "--batch-sizes", "1,4")
+
+
+def save(path: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
+    model.save(path)
+    return path
+
+
+def run_program(version: Path, part: str, index: int, inputs: list[Any]) -> list[Any]:
+    """As any PJRT client can: by public interfaces and the manifest alone."""
+    device = read_manifest(version)["device"]
+    described = device["parts"][part]
+    program = jax_export.deserialize(bytearray((version / described["programs"][index]["file"]).read_bytes()))
+    with safe_open(version / device["weights"], "flax") as weights, jax.enable_x64(True):
+        arguments = [*inputs, *(weights.get_tensor(name) for name in described["weights"])]
+        return [np.asarray(one) for one in jax.jit(program.call)(*arguments)]
+
+
+def ways(version: Path, signature: str = "serving_default") -> set[str]:
+    buckets = read_manifest(version)["parity"]["signatures"][signature]["buckets"]
+    return {f"{one['batch_size']} by {one['loaded_by']}" for one in buckets}
+
+
+def test_a_checkpoints_model_has_a_checked_program_for_each_batch_size(
+    export: Export, digits_checkpoint: Path, tmp_path: Path
+) -> None:
+    finished = export(digits_checkpoint, tmp_path / "m", "--model", "examples.digits.model:build", *PROGRAMS)
+    assert finished.code == 0, finished.err
+    assert {"1 by program", "4 by program"} <= ways(tmp_path / "m/1")
+    device = read_manifest(tmp_path / "m/1")["device"]
+    assert device["calling_convention_version"] == 10
+    assert device["lowered_with"].keys() == {"tensorflow", "jax", "jaxlib"}
+    part = device["parts"]["device"]
+    assert part["inputs"] == {"image": {"dtype": "float32", "shape": [None, 8, 8, 1]}}
+    assert part["compute_dtype"] == "mixed_bfloat16"
+    assert [one["batch_size"] for one in part["programs"]] == [1, 4]
+    files = read_manifest(tmp_path / "m/1")["files"]
+    assert {device["weights"], *(one["file"] for one in part["programs"])} <= files.keys()
+    image = np.random.default_rng(0).random((4, 8, 8, 1)).astype(np.float32)
+    answered = run_program(tmp_path / "m/1", "device", 1, [image])[0]
+    assert answered.shape == (4, 10)
+    np.testing.assert_allclose(answered.sum(axis=1), 1.0, atol=1e-2)
+
+
+def test_a_program_tells_nothing_of_the_machine_and_is_the_same_again(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    model = save(tmp_path / "model.keras", device_builders.recurrent())
+    assert export(model, tmp_path / "m", *PROGRAMS).code == 0
+    program = (tmp_path / "m/1/assets.extra/tpuserve/programs/device/b4.jaxexport").read_bytes()
+    assert b"lstm" in program  # what profiles show
+    assert b".py" not in program
+    assert export(model, tmp_path / "m", *PROGRAMS).code == 0
+    assert not (tmp_path / "m/2").exists()
+
+
+def test_a_saved_model_has_a_part_for_each_signature(export: Export, tmp_path: Path) -> None:
+    tagger = save_tagger(tmp_path / "tagger", mask=True)
+    finished = export(tagger, tmp_path / "m", *PROGRAMS, "--sequence-buckets", "8,16", "--pad-value", "ids=3")
+    assert finished.code == 0, finished.err
+    programs = read_manifest(tmp_path / "m/1")["device"]["parts"]["serving_default"]["programs"]
+    assert [(one["batch_size"], one["sequence_length"]) for one in programs] == [(1, 8), (1, 16), (4, 8), (4, 16)]
+    assert programs[3]["file"].endswith("serving_default/b4_s16.jaxexport")
+    assert {"4 by program of length 8", "4 by program of length 16"} <= ways(tmp_path / "m/1")
+
+
+def test_64_bits_stay_64_bits(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    finished = export(save(tmp_path / "model.keras", device_builders.wide()), tmp_path / "m", *PROGRAMS)
+    assert finished.code == 0, finished.err
+    ids = np.array([[1, 2, 3, 2**40 // 2**40]], np.int64)
+    by_name = dict(
+        zip(
+            read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["outputs"],
+            run_program(tmp_path / "m/1", "device", 0, [ids]),
+            strict=True,
+        )
+    )
+    assert by_name["sum"].tolist() == [7]
+    assert (by_name["sum"].dtype, by_name["mean"].dtype) == (np.int64, np.float64)
+
+
+def test_a_jax_model_is_lowered_from_its_own_function(tensorflow: None, tmp_path: Path) -> None:
+    kernel = np.random.default_rng(1).random((3, 2)).astype(np.float32)
+    apply, _ = flax_builders.applied()
+    version = api.export(
+        (apply, {"kernel": kernel}),
+        tmp_path / "m",
+        input=["x:float32[batch,3]", "scale:float32[batch]"],
+        device_programs=True,
+        batch_sizes=(1, 4),
+        progress=False,
+    )
+    assert version.version == 1
+    x, scale = np.ones((4, 3), np.float32), np.arange(4, dtype=np.float32)
+    outputs = read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["outputs"]
+    answered = dict(zip(outputs, run_program(tmp_path / "m/1", "device", 1, [x, scale]), strict=True))
+    np.testing.assert_allclose(answered["scores"], x @ kernel * scale[:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("builder", "said"),
+    [
+        (device_builders.suppressing, r"a device has no CombinedNonMaxSuppression \(in functional\w*/detector"),
+        (device_builders.counting, "changes its own variables when it is called"),
+        (device_builders.of_any_length, "give the lengths that there may be, --sequence-buckets 64,128"),
+    ],
+    ids=["operation", "state", "free"],
+)
+def test_what_cannot_be_lowered_is_named(
+    tensorflow: None, tmp_path: Path, builder: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(CannotLower, match=said):
+        api.export(builder(), tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
+    assert not (tmp_path / "m").exists()
