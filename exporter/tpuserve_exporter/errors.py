@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 
 # What TensorFlow puts around the sentence that says what went wrong.
 _FRAME = re.compile(
-    r"\s*(Graph execution error:|Detected at node|Node: '|\[\[|Errors may have|Original stack|\d+ successful)"
+    r"\s*(Graph execution error:|<stack traces unavailable>|Detected at node|Node: '|\[\[|Errors may have|"
+    r"Original stack|\d+ successful)"
 )
 
 # And what it puts into that sentence when an operation runs eagerly.

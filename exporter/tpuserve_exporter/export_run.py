@@ -12,7 +12,7 @@ from pathlib import Path
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
-from tpuserve_exporter.destinations.disk_errors import disk_errors
+from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
@@ -37,7 +37,7 @@ from tpuserve_exporter.signatures.kinds import serve_signatures
 from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
 from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
 from tpuserve_exporter.sources.detect import detect
-from tpuserve_exporter.sources.kinds import open_source
+from tpuserve_exporter.sources.kinds import open_as_said, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
@@ -142,7 +142,7 @@ class Export:
 
     def _open(self) -> OpenedSource:
         options = self._options
-        with self._progress.step("Read the source") as step:
+        with self._progress.step("Read the source") as step, temporary_disk_errors():
             source = self._open_kind()
             if isinstance(source.model, Path) and (options.signatures or options.batching):
                 raise OptionConflict("a SavedModel brings its own signatures: --signature and --batching do not apply")
@@ -170,8 +170,9 @@ class Export:
         options = self._options
         if self._live is not None:
             return replace(open_live(self._live, options.model), live=True)
-        kind = options.kind or detect(options.source, options.model.builder is not None)
-        return open_source(kind, options.source, options.model)
+        if options.kind is not None:
+            return open_as_said(options.kind, options.source, options.model)
+        return open_source(detect(options.source, options.model.builder is not None), options.source, options.model)
 
     def _check_weights(self, source: OpenedSource) -> None:
         """Raises WeightsNotFinite, unless that is allowed."""

@@ -18,6 +18,14 @@ class Fate(StrEnum):
     DTYPE = "dtype differs"
 
 
+# What to do about variables of each fate, where it keeps the checkpoint from being the model's.
+_ADVICE = {
+    Fate.SHAPE: "build the model as it was trained (--model-arg gives its function arguments)",
+    Fate.DTYPE: "build the model with the dtypes it was trained with",
+    Fate.MISSING: "what is missing may be stored under another name (--rename REGEX=REPL)",
+    Fate.UNUSED: "what is unused may be left out (--allow-unused GLOB)",
+}
+_KEEP = "or keep the values that the builder gives it (--allow-missing GLOB)"
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -98,6 +106,16 @@ class RestoreReport:
             counts.append(f"{len(self.optimizer_state)} of optimizer state left out")
         counts += [f"{len(names)} of '{root}' left out" for root, names in self.other_models.items()]
         return ", ".join(counts) or "no variables"
+
+    def refusal(self, what: str, may_miss: bool = True) -> str:
+        """`what` does not fit: how many variables do not, and what may be done. `may_miss`: --allow-missing applies."""
+        fates = {entry.fate for entry in self.problems}
+        advice = [
+            f"{text}, {_KEEP}" if fate is Fate.MISSING and may_miss else text
+            for fate, text in _ADVICE.items()
+            if fate in fates
+        ]
+        return f"{what}: {self.summary()}. To do: {'; '.join(advice)}"
 
     def to_json(self) -> dict[str, Any]:
         """Lists of names by fate, with both sides' shapes where they differ."""

@@ -1,6 +1,7 @@
 """Real checkpoints to export, made once a session, and the command run in this process: TensorFlow starts slowly."""
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tpuserve_exporter.tensorflow_start import start_tensorflow
 
 @pytest.fixture(scope="session")
 def tensorflow() -> None:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or JAX looks for a TPU first, and for long
     start_tensorflow()
 
 

@@ -36,6 +36,19 @@ def disk_errors(staged: Path, place: str, needed_bytes: Callable[[], int]) -> It
         raise
 
 
+@contextlib.contextmanager
+def temporary_disk_errors() -> Iterator[None]:
+    """While the body unpacks a source where temporary files go: PublishFailed, where that is full."""
+    try:
+        yield
+    except Exception as error:
+        if (full := _find_full(error)) is not None:
+            raise PublishFailed(
+                f"cannot unpack the source in the temporary directory: {full}. Name another one, TMPDIR=DIRECTORY"
+            ) from error
+        raise
+
+
 def _find_full(error: BaseException | None) -> str | None:
     """TensorFlow's errors have the system's words for it in their text, and shutil's in a list."""
     while error is not None:

@@ -1,13 +1,18 @@
 """The user's builder function: `pkg.module:function` named on the command line, called for a Keras model."""
 
+import difflib
 import importlib
+import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.errors import BuilderFailed, reason_of
 
 if TYPE_CHECKING:
     import keras
@@ -24,17 +29,59 @@ def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise BuilderFailed(f"{option} {name!r} is not of the form pkg.module:function")
+        raise BuilderFailed(f"{option} {name!r} is not of the form pkg.module:function, such as models:build")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything while it is imported
-        raise BuilderFailed(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+        raise BuilderFailed(f"cannot import {module_name}: {_explain_import(module_name, error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise BuilderFailed(f"{module_name} has no function {function_name!r}")
+        raise BuilderFailed(f"{module_name} has no function {function_name!r}{_suggest(module, function_name)}")
     return function  # type: ignore[no-any-return]  # getattr of a module
+
+
+def _explain_import(module_name: str, error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+        return f"{said}; it is looked for in the working directory and where Python finds packages (PYTHONPATH)"
+    return said + _where(error)
+
+
+def _suggest(module: ModuleType, wanted: str) -> str:
+    """Functions and classes of the module that may have been meant."""
+    there = [name for name, one in vars(module).items() if callable(one) and not name.startswith("_")]
+    close = difflib.get_close_matches(wanted, there, n=3)
+    return f": did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(sorted(there)[:10]) or 'none'}"
+
+
+def builder_failure(name: str, error: Exception) -> BuilderFailed:
+    """What to raise where the user's function raised: with the line of their code that did."""
+    return BuilderFailed(f"{name} failed: {type(error).__name__}: {reason_of(error)}{_where(error)}")
+
+
+def _where(error: Exception) -> str:
+    """The last line that is neither ours nor of an installed package."""
+    ours = Path(__file__).parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        is_installed = "site-packages" in path.parts or path.is_relative_to(Path(os.__file__).parent)
+        if path.is_file() and not is_installed and not path.is_relative_to(ours):
+            return f" ({path.name}, line {frame.lineno})"
+    return ""
+
+
+def check_arguments(name: str, function: Callable[..., object], args: Mapping[str, object]) -> None:
+    """That the function takes what --model-arg gives it. Raises BuilderFailed."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable written in C
+        return
+    unknown = [arg for arg in args if arg not in parameters]
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        takes = ", ".join(map(str, parameters.values())) or "no arguments"
+        raise BuilderFailed(f"--model-arg {', '.join(unknown)}: {name} takes no such argument; it takes {takes}")
 
 
 def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
@@ -62,6 +109,7 @@ def _call(name: str, args: Mapping[str, object]) -> object:
     import keras
 
     function = find_builder(name)
+    check_arguments(name, function, args)
     keras.backend.clear_session()
     try:
         return function(**args)
@@ -71,14 +119,17 @@ def _call(name: str, args: Mapping[str, object]) -> object:
                 f"{name} makes a layer that computes with JAX itself, and Keras runs on TensorFlow here: compute with "
                 "keras.ops in it, which is the same on both"
             ) from error
-        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {error}") from error
+        raise builder_failure(name, error) from error
 
 
 def _describe(value: object) -> str:
+    return f"a Keras 2 model ({type(value).__name__})" if is_keras_2(value) else describe_type(value)
+
+
+def describe_type(value: object) -> str:
+    """`flax.linen.Dense`, or `int`."""
     kind = type(value)
-    if is_keras_2(value):
-        return f"a Keras 2 model ({kind.__name__})"
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def is_keras_2(value: object) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, ExportError, OptionConflict, reason_of
-from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
 from tpuserve_exporter.models.calling import CallShape
 from tpuserve_exporter.models.jax_function import JaxInput, PyTree
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names
@@ -69,12 +69,13 @@ def _build(name: str, args: Mapping[str, object]) -> object:
     from flax import linen, nnx
 
     function = find_builder(name)
+    check_arguments(name, function, args)
     try:
         built = function(**args)
         if callable(built) and not isinstance(built, linen.Module | nnx.Module | type):
             return nnx.eval_shape(built)
     except Exception as error:  # the user's code
-        raise BuilderFailed(f"{name} failed: {type(error).__name__}: {reason_of(error)}") from error
+        raise builder_failure(name, error) from error
     return built
 
 
@@ -93,7 +94,7 @@ def _understand(
         shape = CallShape.of(apply, inputs, skip=1)
         params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), built[1])
         return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), params
-    kind = f"{type(built).__module__}.{type(built).__qualname__}"
+    kind = describe_type(built)
     hint = " (a Keras model on JAX is saved as a .keras file, and exported from there)" if "keras" in kind else ""
     raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
 

@@ -155,7 +155,9 @@ def _lower(function: JaxFunction) -> str:
     try:
         return _export(function)
     except NotImplementedError as error:
-        raise CannotLower(f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}") from error
+        raise CannotLower(
+            f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}: let the builder do without"
+        ) from error
     except Exception as error:  # the user's code
         given = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
         raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error

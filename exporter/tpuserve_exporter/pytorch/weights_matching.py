@@ -45,7 +45,7 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
     report = _report(wanted, chosen, file, options, notes)
     if report.problems:
         raise CheckpointMismatch(
-            f"{file.name} does not fit the model that {options.builder or file.name} builds: {report.summary()}",
+            report.refusal(f"{file.name} does not fit the model that {options.builder or file.name} builds"),
             restore=report,
         )
     # Assigned, not copied: where the file is mapped into memory, its weights are there once.
@@ -60,8 +60,9 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     averaged = {path: one for path, one in matched.items() if _AVERAGED.search(path) and one.pairs}
     raw = {path: one for path, one in matched.items() if path not in averaged}
     if options.weights == "ema" and not averaged:
+        there = ", ".join(map(_quote, file.sets))
         raise CheckpointMismatch(
-            f"{file.name} holds no averaged weights for --weights ema: it has {', '.join(map(_quote, file.sets))}"
+            f"{file.name} holds no averaged weights for --weights ema: it has {there}, which --weights raw takes"
         )
     if not averaged or (options.weights == "raw" and raw):
         return _best(wanted, raw or averaged, file), []

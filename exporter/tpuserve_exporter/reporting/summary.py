@@ -115,7 +115,8 @@ def _parity_table(parity: ManifestParity) -> Table:
 def print_failure(console: Console, error: ExportError) -> None:
     """The message, and for a checkpoint that does not fit the table of what does not."""
     report = error.details.get("restore")
-    message = Text(f"{str(error).rstrip('.')}. Nothing was published.")
+    said = str(error).rstrip(".")
+    message = Text(f"{said}{'' if said.endswith('?') else '.'} Nothing was published.")
     if isinstance(report, RestoreReport):
         console.print(_mismatch_table(report.problems))
     if not console.is_terminal:

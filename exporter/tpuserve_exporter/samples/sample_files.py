@@ -4,7 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Of a TFRecord file, which may be a whole data set: enough to tell.
 MOST_RECORDS = 1000
 _GZIP = b"\x1f\x8b"
+_NUMPY = b"\x93NUMPY"
 
 
 class SampleFile(Protocol):
@@ -43,7 +44,7 @@ def open_samples(path: Path, pad_values: Mapping[str, PadValue]) -> SampleFile:
             start = file.read(6)
     except OSError as error:
         raise SamplesUnfit(f"cannot read {path.name}: {error.strerror}") from error
-    if path.suffix == ".npz" or start.startswith((b"PK", b"\x93NUMPY")):
+    if path.suffix == ".npz" or start.startswith((b"PK", _NUMPY)):
         return ArraysFile(path)
     return RecordsFile(path, "GZIP" if start.startswith(_GZIP) else "", pad_values)
 
@@ -76,6 +77,9 @@ class ArraysFile:
 def _load_arrays(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file:
+            if not zipfile.is_zipfile(file) and not _is_bare_array(file):
+                raise SamplesUnfit(f"cannot read {path.name} as an .npz file: it is cut short, or something else")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.ndarray):
                 return dict(archive)
@@ -83,6 +87,11 @@ def _load_arrays(path: Path) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
     raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+
+
+def _is_bare_array(file: IO[bytes]) -> bool:
+    file.seek(0)
+    return file.read(len(_NUMPY)) == _NUMPY
 
 
 def _encode(row: Tensors) -> bytes:

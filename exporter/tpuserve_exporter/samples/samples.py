@@ -44,7 +44,7 @@ def find_samples(
 def find_made_up(
     signature: Signature, rows: int, model: Sampled, longest: int | None = None
 ) -> tuple[Tensors | None, str]:
-    """Made-up inputs that `model` accepts, or None and why it did not accept the last."""
+    """Made-up inputs that `model` accepts, or None and why it did not accept the first, the likeliest."""
     reason = ""
     sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
     for candidate in _made_up(
@@ -53,7 +53,7 @@ def find_made_up(
         refusal = refusal_of(signature, candidate, model)
         if refusal is None:
             return candidate, ""
-        reason = refusal
+        reason = reason or refusal
     return None, reason
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.builder import builder_failure, find_builder
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
@@ -39,7 +39,7 @@ def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
         except BuilderFailed:
             raise
         except Exception as error:  # the user's code
-            raise BuilderFailed(f"{request} failed: {type(error).__name__}: {error}") from error
+            raise builder_failure(str(request), error) from error
 
     return ServedSignature(request.name, request.kind, wrap)
 
@@ -69,7 +69,7 @@ def _check(request: SignatureRequest, made: object) -> ServedFunction:
         except Exception as error:  # the user's code
             if isinstance(error, tf.errors.OpError):
                 raise
-            raise BuilderFailed(f"{request} failed: {type(error).__name__}: {error}") from error
+            raise builder_failure(str(request), error) from error
         if not isinstance(outputs, Mapping):
             raise BuilderFailed(f"{request} returned {type(outputs).__name__}; it returns a dictionary of tensors")
         return outputs

@@ -30,7 +30,9 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file() or is_old_checkpoint(source):
         return _detect_checkpoint(source, has_builder)
     if not source.exists():
-        raise SourceUnreadable(f"there is no {source}")
+        raise SourceUnreadable(
+            f"there is no file or directory {source}, and no checkpoint of that name{_others(source)}"
+        )
     raise SourceUnreadable(
         f"{source} is no source this knows: not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
     )
@@ -50,6 +52,12 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
     hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
     raise SourceUnreadable(f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}")
+
+
+def _others(source: Path) -> str:
+    """The checkpoints that lie where a missing one was looked for."""
+    there = sorted(path.stem for path in source.parent.glob("*.index"))
+    return f": {source.parent} holds {', '.join(there)}" if there else ""
 
 
 def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:

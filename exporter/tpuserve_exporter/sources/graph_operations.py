@@ -30,24 +30,42 @@ def called_by(node: "NodeDef") -> set[str]:
     return {node.op} | {one.func.name for one in values} | {one.name for value in values for one in value.list.func}
 
 
-def check_operations(graph_def: "GraphDef") -> None:
-    """Raises SourceUnreadable for operations unknown here, CannotLower for those no CPU runs: all, by node."""
-    from tensorflow.python.framework import op_def_registry
-
+def _by_operation(graph_def: "GraphDef") -> dict[str, str]:
+    """A node of each operation."""
     functions = {function.signature.name for function in graph_def.library.function}
     nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
-    by_op = {node.op: node.name for node in reversed(nodes) if node.op not in functions}
+    return {node.op: node.name for node in reversed(nodes) if node.op not in functions}
+
+
+def check_known(graph_def: "GraphDef") -> None:
+    """Raises SourceUnreadable for operations unknown here: all, by node."""
+    from tensorflow.python.framework import op_def_registry
+
+    by_op = _by_operation(graph_def)
     unknown = [f"{op} (node {name})" for op, name in by_op.items() if op_def_registry.get(op) is None]
     if unknown:
         raise SourceUnreadable(
-            f"the graph needs operations that this TensorFlow does not have: {', '.join(sorted(unknown))}"
+            f"the graph needs operations that this TensorFlow does not have: {', '.join(sorted(unknown))}. They are "
+            "of a library, which servers do not have either: save the model without them"
         )
+
+
+def check_operations(graph_def: "GraphDef") -> None:
+    """Raises SourceUnreadable for operations unknown here, CannotLower for those no CPU runs: all, by node."""
+    check_known(graph_def)
+    by_op = _by_operation(graph_def)
     stateful = [f"{op} (node {name})" for op, name in by_op.items() if _makes_resource(op)]
     if stateful:
-        raise CannotLower(f"of what a graph keeps, only variables are taken over; not {', '.join(sorted(stateful))}")
+        raise CannotLower(
+            f"of what a graph keeps, only variables are taken over; not {', '.join(sorted(stateful))}: "
+            "let the builder do without them in what is served"
+        )
     homeless = [f"{op} (node {name})" for op, name in by_op.items() if not _runs_on_cpu(op)]
     if homeless:
-        raise CannotLower(f"the graph has operations that run on a TPU alone: {', '.join(sorted(homeless))}")
+        raise CannotLower(
+            f"the graph has operations that run on a TPU alone: {', '.join(sorted(homeless))}. "
+            "Serve a tensor before them, or the graph of a builder (--model) without them"
+        )
 
 
 def _makes_resource(op: str) -> bool:

@@ -44,7 +44,7 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
         report = RestoreReport(entries, optimizer_state=state, notes=notes)
         if report.problems:
             raise CheckpointMismatch(
-                f"{archive.path.name} does not fit the model that {options.builder} builds: {report.summary()}",
+                report.refusal(f"{archive.path.name} does not fit the model that {options.builder} builds"),
                 restore=report,
             )
         assign_values(archive, file, weights, matching.taken)

@@ -88,6 +88,10 @@ def _optimizer(config: object) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+# How HDF5 says so.
+_NOT_WHOLE = ("truncated file", "file signature not found")
+
+
 @contextlib.contextmanager
 def _extracted(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(path) as archive:
@@ -100,7 +104,11 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = reason_of(error).replace(f"{path.parent}/", "")
+        known = error.strerror if isinstance(error, OSError) else None
+        reason = known or reason_of(error).replace(f"{path.parent}/", "")
+        if isinstance(error, zipfile.BadZipFile | KeyError) or any(words in reason for words in _NOT_WHOLE):
+            kind = "an HDF5 file" if path.suffix == ".h5" else "a .keras archive"
+            reason = f"it is cut short, or not {kind}. Copy or save it again"
         raise SourceUnreadable(f"cannot read {path.name}: {reason}") from error
 
 

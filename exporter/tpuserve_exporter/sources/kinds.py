@@ -1,13 +1,15 @@
 """The kinds of source there are: how each is opened, and which packages that takes."""
 
+import contextlib
 import importlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import MissingExtra
+from tpuserve_exporter.errors import ExportError, MissingExtra, SourceUnreadable
 from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
+from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:
@@ -54,6 +56,25 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
     return opener(source, options)
+
+
+def open_as_said(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
+    """As `open_source`, of the kind that --from says. What it rather looks like is told where that cannot be."""
+    try:
+        return open_source(kind, source, options)
+    except (SourceUnreadable, MissingExtra) as error:
+        found = _detect(source, options)
+        if found is None or found == kind:
+            raise
+        reason = str(error).partition(". ")[0].removesuffix(f": --from {found}")
+        said = f"--from {kind}: {reason}. It looks like {KINDS[found].title}: --from {found}, or leave --from out"
+        raise SourceUnreadable(said) from error
+
+
+def _detect(source: Path, options: ModelOptions) -> SourceKind | None:
+    with contextlib.suppress(ExportError):
+        return detect(source, options.builder is not None)
+    return None
 
 
 def require_packages(kind: SourceKind, name: str) -> None:

@@ -118,7 +118,9 @@ def restore(
     entries = [_compare(one, chosen.get(one.name)) for one in variables]
     report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
     if report.problems:
-        raise CheckpointMismatch(f"{checkpoint.prefix.name} does not fit {what}: {report.summary()}", restore=report)
+        # A graph taken from a file has no values of its own.
+        message = report.refusal(f"{checkpoint.prefix.name} does not fit {what}", may_miss=options.builder is not None)
+        raise CheckpointMismatch(message, restore=report)
     missing = [one.name for one in variables if one.name not in pairs]
     return RestoredValues(checkpoint, pairs, initializer.initialize(missing) if missing else {}), report
 

@@ -200,6 +200,20 @@ def _reading(what: str, prefix: Path) -> Iterator[None]:
         raise SourceUnreadable(f"cannot read {what}: {_reason(error, prefix)}") from error
 
 
+# What TensorFlow says of files that are not whole, and what that means.
+_NOT_WHOLE = (
+    ("not an sstable", "it is cut short, or no index of a checkpoint"),
+    ("Read less bytes than requested", "it is cut short"),
+    ("No such file or directory", "a part of it is missing, {file}"),
+    ("Checksum does not match", "it is damaged, its checksums do not match"),
+)
+
+
 def _reason(error: Exception, prefix: Path) -> str:
-    """TensorFlow's first line, without the directory."""
-    return reason_of(error).replace(f"{prefix.parent}/", "")
+    """TensorFlow's first line, without the directory; of files that are not whole, what to do."""
+    said = reason_of(error).replace(f"{prefix.parent}/", "")
+    for words, meaning in _NOT_WHOLE:
+        if words in said:
+            meant = meaning.format(file=said.partition(";")[0])
+            return f"{meant}. Copy all of {prefix.name}.* again, or export an earlier checkpoint"
+    return said

@@ -23,8 +23,7 @@ def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreRep
     report = _report(weights, graph, matching, options, idle)
     if report.problems:
         raise CheckpointMismatch(
-            f"{graph.prefix.name} does not fit the model that {options.builder} builds: {report.summary()}",
-            restore=report,
+            report.refusal(f"{graph.prefix.name} does not fit the model that {options.builder} builds"), restore=report
         )
     for index, stored in matching.taken.items():
         graph.read_into(stored, weights[index].variable)

@@ -74,7 +74,7 @@ def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[Va
     report = _report(wanted, tree, matching, options)
     if report.problems:
         raise CheckpointMismatch(
-            f"{tree.layout.name} does not fit the model that {options.builder} makes: {report.summary()}",
+            report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} makes", may_miss=False),
             restore=report,
         )
     return _fill(model.params, tree, matching), report

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Answer = TypeVar("_Answer")
 
@@ -22,6 +22,11 @@ class _Loop(asyncio.SelectorEventLoop):
         if self.is_closed():
             return asyncio.Handle(callback, args, self)
         return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """The first array that fails is told of; that others fail too, which nobody asked for, is not."""
+        if "never retrieved" not in str(context.get("message")):
+            super().call_exception_handler(context)
 
 
 class _Policy(asyncio.DefaultEventLoopPolicy):

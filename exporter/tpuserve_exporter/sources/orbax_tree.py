@@ -1,6 +1,8 @@
 """The saved tree of an Orbax checkpoint: which arrays it has, and their values without the devices that saved them."""
 
+import json
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -10,12 +12,15 @@ import numpy as np
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.orbax_layout import OrbaxLayout, find_layout
+from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
 from tpuserve_exporter.sources.orbax_loop import run_apart
 
 # Keys from the root: of dictionaries, of lists by number, of attributes by name.
 KeyPath: TypeAlias = tuple[str, ...]
 _Answer = TypeVar("_Answer")
+# How tensorstore begins to say so.
+_NOT_WHOLE = re.compile(r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION): ")
+_AGAIN = "Copy the directory again, or export an earlier step"
 
 
 class OrbaxTree:
@@ -47,7 +52,7 @@ class OrbaxTree:
     def _read_tree(self, path: Path) -> Any:  # noqa: ANN401 - a tree of whatever was saved
         from etils import epath
 
-        return self._guard(path, lambda: self._handler.metadata(epath.Path(path)).tree)
+        return self._guard(path, lambda: self._handler.metadata(epath.Path(path.absolute())).tree)
 
     def _read_item(self, item: str, paths: Collection[KeyPath]) -> list[tuple[KeyPath, Any]]:
         """As numpy arrays: an array's sharding names devices, which are not here. The others are not read."""
@@ -55,7 +60,8 @@ class OrbaxTree:
         import orbax.checkpoint as ocp
         from etils import epath
 
-        prefix, directory = _prefix(item), self.layout.items[item]
+        # Orbax takes no path from the working directory.
+        prefix, directory = _prefix(item), self.layout.items[item].absolute()
         wanted = jax.tree_util.tree_map_with_path(
             lambda path, leaf: leaf if (*prefix, *map(_key, path)) in paths else ocp.PLACEHOLDER, self._trees[item]
         )
@@ -92,8 +98,12 @@ def _key(key: Any) -> str:  # noqa: ANN401 - one of jax.tree_util's kinds of key
 
 
 def _reason(error: Exception, directory: Path) -> str:
-    """Without tensorstore's specification, and without the directories above."""
+    """Without tensorstore's specification, and without the directories above; of what is not whole, what to do."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"its description, {TREE_FILE} or a file beside it, is cut short or damaged. {_AGAIN}"
     said = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
-    for path in (directory, directory.absolute(), directory.resolve()):
+    if (status := _NOT_WHOLE.match(said)) is not None:
+        return f"a file in it is missing, cut short or damaged ({status[1]}). {_AGAIN}"
+    for path in (directory.resolve(), directory.absolute(), directory):
         said = said.replace(f"{path.parent}/", "")
     return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said

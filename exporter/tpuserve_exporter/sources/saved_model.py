@@ -12,6 +12,7 @@ from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.saved_model_file import check_whole, read_saved_model
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,13 +24,16 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Raises OptionConflict for options that would change a model which is only copied."""
+    """Raises OptionConflict for options that would change a model which is only copied, and SourceUnreadable for one
+    that is damaged or needs operations unknown here.
+    """
     if options.builder is not None or options.inputs or options.outputs:
         raise OptionConflict("a SavedModel brings its own graph and names: --model, --input and --output do not apply")
     if options.compute_dtype != "keep":
         raise OptionConflict("a SavedModel is taken over as it is: --compute-dtype does not apply")
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel is taken over as it is: --weights and --rename do not apply")
+    check_whole(source, read_saved_model(source))
     if options.freeze:
         return _open_to_change(source, options)
     return OpenedSource(kind="savedmodel", name=source.name, model=source)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
-from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.builder import builder_failure, check_arguments, find_builder
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
@@ -70,6 +70,7 @@ def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
     import tensorflow as tf
 
     function = find_builder(builder)
+    check_arguments(builder, function, options.builder_args)
     specs = _specs(function, options)
     with tf.Graph().as_default() as graph:
         arguments = {
@@ -78,7 +79,7 @@ def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
         try:
             outputs = function(**arguments, **options.builder_args)
         except Exception as error:  # the user's code
-            raise BuilderFailed(f"{builder} failed: {type(error).__name__}: {error}") from error
+            raise builder_failure(builder, error) from error
         # Each by a node of its own: one tensor may be two outputs, or an input.
         named = {name: tf.identity(one) for name, one in _name_outputs(builder, outputs, options.outputs).items()}
         feeds = {name: tensor.name for name, tensor in arguments.items()}

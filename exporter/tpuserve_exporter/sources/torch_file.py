@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnreadable
-from tpuserve_exporter.models.builder import find_builder
+from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.keras_inputs import check_names
 from tpuserve_exporter.options.export_options import ModelOptions
@@ -32,7 +32,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     report of what does not fit.
     """
     if not source.exists():
-        raise SourceUnreadable(f"there is no {source}")
+        raise SourceUnreadable(f"there is no file or directory {source}")
     return _open_program(source, options) if source.suffix == ".pt2" else _open_weights(source, options)
 
 
@@ -100,15 +100,13 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
             f"{file.name} holds weights and no model: name the function that builds it, --model pkg.module:function"
         )
     function = find_builder(options.builder)
+    check_arguments(options.builder, function, options.builder_args)
     try:
         module = function(**options.builder_args)
     except Exception as error:  # the user's code
-        raise BuilderFailed(f"{options.builder} failed: {type(error).__name__}: {error}") from error
+        raise builder_failure(options.builder, error) from error
     if not isinstance(module, torch.nn.Module):
-        kind = type(module)
-        raise BuilderFailed(
-            f"{options.builder} returned {kind.__module__}.{kind.__qualname__}; a torch.nn.Module is needed"
-        )
+        raise BuilderFailed(f"{options.builder} returned {describe_type(module)}; a torch.nn.Module is needed")
     return module
 
 

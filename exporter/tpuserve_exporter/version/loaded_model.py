@@ -63,8 +63,14 @@ def open_session(path: Path) -> Iterator[SessionModel]:
             with graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+            raise _session_failure(error, path) from error
         yield SessionModel(session, _settle_all(meta_graph, graph))
+
+
+def _session_failure(error: Exception, path: Path) -> SessionLoadFailed:
+    """Without the directory, which has a name of the moment."""
+    reason = reason_of(error).replace(f"{path}/", "").replace(str(path), "it")
+    return SessionLoadFailed(f"the SavedModel does not load in a session: {reason}")
 
 
 class WrittenModel:
@@ -80,7 +86,7 @@ class WrittenModel:
             with self._graph.as_default():
                 tf.compat.v1.train.import_meta_graph(meta_graph)
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-            raise SessionLoadFailed(f"the SavedModel does not load in a session: {reason_of(error)}") from error
+            raise _session_failure(error, path) from error
         self.signatures = _settle_all(meta_graph, self._graph)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:

@@ -91,6 +91,8 @@ def _read(path: Path) -> list[bytes]:
             records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
     except tf.errors.OpError as error:
         raise SamplesUnfit(f"the source's {WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
+    if not records and path.stat().st_size:  # shorter than a record's head: no error to TensorFlow, and no request
+        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} is damaged: it holds no record")
     if len(records) > MAX_RECORDS:
         raise SamplesUnfit(f"the source's {WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
     return records

@@ -1,0 +1,47 @@
+"""The graphs of a SavedModel, read before anything runs them: what is damaged is said here, with what to do."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.graph_operations import check_known
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+
+def read_saved_model(source: Path) -> "SavedModel":
+    """`saved_model.pb`, or `.pbtxt`. Raises SourceUnreadable where there is none, or it is damaged."""
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    binary, text = source / "saved_model.pb", source / "saved_model.pbtxt"
+    if not binary.is_file() and not text.is_file():
+        raise SourceUnreadable(f"{source.name} is no SavedModel: there is no saved_model.pb in it")
+    saved = SavedModel()
+    try:
+        if binary.is_file():
+            saved.ParseFromString(binary.read_bytes())
+        else:
+            text_format.Parse(text.read_text(), saved)
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        name = binary.name if binary.is_file() else text.name
+        raise SourceUnreadable(
+            f"cannot read {source.name}/{name}: it is cut short, or no SavedModel: copy or save it again"
+        ) from error
+    except OSError as error:
+        raise SourceUnreadable(f"cannot read {source.name}: {error.strerror}") from error
+    return saved
+
+
+def check_whole(source: Path, saved: "SavedModel") -> None:
+    """Raises SourceUnreadable where its variables are not there, or operations are unknown here."""
+    for meta_graph in saved.meta_graphs:
+        if meta_graph.saver_def.restore_op_name and find_variables(source) is None:
+            raise SourceUnreadable(
+                f"{source.name} has no values for its variables, variables/variables.index and .data files: copy or "
+                "save it again"
+            )
+        check_known(meta_graph.graph_def)

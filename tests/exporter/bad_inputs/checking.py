@@ -1,0 +1,15 @@
+"""What is asked of every case: its exit code, nothing left behind, and the words of docs/exporting-errors.md."""
+
+from pathlib import Path
+
+from tests.exporter.bad_inputs.case import Case, Section
+from tests.exporter.bad_inputs.page import read_sections, write_case
+from tests.exporter.bad_inputs.running import run
+
+
+def check(section: Section, case: Case, sources: Path, folder: Path) -> None:
+    said = run(case, sources, folder)
+    assert said.code == case.code, said.err
+    assert said.faults == ()
+    assert said.err.count("Nothing was published.") == said.err.count("error: ")
+    assert write_case(case, said) in read_sections()[section.title]

@@ -1,0 +1,17 @@
+"""Builders of Flax models, right and wrong: a user's `models.py`."""
+
+from tests.exporter import flax_builders
+
+scorer = flax_builders.scorer
+other_input = flax_builders.other_input
+lookup = flax_builders.lookup
+
+
+def scorer_of(features: int) -> flax_builders.Scorer:
+    if features != 3:
+        raise ValueError(f"trained for 3 features, not {features}")
+    return scorer()
+
+
+def no_model() -> dict[str, int]:
+    return {"units": 8}

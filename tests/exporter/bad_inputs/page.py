@@ -1,0 +1,51 @@
+"""docs/exporting-errors.md: every case with what is really said, section by section."""
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.exporter.bad_inputs.case import Case, Section
+from tests.exporter.bad_inputs.running import Said
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/exporting-errors.md"
+_WIDTH = 112
+_HEAD = """\
+# What the exporter says when it cannot
+
+Every message below is what `tpuserve export` printed, for a source that something is wrong with, or a command that
+cannot be. In all cases nothing was published, nothing was left behind, and the
+[exit code](exporting.md#output-and-exit-codes) is the one shown. `tests/exporter/bad_inputs` makes each of them again
+and compares; `python -m tests.exporter.bad_inputs` writes this page.
+"""
+
+
+def write_case(case: Case, said: Said) -> str:
+    """The case as the page has it."""
+    lines = [f"$ tpuserve export {case.command}", *_fold(said.err.strip("\n"))]
+    shown = "\n".join(line.rstrip() for line in lines)
+    return f"### {case.title}\n\n```\n{shown}\n```\n\nExit code {said.code}.\n"
+
+
+def write_page(sections: Mapping[str, str]) -> None:
+    PAGE.write_text("\n".join([_HEAD, *sections.values()]))
+
+
+def write_section(section: Section, cases: list[str]) -> str:
+    return "\n".join([f"## {section.title}\n\n{textwrap.fill(section.intro, 120)}\n", *cases])
+
+
+def read_sections() -> dict[str, str]:
+    """The page as it is, by the sections' titles."""
+    if not PAGE.exists():
+        return {}
+    parts = PAGE.read_text().split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
+
+
+def _fold(text: str) -> list[str]:
+    """Messages are one long line, which a terminal folds; tables are left alone."""
+    folded: list[str] = []
+    for line in text.splitlines():
+        fold = line.startswith(("error:", "Error:", "warning:"))
+        folded += textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False) if fold else [line]
+    return folded

@@ -1,0 +1,87 @@
+"""SavedModels that are damaged, cannot run, or are given options that would change them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.exporter.bad_inputs.case import Case, Section, cut, fill, remove, write
+
+_OUT = "models/scorer"
+_EXPORT = f"saved {_OUT}"
+_SHARD = "saved/variables/variables.data-00000-of-00001"
+
+
+def make(folder: Path) -> None:
+    """`saved/` as `Model.export` leaves it."""
+    import keras
+
+    from tests.exporter import builders
+
+    keras.utils.set_random_seed(1)
+    builders.tiny().export(folder / "saved", verbose=False)
+
+
+def _diverge(folder: Path) -> None:
+    import shutil
+
+    from tests.exporter import builders
+
+    model = builders.tiny()
+    model.weights[0].assign(np.full((3, 4), np.nan, np.float32))
+    shutil.rmtree(folder / "saved")
+    model.export(folder / "saved", verbose=False)
+
+
+def _number_parser(folder: Path) -> None:
+    import tensorflow as tf
+
+    parse = tf.function(lambda text: {"number": tf.strings.to_number(text)})
+    signature = parse.get_concrete_function(text=tf.TensorSpec([None], tf.string))
+    tf.saved_model.save(tf.Module(), str(folder / "parser"), signature)
+
+
+def _custom(folder: Path) -> None:
+    """As if it had been saved with a library of operations loaded."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    path = folder / "saved/saved_model.pb"
+    saved = SavedModel.FromString(path.read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "Relu":
+                node.op = "CustomGelu"
+    path.write_bytes(saved.SerializeToString())
+
+
+def _versions(folder: Path) -> None:
+    import shutil
+
+    shutil.copytree(folder / "saved", folder / "old/2")
+    (folder / "saved").rename(folder / "old/1")
+
+
+SECTION = Section(
+    "SavedModels",
+    "`saved` is what `Model.export` of Keras wrote.",
+    make,
+    (
+        Case("The graph is cut short", 6, _EXPORT, cut("saved/saved_model.pb", 200)),
+        Case("The graph is something else", 6, _EXPORT, fill("saved/saved_model.pb")),
+        Case("The graph is missing", 6, _EXPORT, remove("saved/saved_model.pb")),
+        Case("A shard of the variables is missing", 6, _EXPORT, remove(_SHARD)),
+        Case("A shard of the variables is cut short", 6, _EXPORT, cut(_SHARD, 20)),
+        Case("The variables are missing", 6, _EXPORT, remove("saved/variables/*")),
+        Case("It is a directory of versions", 6, f"old {_OUT}", _versions),
+        Case("A builder is named", 2, f"{_EXPORT} --model models:scorer"),
+        Case("Another signature is asked for", 2, f"{_EXPORT} --signature photo=image_bytes"),
+        Case("An operation is of a library that is not here", 6, _EXPORT, _custom),
+        Case("Weights are NaN", 12, _EXPORT, _diverge),
+        Case("It refuses inputs that were made up", 9, "parser models/parser", _number_parser),
+        Case("Its warm-up requests are damaged", 9, _EXPORT,
+             write("saved/assets.extra/tf_serving_warmup_requests", "not records")),
+        Case("`OUT_BASE` lies within it", 2, "saved saved/models"),
+        Case("`--from` says it is a checkpoint", 6, f"{_EXPORT} --from tf2-ckpt --model models:scorer"),
+        Case("`--from` says it is of Orbax", 6,
+             f"{_EXPORT} --from orbax --model models:scorer --input 'x:float32[batch,3]'"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,32 @@
+"""The sections of the page, in order. Those of frameworks that are not here are left out of a run."""
+
+import importlib.util
+
+from tests.exporter.bad_inputs import (
+    keras_files,
+    orbax,
+    publishing,
+    pytorch,
+    saved_model,
+    tf1_checkpoint,
+    tf1_meta,
+    tf2_checkpoint,
+    usage,
+)
+from tests.exporter.bad_inputs.case import Section
+
+SECTIONS: dict[str, Section] = {
+    "tf2-ckpt": tf2_checkpoint.SECTION,
+    "tf1-ckpt": tf1_checkpoint.SECTION,
+    "tf1-meta": tf1_meta.SECTION,
+    "keras": keras_files.SECTION,
+    "orbax": orbax.SECTION,
+    "torch": pytorch.SECTION,
+    "savedmodel": saved_model.SECTION,
+    "publishing": publishing.SECTION,
+    "usage": usage.SECTION,
+}
+
+
+def can_run(section: Section) -> bool:
+    return all(importlib.util.find_spec(package) for package in section.packages)
