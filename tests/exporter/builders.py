@@ -98,10 +98,6 @@ def subclassed() -> keras.Model:
     return Scorer()
 
 
-def failing() -> keras.Model:
-    raise RuntimeError("no such thing as a free model")
-
-
 def no_model() -> int:
     return 3
 

@@ -71,14 +71,6 @@ def abstract_tower() -> Callable[[], Tower]:
     return lambda: Tower(nnx.Rngs(0))
 
 
-def failing() -> Scorer:
-    raise RuntimeError("no such thing as a free model")
-
-
-def no_model() -> int:
-    return 3
-
-
 def other_input() -> Scorer:
     """Fails for `features` [batch, 3]."""
 

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tests.exporter.conftest import Finished
 from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.reporting.shown_progress import TerminalProgress
@@ -65,6 +67,25 @@ def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) ->
     assert run.returncode == 130
     assert errors.decode().strip() == "broken off"
     assert not base.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group(__name__)
+def test_a_killed_export_leaves_nothing_that_a_server_sees_and_the_next_removes_it(
+    export: Callable[..., Finished], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "tiny"
+    stuck = ("--model", "tests.exporter.builders:stuck", "--allow-unused", "*")
+    with subprocess.Popen([COMMAND, tiny_checkpoint, base, *stuck], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert any(line == b"tracing for ever\n" for line in run.stdout)
+        run.kill()
+    assert run.returncode == -signal.SIGKILL
+    (left,) = base.iterdir()
+    assert left.name.startswith(".")  # servers go by numbers
+    assert export(tiny_checkpoint, base, *TINY, "--batch-sizes", "1").code == 0
+    assert [path.name for path in base.iterdir()] == ["1"]
 
 
 def test_terminal_shows_steps_and_a_panel() -> None:

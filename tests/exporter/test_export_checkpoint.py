@@ -90,40 +90,6 @@ def test_versions_count_up_and_are_readable_by_other_users(
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in (base / "42").rglob("*"))
 
 
-def test_taken_version_is_refused_and_kept(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    base = tmp_path / "tiny"
-    (base / "3").mkdir(parents=True)
-    (base / "3" / "theirs").write_text("work")
-    finished = export(tiny_checkpoint, base, *TINY, "--version", "3")
-    assert finished.code == 5
-    assert "version 3 of tiny is taken" in finished.err
-    assert [path.relative_to(base).as_posix() for path in base.rglob("*")] == ["3", "3/theirs"]
-
-
-@pytest.mark.parametrize(
-    ("model", "rows"),
-    [
-        (("tests.exporter.builders:tiny_with_extra",), ["extra/kernel missing float32[4, 4] -"]),
-        (("tests.exporter.builders:headless",), ["scores/kernel unused - float32[4, 2]"]),
-        (
-            ("tests.exporter.builders:tiny", "--model-arg", "units=5"),
-            ["hidden/kernel shape differs float32[3, 5] float32[3, 4]", "hidden/bias shape differs"],
-        ),
-    ],
-    ids=["missing", "unused", "shape"],
-)
-def test_mismatch_is_shown_as_a_table_and_publishes_nothing(
-    export: Export, tiny_checkpoint: Path, tmp_path: Path, model: tuple[str, ...], rows: list[str]
-) -> None:
-    finished = export(tiny_checkpoint, tmp_path / "tiny", "--model", *model)
-    assert finished.code == 2
-    table = " ".join(finished.err.split())
-    assert "The checkpoint does not fit the model" in table
-    for row in rows:
-        assert row in table
-    assert not (tmp_path / "tiny").exists()
-
-
 def test_allowed_differences_pass(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
     extra = ("--model", "tests.exporter.builders:tiny_with_extra", "--allow-missing", "extra/*")
     assert export(tiny_checkpoint, tmp_path / "extra", *extra).code == 0
@@ -195,14 +161,6 @@ def test_names_that_only_count_otherwise_do_not_choose_between_models(export: Ex
     np.testing.assert_allclose(_serve(tmp_path / "unnamed/1", inputs=rows), trained(rows).numpy(), atol=1e-6)
 
 
-def test_two_models_that_fit_and_none_called_model_are_no_choice(export: Export, tmp_path: Path) -> None:
-    source = _save_models(tmp_path / "checkpoints", student=builders.tiny(), teacher=builders.tiny())
-    finished = export(source, tmp_path / "tiny", *TINY)
-    assert finished.code == 2
-    assert "several models that fit alike: 'student', 'teacher'" in finished.err
-    assert not (tmp_path / "tiny").exists()
-
-
 def test_the_one_model_that_fits_is_taken_whatever_it_is_called(export: Export, tmp_path: Path) -> None:
     source = _save_models(tmp_path / "checkpoints", model=builders.tiny(units=5), student=builders.tiny())
     finished = export(source, tmp_path / "tiny", *TINY, "--json")
@@ -239,51 +197,6 @@ def test_a_checkpoint_can_be_named_by_its_prefix(
     assert read_manifest(tmp_path / "digits/1")["source"]["step"] == 21
 
 
-@pytest.mark.parametrize("damage", ["shard missing", "shard truncated", "index truncated", "index empty"])
-def test_damaged_checkpoint_is_said_to_be_unreadable(
-    export: Export, tiny_checkpoint: Path, tmp_path: Path, damage: str
-) -> None:
-    source = tmp_path / "damaged"
-    shutil.copytree(tiny_checkpoint, source)
-    shard, index = source / "ckpt-7.data-00000-of-00001", source / "ckpt-7.index"
-    if damage == "shard missing":
-        shard.unlink()
-    elif damage == "shard truncated":
-        shard.write_bytes(shard.read_bytes()[:100])
-    else:
-        index.write_bytes(index.read_bytes()[: 50 if damage == "index truncated" else 0])
-    finished = export(source, tmp_path / "tiny", *TINY)
-    assert finished.code == 6
-    assert "ckpt-7" in finished.err
-    assert "Traceback" not in finished.err
-    assert not (tmp_path / "tiny").exists()
-
-
-def test_a_checkpoint_needs_a_builder(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    finished = export(tiny_checkpoint, tmp_path / "tiny")
-    assert finished.code == 2
-    assert "--model pkg.module:function" in finished.err
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("tests.exporter.builders:failing", "no such thing as a free model"),
-        ("tests.exporter.builders:no_model", "returned builtins.int; a Keras model or a tf.Module is needed"),
-        ("tests.exporter.builders:absent", "has no function 'absent'"),
-        ("tests.exporter.no_such_module:build", "cannot import tests.exporter.no_such_module"),
-        ("build", "not of the form pkg.module:function"),
-    ],
-)
-def test_a_failing_builder_is_named(
-    export: Export, tiny_checkpoint: Path, tmp_path: Path, model: str, message: str
-) -> None:
-    finished = export(tiny_checkpoint, tmp_path / "tiny", "--model", model)
-    assert finished.code == 7
-    assert message in finished.err
-    assert not (tmp_path / "tiny").exists()
-
-
 def test_a_subclassed_model_takes_its_inputs_from_the_command_line(export: Export, tmp_path: Path) -> None:
     trained = builders.subclassed()
     source = save_checkpoint(tmp_path / "checkpoints", trained)
@@ -299,19 +212,6 @@ def test_a_subclassed_model_takes_its_inputs_from_the_command_line(export: Expor
     rows = np.eye(3, dtype=np.float32)
     np.testing.assert_allclose(_serve(tmp_path / "sub/1", x=rows), trained(rows).numpy(), atol=1e-6)
     assert set(read_manifest(tmp_path / "sub/1")["signatures"]["serving_default"]["outputs"]) == {"y"}
-
-
-def test_a_checkpoint_that_is_no_object_graph_is_refused(export: Export, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-        variable = tf.compat.v1.get_variable("w", shape=(2,))
-        session.run(variable.initializer)
-        tf.compat.v1.train.Saver([variable]).save(session, str(tmp_path / "old" / "model"))
-    finished = export(tmp_path / "old", tmp_path / "base", *TINY, "--from", "tf2-ckpt")
-    assert finished.code == 6
-    assert "name-based TF1 checkpoint" in finished.err
 
 
 def _save_models(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models

@@ -1,7 +1,6 @@
 """Orbax checkpoints of JAX models become versions that answer as JAX does."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -161,43 +160,8 @@ def test_every_mismatch_is_listed_and_nothing_published(
 
 
 @pytest.mark.parametrize(
-    ("damage", "code", "message"),
-    [
-        ("manifest.ocdbt", 6, "does not exist"),
-        ("d/*", 6, "cannot read damaged: OUT_OF_RANGE"),
-        ("_METADATA", 6, "cannot read damaged: Unterminated string"),
-    ],
-)
-def test_damaged_checkpoints_are_unreadable(
-    export: Export, scorer_steps: Path, tmp_path: Path, damage: str, code: int, message: str
-) -> None:
-    """Cut to a half; the manifest of the store is removed."""
-    source = tmp_path / "damaged"
-    shutil.copytree(scorer_steps / "10/default", source)
-    for file in source.glob(damage):
-        file.unlink() if damage == "manifest.ocdbt" else file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
-    assert (finished.code, message in finished.err) == (code, True), finished.err
-    assert str(tmp_path) not in finished.err
-    assert not (tmp_path / "base").exists()
-
-
-def test_what_was_never_finished_is_said(export: Export, scorer_steps: Path, tmp_path: Path) -> None:
-    shutil.copytree(scorer_steps / "10", tmp_path / "run/10.orbax-checkpoint-tmp")
-    finished = export(tmp_path / "run", tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
-    assert finished.code == 6
-    assert "run holds no finished checkpoint: 10.orbax-checkpoint-tmp was being written" in finished.err
-    shutil.copytree(scorer_steps / "5", tmp_path / "bare/5")
-    (tmp_path / "bare/5/default/_METADATA").unlink()
-    finished = export(tmp_path / "bare", tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
-    assert (finished.code, "its _METADATA is missing" in finished.err) == (6, True), finished.err
-
-
-@pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ((*FEATURES,), 2, "a checkpoint holds no model: name the function that makes it, --model pkg.module:function"),
-        (("--model", f"{MODELS}:scorer"), 2, "a JAX model does not say what it is called with: give each --input"),
         (("--model", f"{MODELS}:scorer", "--input", "x:text[batch]"), 2, "--input x: JAX has no dtype 'text'"),
         (
             ("--model", f"{MODELS}:scorer", *FEATURES, "--compute-dtype", "bfloat16"),
@@ -205,18 +169,6 @@ def test_what_was_never_finished_is_said(export: Export, scorer_steps: Path, tmp
             "--compute-dtype does not apply",
         ),
         (("--model", f"{MODELS}:scorer", *FEATURES, "--allow-missing", "*"), 2, "--allow-missing does not apply"),
-        (("--model", f"{MODELS}:scorer", *FEATURES, "--weights", "ema"), 2, "the checkpoint keeps no moving average"),
-        (("--model", f"{MODELS}:failing", *FEATURES), 7, "failing failed: RuntimeError: no such thing as a free model"),
-        (
-            ("--model", f"{MODELS}:no_model", *FEATURES),
-            7,
-            "no_model returned builtins.int; for an Orbax checkpoint it is",
-        ),
-        (
-            ("--model", f"{MODELS}:other_input", *FEATURES),
-            7,
-            "the module fails for features: float32[batch, 3]: TypeError",
-        ),
         (
             ("--model", f"{MODELS}:applied", *FEATURES, "--input", "b:int32[batch]", "--input", "c:int32[batch]"),
             2,
@@ -230,32 +182,6 @@ def test_wrong_use_is_told(
     finished = export(scorer_steps, tmp_path / "base", *options)
     assert (finished.code, message in finished.err) == (code, True), finished.err
     assert not (tmp_path / "base").exists()
-
-
-def test_what_no_tpu_program_can_have_is_told(export: Export, tensorflow: None, tmp_path: Path) -> None:
-    source = save(tmp_path / "host", {"params": {"kernel": np.ones((3, 2), np.float32)}})
-    inputs = ("--input", "x:float32[batch,3]", "--batch-sizes", "1")
-    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:lookup", *inputs)
-    assert (finished.code, "JAX cannot lower the model for cpu and tpu" in finished.err) == (4, True), finished.err
-
-
-def test_weights_that_are_no_numbers_are_refused(export: Export, scorer_state: dict[str, Any], tmp_path: Path) -> None:
-    params = {**scorer_state["params"], "scores": {"kernel": np.full((8, 2), np.nan, np.float32), "bias": np.zeros(2)}}
-    source = save(tmp_path / "diverged", {**scorer_state, "params": params})
-    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
-    assert (finished.code, "params/scores/kernel (16 NaN of 16)" in finished.err) == (12, True), finished.err
-
-
-def test_a_missing_extra_is_named(
-    export: Export, scorer_steps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import importlib.util
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "flax" else found(name, *rest))
-    finished = export(scorer_steps, tmp_path / "base", "--model", f"{MODELS}:scorer", *FEATURES)
-    assert finished.code == 10
-    assert "is an Orbax checkpoint, which takes flax: pip install 'tpuserve-exporter[jax]'" in finished.err
 
 
 _SAVE_SHARDED = """

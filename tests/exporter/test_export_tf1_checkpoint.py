@@ -1,6 +1,5 @@
 """A TF1 checkpoint and the function that builds its graph become a version, or an explanation."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,12 +67,6 @@ def test_moving_averages_are_served_unless_the_raw_weights_are_asked_for(
     np.testing.assert_allclose(serve(tmp_path / "raw/1", features=features)["logits"], raw, rtol=1e-4, atol=1e-5)
 
 
-def test_averages_that_were_not_kept_cannot_be_served(export: Export, checkpoint: Path, tmp_path: Path) -> None:
-    finished = export(checkpoint, tmp_path / "mlp", *MLP, "--weights", "ema")
-    assert finished.code == 2
-    assert "holds no averages" in finished.err
-
-
 def test_all_that_does_not_fit_is_listed(export: Export, checkpoint: Path, tmp_path: Path) -> None:
     finished = export(checkpoint, tmp_path / "m", "--model", "tests.exporter.tf1_graphs:wider", *FEATURES, "--json")
     assert finished.code == 2
@@ -138,25 +131,11 @@ def test_a_checkpoint_in_the_format_of_before_1_0_is_found_and_read(
         assert "tf1-ckpt model.ckpt-2 at step 2; 4 matched" in finished.out
 
 
-def test_a_checkpoint_of_tensorflow_2_is_told_from_one_of_1(
-    export: Export, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    finished = export(tiny_checkpoint, tmp_path / "mlp", *MLP, "--from", "tf1-ckpt")
-    assert finished.code == 6
-    assert "is a checkpoint of TensorFlow 2, with an object graph: --from tf2-ckpt" in " ".join(finished.err.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "a checkpoint holds no model: name the function of tensors"),
-        (("--model", "tests.exporter.tf1_graphs:mlp"), 2, "what it takes, --input 'features:DTYPE[batch,...]'. N"),
         ((*MLP, "--compute-dtype", "bfloat16"), 2, "--compute-dtype does not apply"),
         ((*MLP, "--output", "a"), 2, "--output is given 1 time(s), the model has 2 output(s)"),
-        (("--model", "tests.exporter.tf1_graphs:no_tensor", *FEATURES), 7, "returned int; a function for a TF1"),
-        (("--model", "tests.exporter.tf1_graphs:with_table", *FEATURES), 4, "only variables are taken over; not HashT"),
-        ((*MLP, "--input", "more:float32[batch,4]"), 7, "unexpected keyword argument 'more'"),
-        ((*MLP, "--model-arg", "hidden=9"), 2, "3 shape differs"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_says_why(
@@ -167,26 +146,6 @@ def test_what_cannot_be_exported_says_why(
     assert message in " ".join(finished.err.split())
     assert "Traceback" not in finished.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda shard: shard.unlink(), "cannot read the data of model.ckpt-20"),
-        (lambda shard: shard.write_bytes(shard.read_bytes()[:40]), "model.ckpt-20: Read less bytes than requested. N"),
-        (lambda shard: shard.with_suffix(".index").write_bytes(b"x" * 60), "cannot read model.ckpt-20.index"),
-    ],
-)
-def test_damaged_checkpoint_is_unreadable(
-    export: Export, checkpoint: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
-    shutil.copytree(checkpoint.parent, tmp_path / "copy")
-    damage(tmp_path / "copy" / "model.ckpt-20.data-00000-of-00001")
-    finished = export(tmp_path / "copy", tmp_path / "mlp", *MLP)
-    assert finished.code == 6, finished.err
-    assert message in finished.err
-    assert str(tmp_path / "copy") not in finished.err
-    assert not (tmp_path / "mlp").exists()
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:

@@ -139,21 +139,9 @@ def test_what_the_checkpoint_lacks_and_has_otherwise_is_listed(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "say what to serve, --output-tensor TENSOR[=NAME]; likely: probabilities (float32[32, 10]), cnn/Bias"),
-        (
-            ("--output-tensor", "probabilities"),
-            2,
-            "what is to be served depends on: InfeedQueue/dequeue (float32[32, 8, 8, 1]). Nothing",
-        ),
-        (
-            ("--input-tensor", "InfeedQueue/dequeue=image", "--output-tensor", "probability"),
-            2,
-            "--output-tensor: the graph has no tensor probability: there are probabilities",
-        ),
         ((*INFEED, "--output-tensor", "InfeedQueue/dequeue"), 2, "is given as --input-tensor and as --output-tensor"),
         ((*INFEED, "--input-tensor", "InfeedQueue/dequeue:1=label"), 2, "no output depends on label; leave it out"),
         ((*INFEED, "--output-tensor", "cnn/BiasAdd=probabilities"), 2, "several outputs are called 'probabilities'"),
-        ((*INFEED, "--model", "m:f", "--from", "tf1-meta"), 2, "brings its own graph: --model does not apply"),
         ((*INFEED, "--output", "a"), 2, "named by --output-tensor TENSOR=NAME: --output does not apply"),
         ((*INFEED, "--input", "image:int32[batch,8,8,1]"), 2, "--input says image: int32[?, 8, 8, 1], the graph has"),
         ((*INFEED, "--input", "x:float32[batch]"), 2, "--input x: no --input-tensor is called so"),
@@ -169,23 +157,6 @@ def test_options_that_do_not_fit_the_graph_say_so(
     assert message in " ".join(finished.err.split())
     assert "Traceback" not in finished.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "code", "message"),
-    [
-        ("random", 1, 6, "depends on random numbers, RandomStandardNormal (node random_normal/RandomStandardNormal)"),
-        ("exchanging", 1, 4, "the graph has operations that run on a TPU alone: AllToAll (node AllToAll)"),
-        ("two_inputs", 2, 2, "depends on more, give each --input-tensor: Placeholder_1 (float32[4, 1])"),
-    ],
-)
-def test_graphs_that_cannot_be_served_say_why(
-    export: Export, tensorflow: None, tmp_path: Path, model: str, inputs: int, code: int, message: str
-) -> None:
-    finished = export(_save(tmp_path / "source", model, inputs), tmp_path / "m", *SCORES)
-    assert finished.code == code, finished.err
-    assert message in " ".join(finished.err.split())
-    assert not (tmp_path / "m").exists()
 
 
 def test_an_operation_of_a_library_that_is_not_there_is_named(export: Export, estimator: Path, tmp_path: Path) -> None:
@@ -204,27 +175,6 @@ def test_an_operation_of_a_library_that_is_not_there_is_named(export: Export, es
     assert "operations that this TensorFlow does not have: CustomGelu (node cnn/Relu)" in " ".join(finished.err.split())
     make_custom("sparse_softmax_cross_entropy_loss/Mul")
     assert export(folder, tmp_path / "m", *INFEED).code == 0
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda meta: meta.write_bytes(meta.read_bytes()[:500]), "cannot read model.ckpt-40.meta: it is no Meta"),
-        (lambda meta: meta.write_bytes(b""), "model.ckpt-40.meta holds no graph"),
-        (lambda meta: meta.unlink(), "there is no model.ckpt-40.meta beside model.ckpt-40.index: name the function"),
-        (lambda meta: meta.with_suffix(".index").unlink(), "is a graph without values: model.ckpt-40.index and its .d"),
-        (lambda meta: meta.with_suffix(".data-00000-of-00001").unlink(), "cannot read the data of model.ckpt-40"),
-    ],
-)  # fmt: skip
-def test_damaged_sources_are_unreadable(
-    export: Export, estimator: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
-    folder = shutil.copytree(estimator.parent, tmp_path / "source")
-    damage(folder / estimator.name)
-    finished = export(folder / estimator.name, tmp_path / "m", *INFEED, "--from", "tf1-meta")
-    assert finished.code == 6, finished.err
-    assert message in " ".join(finished.err.split())
-    assert not (tmp_path / "m").exists()
 
 
 def _read(meta: Path) -> "MetaGraphDef":

@@ -55,14 +55,6 @@ def _save(directory: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
     return directory
 
 
-def test_a_diverged_checkpoint_is_not_published(export: Export, diverged: Path, tmp_path: Path) -> None:
-    finished = export(diverged, tmp_path / "tiny", *TINY)
-    assert finished.code == 12
-    assert "hidden/bias (1 NaN of 4), scores/bias (2 infinite of 2)" in finished.err
-    assert "--allow-nan" in finished.err
-    assert not (tmp_path / "tiny").exists()
-
-
 def test_allowed_it_is_published_with_a_warning(export: Export, diverged: Path, tmp_path: Path) -> None:
     finished = export(diverged, tmp_path / "tiny", *TINY, "--allow-nan")
     assert finished.code == 0, finished.err

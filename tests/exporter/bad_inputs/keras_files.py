@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.exporter.bad_inputs.case import Case, Section, cut, fill
+from tests.exporter.bad_inputs.case import Case, Change, Section, cut, fill
 from tests.exporter.bad_inputs.tf2_checkpoint import MODELS, NO_TORCH
 
 _OUT = "models/scorer"
@@ -28,7 +28,7 @@ def make(folder: Path) -> None:
     shutil.copy(MODELS / "keras_models.py", folder / "models.py")
 
 
-def _lambda(name: str) -> Any:  # noqa: ANN401 - a change
+def _lambda(name: str) -> Change:
     def change(folder: Path) -> None:
         import keras
 
@@ -38,7 +38,7 @@ def _lambda(name: str) -> Any:  # noqa: ANN401 - a change
     return change
 
 
-def _unregistered(name: str) -> Any:  # noqa: ANN401 - a change
+def _unregistered(name: str) -> Change:
     def change(folder: Path) -> None:
         import keras
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.exporter.bad_inputs.case import Case, Section, write
+from tests.exporter.bad_inputs.case import Case, Change, Section, write
 from tests.exporter.bad_inputs.tf2_checkpoint import MODELS
 
 _EXPORT = "scorer.keras models/scorer --batch-sizes 1,2"
@@ -27,7 +27,7 @@ def make(folder: Path) -> None:
     shutil.copy(MODELS / "keras_models.py", folder / "models.py")
 
 
-def _samples(**arrays: np.ndarray) -> object:
+def _samples(**arrays: np.ndarray) -> Change:
     def change(folder: Path) -> None:
         np.savez(folder / "samples.npz", **arrays)
 

@@ -1,10 +1,11 @@
 """PyTorch files that are damaged, do not fit, or bring code along."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.exporter.bad_inputs.case import Case, Section, cut, fill, remove
+from tests.exporter.bad_inputs.case import Case, Change, Section, cut, fill, remove
 from tests.exporter.bad_inputs.tf2_checkpoint import MODELS
 
 _FEATURES = "--input 'features:float32[batch,3]'"
@@ -37,7 +38,7 @@ def make(folder: Path) -> None:
     shutil.copy(MODELS / "torch_models.py", folder / "models.py")
 
 
-def _save(name: str, what: Any) -> Any:  # noqa: ANN401 - a function that makes what torch.save takes, and a change
+def _save(name: str, what: Callable[[], object]) -> Change:
     def change(folder: Path) -> None:
         import torch
 

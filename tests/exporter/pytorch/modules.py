@@ -118,14 +118,6 @@ class Unsupported(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return torch.special.airy_ai(x * self.scale)
 
 
-def raising() -> nn.Module:
-    raise RuntimeError("no such configuration")
-
-
-def not_a_module() -> dict[str, int]:
-    return {"units": 4}
-
-
 def noisy() -> Noisy:
     return Noisy()
 
