@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.exporter.bad_inputs.case import Case, Change, Section, write
+from tests.exporter.bad_inputs.case import Case, Section, write
 from tests.exporter.bad_inputs.tf2_checkpoint import MODELS
 
 _EXPORT = "scorer.keras models/scorer --batch-sizes 1,2"
@@ -27,13 +27,6 @@ def make(folder: Path) -> None:
     shutil.copy(MODELS / "keras_models.py", folder / "models.py")
 
 
-def _samples(**arrays: np.ndarray) -> Change:
-    def change(folder: Path) -> None:
-        np.savez(folder / "samples.npz", **arrays)
-
-    return change
-
-
 SECTION = Section(
     "Publishing and checking",
     "`scorer.keras` is sound, and takes `features`, float32 [batch, 3].",
@@ -45,9 +38,10 @@ SECTION = Section(
         Case("The temporary directory cannot take the source", 5, "wide.keras models/wide", file_size_bytes=900_000),
         Case("The store's library is not installed", 10, "scorer.keras gs://bucket/models/scorer", without=("gcsfs",)),
         Case("A signature has no such option", 2, f"{_EXPORT} --signature photo=image_bytes,sizes=28x28"),
-        Case("Sample inputs lack an input", 9, f"{_EXPORT} --check samples.npz", _samples("image", (2, 3))),
+        Case("Sample inputs lack an input", 9, f"{_EXPORT} --check samples.npz",
+             lambda folder: np.savez(folder / "samples.npz", image=np.ones((2, 3)))),
         Case("Sample inputs have another shape", 9, f"{_EXPORT} --check samples.npz",
-             _samples("features", (2, 4))),
+             lambda folder: np.savez(folder / "samples.npz", features=np.ones((2, 4)))),
         Case("Sample inputs are damaged", 9, f"{_EXPORT} --check samples.npz", write("samples.npz", "PK and no more")),
         Case("It answers otherwise than the source", 3,
              "unsteady.weights.h5 models/unsteady --model models:unsteady --batch-sizes 1,2"),
