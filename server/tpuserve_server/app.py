@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
@@ -20,7 +21,10 @@ from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
+from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
@@ -32,6 +36,7 @@ from tpuserve_server.options import (
     cache_dir,
     load_options,
     loading_options,
+    pjrt_options,
     request_log_options,
     rest_options,
     rotation,
@@ -46,6 +51,9 @@ from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.manifest import is_whole
+
+if TYPE_CHECKING:
+    from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 
 
 class Server:
@@ -123,7 +131,9 @@ def build(settings: Settings, host_note: str) -> Server:
     remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
     device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
-    loader = VersionLoader(storage, _executor(settings), loading_options(settings), clock, metrics, device)
+    saved_model = TensorFlowExecutor(tensorflow_options(settings))
+    choice = DeviceChoice(settings.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices)
+    loader = VersionLoader(storage, _executor(settings, choice), loading_options(settings), clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))
     source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
     log_writer = LogWriter(rotation(settings), clock, metrics)
@@ -146,7 +156,9 @@ def build(settings: Settings, host_note: str) -> Server:
         models=models,
         logs=logs,
         serialize_as_content=settings.enable_serialization_as_tensor_content,
-        tracer=TensorFlowTracer() if settings.enable_profiler else None,
+        tracer=ChosenTracer(lambda: choice.runs_programs, _jax_tracer, TensorFlowTracer)
+        if settings.enable_profiler
+        else None,
         check_method_names=settings.enable_signature_method_name_check,
         max_request_bytes=settings.max_request_bytes,
     )
@@ -164,13 +176,30 @@ def _single_model(settings: Settings) -> ModelConfig:
     return ModelConfig(settings.model_name, settings.model_base_path or "")
 
 
-def _executor(settings: Settings) -> Executor:
-    tensorflow = TensorFlowExecutor(tensorflow_options(settings))
+def _pjrt(
+    settings: Settings, saved_model: Executor, metrics: PrometheusMetrics, clock: SystemClock
+) -> Callable[[], "PjrtExecutor"]:
+    def make() -> "PjrtExecutor":
+        # Only here: JAX is an extra, and of no use to a server without device programs.
+        from tpuserve_server.executors.pjrt.executor import PjrtExecutor
+
+        return PjrtExecutor(pjrt_options(settings), lambda: saved_model, metrics.devices, clock)
+
+    return make
+
+
+def _jax_tracer() -> Tracer:
+    from tpuserve_server.executors.pjrt.tracer import JaxTracer
+
+    return JaxTracer()
+
+
+def _executor(settings: Settings, saved_model: Executor) -> Executor:
     if not settings.prefer_tflite_model:
-        return tensorflow
+        return saved_model
     cores = _cores()
     return PreferringTflite(
-        tensorflow,
+        saved_model,
         max_interpreters=settings.num_tflite_pools or cores,
         num_threads=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism or cores,
     )

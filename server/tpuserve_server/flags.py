@@ -100,6 +100,23 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
             "as many as cores.",
         ),
     ),
+    "Devices": (
+        Flag(
+            "device",
+            "Where versions with device programs run. auto: on a TPU or GPU if there is one, else by TensorFlow on the "
+            "CPU. tpu, gpu: there, or not at all. cpu: their programs on the CPU.",
+        ),
+        Flag(
+            "mesh",
+            "Devices of a version: data=N,model=M splits a batch's rows over N, and weights by its rules over M.",
+            shown_default="one device",
+        ),
+        Flag(
+            "compilation_cache_dir",
+            "Where compiled device programs are kept for the next start.",
+            shown_default="tpuserve-compiled in $XDG_CACHE_HOME or ~/.cache",
+        ),
+    ),
     "Runtime": (
         Flag("tensorflow_session_parallelism", "Threads of a session: the two below in one; 0: theirs."),
         Flag("tensorflow_intra_op_parallelism", "Threads of one operation; 0: as many as cores."),

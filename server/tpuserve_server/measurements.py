@@ -15,6 +15,7 @@ from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.histogram import Histogram
 from tpuserve_server.metric_bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.series import Series
@@ -67,6 +68,7 @@ class Measurements:
         self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
         self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS)
         self._batches = BatchMeasurements()
+        self.devices = DeviceMeasurements()
 
     # Told by the parts that measure.
 
@@ -221,6 +223,7 @@ class Measurements:
 
     def _forget(self, gone: Collection[ServableId]) -> None:
         self._batches.forget(gone)
+        self.devices.forget(gone)
         names = {(servable.name, servable.version) for servable in gone}
         for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
             self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)

@@ -13,6 +13,7 @@ from tpuserve_server.config.batching_parameters import read_batching_parameters,
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
 from tpuserve_server.core.manager import LoadOptions
+from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions
 from tpuserve_server.request_log.request_logs import RequestLogOptions
@@ -36,6 +37,15 @@ def _user_cache_dir() -> Path:
         # A container's user may have neither HOME nor an entry in /etc/passwd, and most servers need no cache.
         # Not below /tmp, where others could put models of theirs.
         return Path("/var/cache")
+
+
+def pjrt_options(settings: Settings) -> PjrtOptions:
+    """The executor's of device programs."""
+    return PjrtOptions(
+        device=settings.device,
+        mesh=settings.mesh,
+        compilation_cache_dir=settings.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled",
+    )
 
 
 def tensorflow_options(settings: Settings) -> TensorFlowOptions:

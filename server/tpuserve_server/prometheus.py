@@ -20,7 +20,8 @@ from tpuserve_server.series import Key
 from tpuserve_server.upstream_metrics import upstream_page
 
 _REQUEST_LABELS = ("model_name", "version", "signature", "method", "protocol", "code")
-_BATCH_LABELS = ("model_name", "version", "signature")
+_VERSION_LABELS = ("model_name", "version")
+_BATCH_LABELS = (*_VERSION_LABELS, "signature")
 # Of one signature, where batches have any size.
 _MOST_SIZES = 32
 
@@ -49,6 +50,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield self._states_family()
         yield self._warmups_family()
         yield from self._request_log_families()
+        yield from self._device_families()
 
     def _request_families(self) -> Iterator[Metric]:
         requests = list(self.requests())
@@ -144,6 +146,24 @@ class PrometheusMetrics(Measurements, Collector):
                 dropped.add_metric([model, outcome], count)
         yield written
         yield dropped
+
+    def _device_families(self) -> Iterator[Metric]:
+        text = "1 for each version: the device it runs on, and why not on a better one."
+        chosen = GaugeMetricFamily("tpuserve_version_device", text, labels=[*_VERSION_LABELS, "device", "fallback"])
+        for servable, choice in self.devices.choices().items():
+            chosen.add_metric([*_of(servable), choice.device, choice.fallback], 1)
+        text = "Time that compiling a version's device programs took, or finding them compiled."
+        compiled = GaugeMetricFamily("tpuserve_compile_seconds", text, labels=_VERSION_LABELS)
+        for servable, duration_s in self.devices.compile_s().items():
+            compiled.add_metric(_of(servable), duration_s)
+        text = "Time in which a run was on the device: its rate is the duty cycle."
+        busy = CounterMetricFamily("tpuserve_device_busy_seconds", text, labels=["device"])
+        memory = GaugeMetricFamily("tpuserve_device_memory_bytes", "Memory of a device.", labels=["device", "kind"])
+        for gauge in self.devices.gauges():
+            busy.add_metric([gauge.name], gauge.busy_s())
+            for kind, size_bytes in gauge.memory_bytes().items():
+                memory.add_metric([gauge.name, kind], size_bytes)
+        yield from (chosen, compiled, busy, memory)
 
 
 def _histograms(

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.logs import LogFormat
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
@@ -41,6 +42,13 @@ def _channel_argument(text: str) -> tuple[str, int | str]:
         return key, int(value)
     except ValueError:
         return key, value
+
+
+def _mesh(value: Any) -> Any:  # noqa: ANN401 - as above
+    """`data=2,model=4`; the empty text is one device."""
+    if isinstance(value, str):
+        return MeshShape.parse(value) if value else MeshShape()
+    return value
 
 
 FilePath: TypeAlias = Annotated[Path | None, BeforeValidator(_none_if_empty)]
@@ -102,6 +110,12 @@ class Settings(BaseModel):
     sequence_buckets: tuple[int, ...] = ()
     scheduling_weight: float | None = None
     device_slots: int = Field(default=0, ge=0)
+
+    # Devices
+    device: Literal["auto", "tpu", "gpu", "cpu"] = "auto"
+    mesh: Annotated[MeshShape, BeforeValidator(_mesh)] = MeshShape()
+    # Unset: tpuserve-compiled/ in the user's folder of caches.
+    compilation_cache_dir: FilePath = None
 
     # Runtime
     tensorflow_session_parallelism: int = Field(default=0, ge=0)

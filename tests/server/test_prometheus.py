@@ -196,3 +196,33 @@ def test_a_warmup_is_shown_until_its_version_ends() -> None:
     assert samples(metrics)["tpuserve_warmup_seconds", "m", "3"] == 0.25
     metrics.version_changed(servable=ID, state=State.END)
     assert ("tpuserve_warmup_seconds", "m", "3") not in samples(metrics)
+
+
+def test_devices_show_who_runs_on_them_how_busy_they_are_and_their_memory() -> None:
+    metrics = PrometheusMetrics()
+    metrics.devices.devices_opened(gauges=[FakeGauge()])
+    metrics.devices.device_chosen(servable=ID, device="tpu")
+    metrics.devices.device_chosen(servable=ServableId("other", 1), device="cpu", fallback="no_programs")
+    metrics.devices.programs_compiled(servable=ID, duration_s=2.5)
+    found = samples(metrics)
+    assert found["tpuserve_version_device", "tpu", "", "m", "3"] == 1
+    assert found["tpuserve_version_device", "cpu", "no_programs", "other", "1"] == 1
+    assert found["tpuserve_compile_seconds", "m", "3"] == 2.5
+    assert found["tpuserve_device_busy_seconds_total", "tpu:0"] == 12.5
+    assert found["tpuserve_device_memory_bytes", "tpu:0", "in_use"] == 2**30
+    metrics.version_changed(servable=ID, state=State.END)
+    gone = samples(metrics)
+    assert ("tpuserve_version_device", "tpu", "", "m", "3") not in gone
+    assert ("tpuserve_compile_seconds", "m", "3") not in gone
+
+
+class FakeGauge:
+    """A device that has been busy for a while."""
+
+    name = "tpu:0"
+
+    def busy_s(self) -> float:
+        return 12.5
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {"in_use": 2**30}

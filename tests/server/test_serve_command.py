@@ -63,7 +63,7 @@ def test_help_shows_examples_and_exit_codes() -> None:
 
 def test_help_lists_flags_by_section() -> None:
     lines = invoke("--help").output.splitlines()
-    titles = ["Listening:", "Models:", "Batching:", "Runtime:", "Operations:", "About:"]
+    titles = ["Listening:", "Models:", "Batching:", "Devices:", "Runtime:", "Operations:", "About:"]
     positions = [lines.index(title) for title in titles]
     assert positions == sorted(positions)
     assert lines.index("Models:") < next(n for n, line in enumerate(lines) if "--model_name" in line) < positions[2]

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.settings import Settings
 
 
@@ -24,6 +25,7 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         grpc_socket_path=Path("/run/s"),
         batching_mode=BatchingMode.GREEDY,
         batch_padding_policy=PaddingPolicy.PAD_UP,
+        mesh=MeshShape(2, 4),
     )
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
@@ -34,6 +36,10 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"port": 0, "rest_api_port": 0}, "nothing to listen on"),
         ({"port": 9000, "rest_api_port": 9000}, "both 9000"),
         ({"port": 70000}, "less than or equal to 65535"),
+        ({"mesh": "data=2,batch=4"}, "expected data=N,model=M with whole numbers from 1, or one of the two"),
+        ({"mesh": "data=0"}, "expected data=N,model=M"),
+        ({"mesh": "model=2,model=4"}, "expected data=N,model=M"),
+        ({"device": "npu"}, "Input should be 'auto', 'tpu', 'gpu' or 'cpu'"),
         ({"model_base_path": None}, "no model to serve"),
         ({"model_base_path": ""}, "no model to serve"),
         ({"grpc_channel_arguments": "grpc.max_connection_age_ms"}, "expected name=value,name=value"),

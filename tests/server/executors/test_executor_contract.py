@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import device_programs
+from tests.device_programs import write_programs
 from tests.saved_models import save_function
 from tests.tflite_models import convert, save
+from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.device_measurements import DeviceMeasurements
+from tpuserve_server.executors.pjrt.executor import PjrtExecutor
+from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
@@ -26,7 +32,7 @@ def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"double": x * 2, "added": x + 1}
 
 
-@pytest.fixture(params=["tensorflow", "tflite"])
+@pytest.fixture(params=["tensorflow", "tflite", "pjrt"])
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -35,11 +41,15 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def executor(kind: str) -> Executor:
     tensorflow = TensorFlowExecutor(TensorFlowOptions())
+    if kind == "pjrt":
+        return PjrtExecutor(PjrtOptions("cpu"), lambda: tensorflow, DeviceMeasurements(), SystemClock())
     return PreferringTflite(tensorflow, max_interpreters=2, num_threads=1) if kind == "tflite" else tensorflow
 
 
 @pytest.fixture
 def version(kind: str, tmp_path: Path) -> Path:
+    if kind == "pjrt":
+        return write_programs(tmp_path / "1", device_programs.double_and_add())
     if kind == "tensorflow":
         return save_function(tmp_path / "1", double_and_add, SPEC)
     return save(tmp_path / "1", convert(named=(double_and_add, SPEC)))
@@ -47,7 +57,7 @@ def version(kind: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def signature(kind: str) -> str:
-    return "serving_default" if kind == "tensorflow" else "named"
+    return "named" if kind == "tflite" else "serving_default"
 
 
 def load(executor: Executor, path: Path) -> Servable:
@@ -116,7 +126,11 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
 def test_a_broken_model_fails_in_one_line_without_a_path(
     executor: Executor, kind: str, tmp_path: Path, content: bytes
 ) -> None:
-    (tmp_path / ("model.tflite" if kind == "tflite" else "saved_model.pb")).write_bytes(content)
+    file = {"tflite": "model.tflite", "tensorflow": "saved_model.pb", "pjrt": "assets.extra/tpuserve/manifest.json"}[
+        kind
+    ]
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_bytes(content)
     with pytest.raises(ServingError) as caught:
         load(executor, tmp_path)
     assert str(tmp_path) not in caught.value.message

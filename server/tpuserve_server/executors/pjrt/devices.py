@@ -1,0 +1,163 @@
+"""The devices that PJRT finds, and how a version's arrays are spread over them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_server.executors.pjrt.busy_time import BusyTime
+from tpuserve_server.executors.pjrt.manifest import ShardRule
+
+# What clients of a device's own call themselves, as far as it is not the device.
+_KINDS = {"cuda": "gpu", "rocm": "gpu"}
+# memory_stats() of PJRT's clients.
+_MEMORY = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
+
+
+class NoAccelerator(FailedPrecondition):
+    """PJRT finds neither a TPU nor a GPU."""
+
+
+def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
+    """The first `count` devices of the kind: `tpu`, `gpu`, `cpu`, or `auto` for a TPU or else a GPU.
+
+    Slow at first, as it starts JAX's clients.
+
+    Raises:
+        NoAccelerator: `auto` finds none.
+        FailedPrecondition: there are none of that kind, or too few.
+    """
+    if wanted == "cpu":
+        # Only this client is started: a TPU that somebody else holds is left alone.
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        found: list[jax.Device] = jax.devices()
+    except RuntimeError as error:
+        raise FailedPrecondition(f"PJRT cannot start: {_first_line(error)}") from error
+    kind = kind_of(found[0])
+    if wanted == "auto" and kind == "cpu":
+        raise NoAccelerator("PJRT found no TPU or GPU")
+    if wanted not in ("auto", kind):
+        raise FailedPrecondition(f"PJRT found {_describe(found)} only{_why_not(wanted)}")
+    if count > len(found):
+        raise FailedPrecondition(f"the mesh takes {count} devices; PJRT found {_describe(found)}")
+    return found[:count]
+
+
+def kind_of(device: jax.Device) -> str:
+    """`tpu`, `gpu` or `cpu`."""
+    platform: str = device.platform
+    return _KINDS.get(platform, platform)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise FailedPrecondition(f"the shard rule {pattern!r} is no regular expression: {error}") from error
+
+
+def _describe(devices: Sequence[jax.Device]) -> str:
+    """`2 of tpu (TPU v5 lite)`; a CPU is only that."""
+    kind, model = kind_of(devices[0]), devices[0].device_kind
+    named = kind if model == kind else f"{kind} ({model})"
+    return f"{len(devices)} of {named}" if len(devices) > 1 or kind != "cpu" else named
+
+
+def _why_not(wanted: str) -> str:
+    """What kept a client from starting, where JAX has tried and went on without it."""
+    try:
+        jax.devices(wanted)
+    except RuntimeError as error:
+        return f" ({_first_line(error)})"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class PjrtGauge:
+    """core.device_metrics.DeviceGauge. All devices of a mesh share one time."""
+
+    device: jax.Device
+    busy: BusyTime
+
+    @property
+    def name(self) -> str:
+        """As the protocol."""
+        return f"{kind_of(self.device)}:{self.device.id}"
+
+    def busy_s(self) -> float:
+        """As the protocol."""
+        return self.busy.total_s()
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        """As the protocol; nothing of a CPU, whose memory is the process's."""
+        stats = self.device.memory_stats() or {}
+        return {name: int(stats[key]) for name, key in _MEMORY.items() if key in stats}
+
+
+class Placement:
+    """Where arrays go: all to one device, or spread over a mesh."""
+
+    def __init__(self, devices: Sequence[jax.Device], shape: MeshShape, rules: Sequence[ShardRule]) -> None:
+        """`rules` say which weights are split over `model`; the first whose pattern is found in a name holds."""
+        self.devices = devices
+        self._shape = shape
+        self._rules = [(_compile(rule.pattern), rule.axes) for rule in rules]
+        self._mesh: Mesh | None = None
+        if shape.devices > 1:
+            grid = np.array(devices, dtype=object).reshape(shape.data, shape.model)
+            self._mesh = Mesh(grid, ("data", "model"))
+
+    def of_weight(self, name: str, shape: Sequence[int]) -> Sharding:
+        """Where a weight goes.
+
+        Raises:
+            FailedPrecondition: the rule for it does not fit its shape.
+        """
+        if self._mesh is None:
+            return SingleDeviceSharding(self.devices[0])
+        axes = next((axes for pattern, axes in self._rules if pattern.search(name)), ())
+        sizes = {"data": self._shape.data, "model": self._shape.model}
+        if unknown := [axis for axis in axes if axis is not None and axis not in sizes]:
+            raise FailedPrecondition(
+                f"the shard rule for weight '{name}' names axis '{unknown[0]}'; a mesh has {list(sizes)}"
+            )
+        if len(axes) > len(shape):
+            raise FailedPrecondition(f"the shard rule for weight '{name}' has {len(axes)} axes; it has {len(shape)}")
+        for size, axis in zip(shape, axes, strict=False):
+            if axis is not None and size % sizes[axis]:
+                raise FailedPrecondition(
+                    f"weight '{name}' of shape {list(shape)} cannot be split along {axis}={sizes[axis]}: "
+                    f"{size} is no multiple of it"
+                )
+        return NamedSharding(self._mesh, PartitionSpec(*axes))
+
+    def of_rows(self, size: int | None) -> Sharding:
+        """Where an input or output goes whose first dimension is that of `size` rows; None: it has no rows.
+
+        Rows that `data` does not divide go to every device.
+        """
+        if self._mesh is None:
+            return SingleDeviceSharding(self.devices[0])
+        split = size is not None and size % self._shape.data == 0
+        return NamedSharding(self._mesh, PartitionSpec("data") if split else PartitionSpec())
+
+    def put(self, array: Any, sharding: Sharding) -> jax.Array:  # noqa: ANN401 - numpy's or JAX's array
+        """A copy of `array` on the devices, and no view of its memory; may return before it has been made."""
+        return jax.device_put(array, sharding, may_alias=False)
+
+    def __str__(self) -> str:
+        """`TPU v5 lite, mesh data=2,model=4`"""
+        model = self.devices[0].device_kind
+        named = model.upper() if model == "cpu" else model
+        return f"{named}, mesh {self._shape}" if self._mesh is not None else named

@@ -1,0 +1,198 @@
+"""PjrtExecutor: loads a version's device programs and weights onto the devices that PJRT finds."""
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+
+from tpuserve_server.core.background import run_in_background
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.device_metrics import DeviceMetrics
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.pjrt.busy_time import BusyTime
+from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
+from tpuserve_server.executors.pjrt.failures import device_errors
+from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, ProgramManifest
+from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.pjrt.part import DevicePart
+from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program
+from tpuserve_server.executors.pjrt.servable import PjrtServable, SignatureProgram
+from tpuserve_server.executors.pjrt.weights_file import map_weights
+
+_log = logging.getLogger(__name__)
+
+
+class PjrtExecutor:
+    """Loads versions that have device programs. Safe to use from several loading threads; keeps no state of them."""
+
+    def __init__(
+        self, options: PjrtOptions, host: Callable[[], Executor], metrics: DeviceMetrics, clock: Clock
+    ) -> None:
+        """Start PJRT's client; slow, and to be called where threads are not nice, as those it starts are for good.
+
+        `host` gives the executor of SavedModels that work around device programs; asked only when there is one.
+
+        Raises:
+            NoAccelerator: `auto` finds neither a TPU nor a GPU.
+            FailedPrecondition: the device that was asked for cannot be had.
+        """
+        self._options = options
+        self._host = host
+        self._metrics = metrics
+        self._clock = clock
+        if options.compilation_cache_dir is not None:
+            _use_cache(options.compilation_cache_dir)
+        self._devices = find_devices(options.device, options.mesh.devices)
+        self._kind = kind_of(self._devices[0])
+        self._busy = BusyTime(clock)
+        metrics.devices_opened(gauges=[PjrtGauge(device, self._busy) for device in self._devices])
+
+    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> PjrtServable:
+        """Put the weights on the devices and compile every program, in the background; slow.
+
+        What the programs compute in was settled when they were made, so `allow_bfloat16` is for hosts' parts alone.
+
+        Raises:
+            FailedPrecondition: the version has no device programs, or they are damaged or of another JAX.
+            ServingError: they do not compile for the device, or do not fit it.
+        """
+        manifest = ProgramManifest.read(path)
+        if manifest is None:
+            raise FailedPrecondition("it has no device programs: export it with them")
+        check_version(manifest.device)
+        with contextlib.ExitStack() as undo:
+            # Not in the background: TensorFlow's first session starts threads that stay.
+            load_saved_model = functools.partial(self._load_host, servable_id, undo, allow_bfloat16=allow_bfloat16)
+            hosts = {folder: load_saved_model(path / folder) for folder in _host_folders(manifest.device)}
+            beside = load_saved_model(path) if manifest.without_program else None
+            load = functools.partial(self._load, servable_id, path, manifest, hosts, beside, undo)
+            servable = run_in_background(load, "load-pjrt")
+            undo.pop_all()
+        self._metrics.device_chosen(servable=servable_id, device=self._kind)
+        return servable
+
+    def _load_host(
+        self, servable_id: ServableId, undo: contextlib.ExitStack, path: Path, *, allow_bfloat16: bool
+    ) -> Servable:
+        """A SavedModel that runs on the CPU; closed again with `undo`."""
+        loaded = self._host().load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        undo.callback(loaded.close)
+        return loaded
+
+    def _load(
+        self,
+        servable_id: ServableId,
+        path: Path,
+        manifest: ProgramManifest,
+        hosts: Mapping[str, Servable],
+        beside: Servable | None,
+        undo: contextlib.ExitStack,
+    ) -> PjrtServable:
+        device = manifest.device
+        placement = Placement(self._devices, self._options.mesh, device.shard)
+        weights = _put_weights(path, device, placement, undo)
+        started_s = self._clock.monotonic_s()
+        compiled = _compile(path, device, placement, weights)
+        duration_s = self._clock.monotonic_s() - started_s
+        self._metrics.programs_compiled(servable=servable_id, duration_s=duration_s)
+        _log.info(
+            "%s: %d device programs compiled in %.3f s, %.1f MiB of weights put on %s",
+            servable_id,
+            sum(map(len, compiled.values())),
+            duration_s,
+            sum(weight.nbytes for weight in weights.values()) / 2**20,
+            placement,
+        )
+        return PjrtServable(
+            _signature_programs(manifest, compiled, weights, hosts),
+            list(weights.values()),
+            list(hosts.values()),
+            beside,
+            manifest.without_program,
+            self._busy,
+            device=f"{placement} (PJRT, jax {jax.__version__})",
+            max_in_flight=self._options.max_in_flight_on_cpu if self._kind == "cpu" else self._options.max_in_flight,
+        )
+
+
+def _host_folders(device: DeviceEntry) -> list[str]:
+    return sorted({entry.host.model for entry in device.signatures.values() if entry.host is not None})
+
+
+def _signature_programs(
+    manifest: ProgramManifest,
+    compiled: Mapping[str, Sequence[Program]],
+    weights: Mapping[str, jax.Array],
+    hosts: Mapping[str, Servable],
+) -> dict[str, SignatureProgram]:
+    parts = {
+        name: DevicePart(entry, compiled[name], [weights[weight] for weight in entry.weights])
+        for name, entry in manifest.device.parts.items()
+    }
+    return {
+        name: SignatureProgram.of(
+            name,
+            manifest.signatures[name],
+            entry,
+            parts[entry.part],
+            hosts[entry.host.model] if entry.host is not None else None,
+        )
+        for name, entry in manifest.device.signatures.items()
+    }
+
+
+def _use_cache(path: Path) -> None:
+    """Keep what is compiled, and look there first. A damaged or foreign entry is compiled anew, with a warning."""
+    try:
+        # What is in there is run: it is nobody else's business.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        _log.warning("Compiled programs are not kept: %s: %s", path, error.strerror)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    # Everything: each program's turn comes at the next start again.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _compile(
+    path: Path, device: DeviceEntry, placement: Placement, weights: Mapping[str, jax.Array]
+) -> dict[str, Sequence[Program]]:
+    """Every part's programs. Several at a time: the compiler lets go of the interpreter's lock."""
+    work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
+
+    def compile_one(one: tuple[str, PartEntry, ProgramEntry]) -> Program:
+        _, part, entry = one
+        return compile_program(path, device, part, entry, placement, [weights[name] for name in part.weights])
+
+    with ThreadPoolExecutor(min(len(work), os.cpu_count() or 1), "compile") as pool:
+        done = pool.map(compile_one, work)
+        compiled: dict[str, list[Program]] = {}
+        for (name, _, _), program in zip(work, done, strict=True):
+            compiled.setdefault(name, []).append(program)
+    return dict(compiled)
+
+
+def _put_weights(
+    path: Path, device: DeviceEntry, placement: Placement, undo: contextlib.ExitStack
+) -> dict[str, jax.Array]:
+    """Every weight that a part takes, once, on the devices; deleted again if `undo` is closed."""
+    mapped = map_weights(path / device.weights)
+    names = list(dict.fromkeys(name for part in device.parts.values() for name in part.weights))
+    if missing := [name for name in names if name not in mapped]:
+        raise FailedPrecondition(f"{device.weights} lacks weight '{missing[0]}'")
+    weights: dict[str, jax.Array] = {}
+    with jax.enable_x64(True), device_errors("Putting the weights on the device"):
+        for name in names:
+            weights[name] = placement.put(mapped[name], placement.of_weight(name, mapped[name].shape))
+            undo.callback(weights[name].delete)
+        # The map is let go of when this returns.
+        jax.block_until_ready(list(weights.values()))
+    return weights

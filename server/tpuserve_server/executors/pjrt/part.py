@@ -1,0 +1,182 @@
+"""DevicePart: a part's compiled programs and its weights; finds the program for a batch, pads to it and cuts again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.executors.pjrt.failures import device_errors
+from tpuserve_server.executors.pjrt.manifest import PartEntry, TensorEntry
+from tpuserve_server.executors.pjrt.program import Program
+
+
+class DevicePart:
+    """What runs on the devices. Any thread may start runs, several at once."""
+
+    def __init__(self, entry: PartEntry, programs: Sequence[Program], weights: Sequence[jax.Array]) -> None:
+        """Weights in the order of the programs' arguments; other parts may hold the same arrays."""
+        self.entry = entry
+        self._programs = {(program.batch_size, program.sequence_length): program for program in programs}
+        self._sizes = sorted({size for size, _ in self._programs if size is not None})
+        self._lengths = sorted({length for _, length in self._programs if length is not None})
+        self._weights = tuple(weights)
+
+    def start(self, inputs: Tensors, pad_values: Mapping[str, object], *, may_pad: bool) -> "PartRun":
+        """Start running; returns at once.
+
+        With `may_pad` a row's result does not depend on its neighbours: any number of rows is padded to a program's, or
+        run in pieces where it is more than the largest takes. Without, there must be a program for just as many.
+
+        Raises:
+            InvalidArgument: there is no program for inputs of these shapes.
+            ServingError: the device refuses the run.
+        """
+        rows, length = self._measure(inputs)
+        size, padded_length = self._program_size(rows, may_pad=may_pad), self._program_length(length)
+        program = self._programs.get((size, padded_length))
+        if program is None:
+            raise InvalidArgument(f"there is no device program for {size} rows of length {padded_length}")
+        pieces: list[Sequence[jax.Array]] = []
+        for start in range(0, max(rows or 0, 1), size or 1):
+            arrays = [
+                _fit(
+                    name,
+                    inputs[name],
+                    entry,
+                    dtype,
+                    program,
+                    slice(start, start + (size or 1)),
+                    pad_values.get(name, 0),
+                )
+                for (name, entry), dtype in zip(self.entry.inputs.items(), program.dtypes, strict=True)
+            ]
+            pieces.append(program.run(arrays, self._weights))
+        return PartRun(self.entry, program, pieces, rows, length)
+
+    def _measure(self, inputs: Tensors) -> tuple[int | None, int | None]:
+        """Rows, and the length of what is free beside them; None where there is no such dimension."""
+        rows: dict[int, str] = {}
+        lengths: dict[int, str] = {}
+        for name, entry in self.entry.inputs.items():
+            array = inputs[name]
+            if len(entry.shape) != array.ndim:
+                raise InvalidArgument(
+                    f"'{name}' has shape {list(array.shape)}; its device program takes {list(entry.shape)}"
+                )
+            for axis, (known, size) in enumerate(zip(entry.shape, array.shape, strict=True)):
+                if known is None:
+                    (lengths if axis else rows).setdefault(size, name)
+                elif known != size:
+                    raise InvalidArgument(
+                        f"'{name}' has shape {list(array.shape)}; its device program takes {list(entry.shape)}"
+                    )
+        return _only(rows, "rows"), _only(lengths, "lengths")
+
+    def _program_size(self, rows: int | None, *, may_pad: bool) -> int | None:
+        if rows is None:
+            return None
+        if rows in self._sizes:
+            return rows
+        if not may_pad or not self._sizes:
+            raise InvalidArgument(
+                f"there are device programs for {_join(self._sizes)} rows only, as rows depend on others; got {rows}"
+            )
+        return next((size for size in self._sizes if size > rows), self._sizes[-1])
+
+    def _program_length(self, length: int | None) -> int | None:
+        if length is None:
+            return None
+        found = next((one for one in self._lengths if one >= length), None)
+        if found is None:
+            raise InvalidArgument(
+                f"its device programs take lengths up to {max(self._lengths, default=0)}; got {length}"
+            )
+        return found
+
+
+class PartRun:
+    """A run on the devices, in one piece or several."""
+
+    def __init__(
+        self,
+        entry: PartEntry,
+        program: Program,
+        pieces: Sequence[Sequence[jax.Array]],
+        rows: int | None,
+        length: int | None,
+    ) -> None:
+        """Of `rows` rows and sequences of `length`, the rest is padding."""
+        self._entry = entry
+        self._program = program
+        self._pieces = pieces
+        self._rows = rows
+        self._length = length
+
+    def result(self) -> dict[str, Array]:
+        """Block until the devices have finished; the part's outputs by name, without padding.
+
+        Raises:
+            ServingError: the run failed.
+        """
+        with device_errors("The run"):
+            pieces = jax.device_get(self._pieces)
+        return {
+            name: self._cut(np.concatenate(arrays) if len(arrays) > 1 else arrays[0], entry)
+            for (name, entry), arrays in zip(self._entry.outputs.items(), zip(*pieces, strict=True), strict=True)
+        }
+
+    def _cut(self, array: Array, entry: TensorEntry) -> Array:
+        if self._rows is not None and entry.has_rows and len(array) != self._rows:
+            array = array[: self._rows]
+        if self._length in (None, self._program.sequence_length):
+            return array
+        free = [axis for axis, size in enumerate(entry.shape) if axis and size is None]
+        lengths = [self._length if axis in free else None for axis in range(array.ndim)]
+        return array[tuple(slice(length) for length in lengths)]
+
+
+def _fit(
+    name: str,
+    array: Array,
+    entry: TensorEntry,
+    dtype: np.dtype[np.generic],
+    program: Program,
+    rows: slice,
+    pad: object,
+) -> Array:
+    """The array as the program takes it: its dtype, so many rows, so long; a copy only where it is not that already."""
+    if entry.has_rows:
+        array = array[rows]
+    if array.dtype != dtype:
+        array = _cast(name, array, dtype)
+    shape = program.shape_of(entry)
+    if array.shape == shape:
+        return array
+    # Beside: a sequence's own value. Below: the last real row, as a row of zeros may divide by zero.
+    padded: Array = np.full(shape, pad, dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    if len(array) and len(array) < len(padded):
+        padded[len(array) :] = padded[len(array) - 1]
+    return padded
+
+
+def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
+        limits = np.iinfo(dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise InvalidArgument(f"'{name}' has values beyond {dtype}, in which its device program computes")
+    return array.astype(dtype)
+
+
+def _only(sizes: Mapping[int, str], what: str) -> int | None:
+    if len(sizes) > 1:
+        found = ", ".join(f"'{name}' {size}" for size, name in sizes.items())
+        raise InvalidArgument(f"its device programs take all inputs with as many {what}; got {found}")
+    return next(iter(sizes), None)
+
+
+def _join(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))

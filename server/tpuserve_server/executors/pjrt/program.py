@@ -1,0 +1,144 @@
+"""Program: one device program, from the file it was exported to, to something that runs on the devices there are."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import export
+from jax.sharding import Sharding
+
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.types import Array
+from tpuserve_server.executors.pjrt.devices import Placement
+from tpuserve_server.executors.pjrt.failures import device_errors
+from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, TensorEntry
+
+# What jax.export raises for bytes that are no program, or for one that is damaged.
+_DAMAGED = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
+
+
+class Program:
+    """A compiled program. Any thread may run it, several at once."""
+
+    def __init__(
+        self, entry: ProgramEntry, compiled: jax.stages.Compiled, dtypes: Sequence[np.dtype[np.generic]]
+    ) -> None:
+        """`dtypes` are those of its inputs, weights left out."""
+        self._entry = entry
+        self.batch_size = entry.batch_size
+        self.sequence_length = entry.sequence_length
+        self.dtypes = tuple(dtypes)
+        self._compiled = compiled
+
+    def shape_of(self, tensor: TensorEntry) -> tuple[int, ...]:
+        """The shape in which it takes an input."""
+        return self._entry.shape_of(tensor)
+
+    def run(self, inputs: Sequence[Array], weights: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Start a run; returns at once. Inputs have the program's own shapes and dtypes.
+
+        Raises:
+            ServingError: the device refuses it.
+        """
+        # Without it JAX makes int32 of int64. Of this thread alone, and of no measurable cost.
+        with jax.enable_x64(True), device_errors("The run"):
+            outputs: Sequence[jax.Array] = self._compiled(*inputs, *weights)
+            for output in outputs:
+                # All transfers are asked for before the first is waited for.
+                output.copy_to_host_async()
+        return outputs
+
+
+def check_version(device: DeviceEntry) -> None:
+    """Refuse programs of a JAX whose programs this one cannot read.
+
+    Raises:
+        FailedPrecondition: naming both.
+    """
+    convention = device.calling_convention_version
+    lowest, highest = (
+        export.minimum_supported_calling_convention_version,
+        export.maximum_supported_calling_convention_version,
+    )
+    if not lowest <= convention <= highest:
+        raise FailedPrecondition(
+            f"its device programs were lowered with {_lowered_with(device)} (calling convention {convention}); this "
+            f"server's jax {jax.__version__} runs conventions {lowest} to {highest}. Export the version again with jax "
+            f"{jax.__version__}, or install {'a newer' if convention > highest else 'an older'} jax"
+        )
+
+
+def compile_program(
+    version: Path,
+    device: DeviceEntry,
+    part: PartEntry,
+    entry: ProgramEntry,
+    placement: Placement,
+    weights: Sequence[jax.Array],
+) -> Program:
+    """Read a program and compile it for `weights` where they are, in the part's order; slow, unless the cache has it.
+
+    Raises:
+        FailedPrecondition: the file is damaged, or not what the manifest says of it.
+        ServingError: the compiler refuses it, or it does not fit the device.
+    """
+    exported = _read(version / entry.file, entry.file, device)
+    count = len(part.inputs)
+    _check_arguments(exported, part, entry, weights)
+    inputs = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=_sharding(placement, entry, tensor))
+        for aval, tensor in zip(exported.in_avals, part.inputs.values(), strict=False)
+    ]
+    arguments = [*inputs, *(jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=one.sharding) for one in weights)]
+    returned = tuple(_sharding(placement, entry, tensor) for tensor in part.outputs.values())
+    with jax.enable_x64(True), device_errors(f"Compiling {entry.file}"):
+        compiled = jax.jit(exported.call, out_shardings=returned).lower(*arguments).compile()
+    return Program(entry, compiled, [np.dtype(aval.dtype) for aval in exported.in_avals[:count]])
+
+
+def _check_arguments(
+    exported: export.Exported, part: PartEntry, entry: ProgramEntry, weights: Sequence[jax.Array]
+) -> None:
+    count = len(part.inputs)
+    avals = exported.in_avals
+    if len(avals) != count + len(part.weights) or len(exported.out_avals) != len(part.outputs):
+        raise FailedPrecondition(
+            f"{entry.file} takes {len(avals)} arrays and gives {len(exported.out_avals)}; by the manifest it is "
+            f"{count} inputs and {len(part.weights)} weights to {len(part.outputs)} outputs"
+        )
+    for name, weight, aval in zip(part.weights, weights, avals[count:], strict=True):
+        if (weight.shape, weight.dtype) != (aval.shape, aval.dtype):
+            raise FailedPrecondition(
+                f"weight '{name}' is {weight.dtype} {list(weight.shape)}, where {entry.file} takes "
+                f"{aval.dtype} {list(aval.shape)}"
+            )
+    for (name, tensor), aval in zip(part.inputs.items(), avals, strict=False):
+        shape = entry.shape_of(tensor)
+        if shape != aval.shape:
+            raise FailedPrecondition(
+                f"input '{name}' has shape {list(shape)} by the manifest, where {entry.file} takes {list(aval.shape)}"
+            )
+
+
+def _sharding(placement: Placement, entry: ProgramEntry, tensor: TensorEntry) -> Sharding:
+    return placement.of_rows(entry.batch_size if tensor.has_rows else None)
+
+
+def _read(path: Path, name: str, device: DeviceEntry) -> export.Exported:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
+    try:
+        return export.deserialize(bytearray(content))
+    except _DAMAGED as error:
+        raise FailedPrecondition(
+            f"{name} is damaged, or of a JAX that this server's ({jax.__version__}) cannot read: it was lowered with "
+            f"{_lowered_with(device)}. Export the version again"
+        ) from error
+
+
+def _lowered_with(device: DeviceEntry) -> str:
+    return f"jax {device.lowered_with.get('jax', 'of unknown version')}"

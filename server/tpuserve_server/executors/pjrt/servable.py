@@ -1,0 +1,188 @@
+"""PjrtServable: a version whose signatures run as device programs, with the CPU's work around them if there is any."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from tpuserve_server.core.background import run_in_background
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.servable import InFlight, Servable
+from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.executors.pjrt.busy_time import BusyTime
+from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, SignatureEntry
+from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
+
+# Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
+# no arguments with a slash in their names.
+_INPUT_PREFIXES = ("input/", "input_")
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureProgram:
+    """How one signature runs: its part, and the SavedModel whose signatures do what the CPU has to do around it."""
+
+    signature: Signature
+    entry: SignatureEntry
+    part: DevicePart
+    pad_values: Mapping[str, object]
+    may_pad: bool
+    host: Servable | None
+
+    @classmethod
+    def of(
+        cls, name: str, served: ServedEntry, entry: SignatureEntry, part: DevicePart, host: Servable | None
+    ) -> "SignatureProgram":
+        """From what the manifest says of the signature.
+
+        Raises:
+            FailedPrecondition: the host's part is not there, or does not go with the device's.
+        """
+        if entry.host is not None and host is not None:
+            _check_host(name, served, entry.host, part, host)
+        pad_values = {
+            alias: value for alias, tensor in served.inputs.items() if (value := tensor.pad_value) is not None
+        }
+        mapped = {to: pad_values[alias] for alias, to in (entry.inputs or {}).items() if alias in pad_values}
+        may_pad = served.rows_independent and all(tensor.has_rows for tensor in part.entry.outputs.values())
+        return cls(served.signature(name, entry.method_name), entry, part, mapped, may_pad, host)
+
+    def before(self, inputs: Tensors) -> Tensors:
+        """The part's inputs for the signature's; blocks while the CPU works, if it has to."""
+        name = self.entry.host.before if self.entry.host else None
+        if name is None or self.host is None:
+            return {to: inputs[alias] for alias, to in (self.entry.inputs or {}).items()}
+        made_by = self.host.signatures[name]
+        return self.host.dispatch(
+            name, {alias: inputs[alias] for alias in made_by.inputs}, tuple(made_by.outputs)
+        ).result()
+
+    def after(self, inputs: Tensors, outputs: Tensors, names: Sequence[str]) -> Tensors:
+        """These of the signature's outputs for the part's; blocks as `before`."""
+        name = self.entry.host.after if self.entry.host else None
+        if name is None or self.host is None:
+            mapped = self.entry.outputs or {}
+            made = {alias: outputs[mapped[alias]] for alias in names}
+        else:
+            offered = {f"{prefix}{alias}": array for alias, array in inputs.items() for prefix in _INPUT_PREFIXES}
+            offered.update(outputs)
+            needed = {alias: offered[alias] for alias in self.host.signatures[name].inputs}
+            made = dict(self.host.dispatch(name, needed, names).result())
+        specs = self.signature.outputs
+        return {alias: array.astype(specs[alias].dtype, copy=False) for alias, array in made.items()}
+
+
+class PjrtServable:
+    """A version on its devices. Any thread may dispatch; nothing here changes until `close`."""
+
+    def __init__(
+        self,
+        programs: Mapping[str, SignatureProgram],
+        weights: Sequence[jax.Array],
+        hosts: Sequence[Servable],
+        beside: Servable | None,
+        without_program: Sequence[str],
+        busy: BusyTime,
+        *,
+        device: str,
+        max_in_flight: int,
+    ) -> None:
+        """Own the weights and the SavedModels until `close`; `beside` answers signatures `without_program`.
+
+        Raises:
+            FailedPrecondition: it does not have one of them.
+        """
+        self._programs = dict(programs)
+        self._weights = list(weights)
+        self._hosts = [*hosts, beside] if beside is not None else list(hosts)
+        self._beside = beside
+        self._busy = busy
+        self._signatures = {name: program.signature for name, program in programs.items()}
+        self._device = device
+        if beside is not None:
+            if missing := [name for name in without_program if name not in beside.signatures]:
+                raise FailedPrecondition(
+                    f"signature '{missing[0]}' has neither a device program nor a place in the SavedModel"
+                )
+            self._signatures.update({name: beside.signatures[name] for name in without_program})
+            self._device += f"; {', '.join(without_program)} on {beside.device}"
+        self._max_in_flight = max_in_flight
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Every signature by name."""
+        return self._signatures
+
+    @property
+    def device(self) -> str:
+        """What it runs on, for people."""
+        return self._device
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many batches may be on the device or on their way."""
+        return self._max_in_flight
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
+        """Hand the inputs to the device; returns at once, or when the CPU has done its part before it.
+
+        Raises:
+            InvalidArgument: there is no program for inputs of these shapes.
+            ServingError: the device or the CPU's part refuses them.
+        """
+        program = self._programs.get(signature_name)
+        if program is None and self._beside is not None:
+            return self._beside.dispatch(signature_name, inputs, output_names)
+        assert program is not None
+        of_part = program.before(inputs)
+        self._busy.begin()
+        try:
+            run = program.part.start(of_part, program.pad_values, may_pad=program.may_pad)
+        except BaseException:
+            self._busy.end()
+            raise
+        return _Flight(program, inputs, tuple(output_names), run, self._busy.end)
+
+    def close(self) -> None:
+        """Give the device's memory back. No run may be in flight."""
+        self._programs.clear()
+        run_in_background(self._delete, "unload-pjrt")
+
+    def _delete(self) -> None:
+        for weight in self._weights:
+            weight.delete()
+        self._weights.clear()
+        for host in self._hosts:
+            host.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A run on the device. `inputs` are held until it has ended: the device may read them where they are."""
+
+    program: SignatureProgram
+    inputs: Tensors
+    output_names: Sequence[str]
+    run: PartRun
+    ended: Callable[[], None]
+
+    def result(self) -> Tensors:
+        try:
+            outputs = self.run.result()
+        finally:
+            self.ended()
+        return self.program.after(self.inputs, outputs, self.output_names)
+
+
+def _check_host(name: str, served: ServedEntry, entry: HostEntry, part: DevicePart, host: Servable) -> None:
+    prefixed = {f"{prefix}{alias}" for alias in served.inputs for prefix in _INPUT_PREFIXES}
+    ends = (
+        (entry.before, set(served.inputs), set(part.entry.inputs)),
+        (entry.after, {*part.entry.outputs, *prefixed}, set(served.outputs)),
+    )
+    for function, offered, needed in ends:
+        if function is None:
+            continue
+        found = host.signatures.get(function)
+        if found is None or not offered.issuperset(found.inputs) or not needed.issubset(found.outputs):
+            raise FailedPrecondition(f"'{function}' in {entry.model} does not do the CPU's part of signature '{name}'")

@@ -1,0 +1,60 @@
+"""JAX's profiler session: what PJRT's clients and their devices record. TensorFlow's own records nothing of them."""
+
+import tempfile
+from pathlib import Path
+
+import jax
+
+from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.tracer import TraceOptions
+
+# What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
+_BUSY = "Another profiling session active."
+
+
+class JaxTracer:
+    """core.tracer.Tracer. Python's own calls are never recorded: that would slow every request down many times."""
+
+    def __init__(self) -> None:
+        """No session runs."""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, options: TraceOptions) -> None:
+        """As the protocol. Devices are recorded at the level that JAX chooses."""
+        if self._folder is not None:
+            raise Internal(_BUSY)
+        if jax.default_backend() != "tpu" and _has_libtpu(Path("/proc/self/maps")):
+            raise Internal("The profiler cannot start: libtpu is loaded, and there is no TPU. Uninstall libtpu")
+        asked = jax.profiler.ProfileOptions()
+        asked.host_tracer_level = options.host_level
+        asked.python_tracer_level = 0
+        folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
+        try:
+            jax.profiler.start_trace(folder.name, profiler_options=asked)
+        except RuntimeError as error:
+            folder.cleanup()
+            if "already been started" in str(error):
+                raise Internal(_BUSY) from error
+            raise Internal(f"The profiler cannot start: {error}") from error
+        self._folder = folder
+
+    def stop(self) -> bytes:
+        """As the protocol."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            raise Internal("No profiling session is active.")
+        with folder:
+            try:
+                jax.profiler.stop_trace()
+                (trace,) = Path(folder.name).rglob("*.xplane.pb")
+                return trace.read_bytes()
+            except (RuntimeError, OSError, ValueError) as error:
+                raise Internal(f"The profile cannot be had: {type(error).__name__}") from error
+
+
+def _has_libtpu(maps: Path) -> bool:
+    """Whether this process has loaded libtpu, which ends it when its profiler starts without a TPU (0.0.52)."""
+    try:
+        return "libtpu.so" in maps.read_text(errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,49 @@
+"""Run by test_mesh.py in a process with eight virtual CPU devices: what comes of a mesh, as JSON on standard output."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_server.core.servable import Executor
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.device_measurements import DeviceMeasurements
+from tpuserve_server.executors.pjrt.executor import PjrtExecutor
+from tpuserve_server.executors.pjrt.options import PjrtOptions
+
+
+def no_host() -> Executor:
+    raise AssertionError("nothing here needs TensorFlow")
+
+
+def run(version: Path, mesh: str, rows: int) -> dict[str, Any]:
+    """Answers for `rows` rows of consecutive ids, and how much of the weights each device holds."""
+    before = {id(array) for array in jax.live_arrays()}
+    measured = DeviceMeasurements()
+    try:
+        executor = PjrtExecutor(PjrtOptions("cpu", MeshShape.parse(mesh)), no_host, measured, SystemClock())
+        servable = executor.load(ServableId("m", 1), version, allow_bfloat16=False)
+    except ServingError as error:
+        return {"error": error.message}
+    held = [array for array in jax.live_arrays() if id(array) not in before]
+    shards = {str(array.shape): array.addressable_shards[0].data.shape for array in held}
+    ids = np.arange(rows * 3, dtype=np.int64).reshape(rows, 3)
+    outputs = servable.dispatch("serving_default", {"ids": ids}, ("pooled", "ids")).result()
+    servable.close()
+    return {
+        "device": servable.device,
+        "gauges": [gauge.name for gauge in measured.gauges()],
+        "shards": shards,
+        "pooled": outputs["pooled"].tolist(),
+        "ids": outputs["ids"].tolist(),
+        "left": len([array for array in jax.live_arrays() if id(array) not in before]),
+    }
+
+
+print(json.dumps([run(Path(version), mesh, int(rows)) for version, mesh, rows in json.loads(sys.argv[1])]))

@@ -1,0 +1,57 @@
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.pjrt.tracer import JaxTracer
+from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
+
+# Before JAX starts: it would look for a TPU.
+jax.config.update("jax_platforms", "cpu")
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def trace(tracer: JaxTracer | ChosenTracer) -> set[str]:
+    """Names of what was recorded."""
+    work = jax.jit(jnp.tanh).lower(jnp.ones((64, 64))).compile()
+    tracer.start(TraceOptions())
+    work(jnp.ones((64, 64))).block_until_ready()
+    space = XSpace.FromString(tracer.stop())
+    return {event.name for plane in space.planes for event in plane.event_metadata.values()}
+
+
+def test_a_trace_has_the_programs_that_ran_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tracer = JaxTracer()
+    for _ in range(2):  # one session after the other
+        assert any("tanh" in name for name in trace(tracer))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_one_session_at_a_time_in_the_whole_process() -> None:
+    first, second = JaxTracer(), JaxTracer()
+    first.start(TraceOptions())
+    for tracer in (first, second):
+        with pytest.raises(Internal, match=r"^Another profiling session active\.$"):
+            tracer.start(TraceOptions())
+    first.stop()
+    second.start(TraceOptions())
+    second.stop()
+
+
+def test_there_is_nothing_to_stop_before_a_start() -> None:
+    for tracer in (JaxTracer(), ChosenTracer(lambda: True, JaxTracer, TensorFlowTracer)):
+        with pytest.raises(Internal, match="No profiling session"):
+            tracer.stop()
+
+
+def test_jax_records_where_device_programs_run_and_tensorflow_where_none_do() -> None:
+    assert any("tanh" in name for name in trace(ChosenTracer(lambda: True, JaxTracer, TensorFlowTracer)))
+    assert not any("tanh" in name for name in trace(ChosenTracer(lambda: False, JaxTracer, TensorFlowTracer)))
