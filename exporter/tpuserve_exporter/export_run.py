@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.training_left import find_training
 from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
@@ -109,6 +110,8 @@ class Export:
         source = self._freeze(self._open())
         with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
+            for warning in find_training(staged):
+                self._warn(warning)
             asked = self._checks.ask(source, staged, self._device)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, asked, staged, session)

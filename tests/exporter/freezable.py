@@ -82,3 +82,26 @@ class CountsCalls(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 def counting() -> keras.Model:
     features = keras.Input((3,), name="features")
     return keras.Model(features, CountsCalls(name="scores")(features))
+
+
+class AlwaysTraining(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Calls a layer as in training, whatever it is told."""
+
+    def __init__(self, layer: keras.layers.Layer, **options: Any) -> None:  # noqa: ANN401 - Keras' own
+        super().__init__(**options)
+        self.layer = layer
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return self.layer(x, training=True)
+
+
+def dropping() -> keras.Model:
+    """Dropout that cannot be switched off."""
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, AlwaysTraining(keras.layers.Dropout(0.5, name="drop"), name="scores")(features))
+
+
+def normalising() -> keras.Model:
+    """A batch norm that takes the statistics of each request."""
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, AlwaysTraining(keras.layers.BatchNormalization(name="norm"), name="scores")(features))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.inspection.contents import Operations
@@ -25,7 +26,7 @@ _COMPILED = "XLA_CPU_JIT"
 
 def count_operations(graph: "GraphDef", outputs: Iterable[str] | None = None) -> Operations:
     """Of all the graph with its functions, or of what the nodes `outputs` need: saving and restoring left out."""
-    counts = Counter(node.op for node in (_all(graph) if outputs is None else _needed(graph, outputs)))
+    counts = Counter(node.op for node in _all(graph, outputs))
     functions = {function.signature.name for function in graph.library.function}
     for name in functions & counts.keys():
         del counts[name]
@@ -44,43 +45,37 @@ def is_tpu_operation(name: str) -> bool:
     return name.startswith(_TPU_PREFIXES) or name in _TPU_OPERATIONS
 
 
-def _all(graph: "GraphDef") -> "Iterator[NodeDef]":
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
+def _all(graph: "GraphDef", outputs: Iterable[str] | None) -> "Iterator[NodeDef]":
+    parts = [function.node_def for function in graph.library.function]
+    return chain(graph.node, *parts) if outputs is None else chain(*find_needed(graph, outputs))
 
 
-def _needed(graph: "GraphDef", outputs: Iterable[str]) -> "Iterator[NodeDef]":
-    """Nodes that the outputs come from, and those of functions that these call."""
+def find_needed(graph: "GraphDef", outputs: Iterable[str]) -> "list[list[NodeDef]]":
+    """Nodes that the outputs come from, those of the graph first, and then those of each function that is called."""
     nodes = {node.name: node for node in graph.node}
     functions = {function.signature.name: function.node_def for function in graph.library.function}
-    called = set[str]()
     names = [output.split(":")[0] for output in outputs]
-    seen = set(names)
+    seen, reached = set(names), list["NodeDef"]()
     while names:
         node = nodes.get(names.pop())
         if node is None:
             continue
-        yield node
-        yield from _within(called_by(node), functions, called)
+        reached.append(node)
         before = {name.removeprefix("^").split(":")[0] for name in node.input} - seen
         seen |= before
         names += before
+    return [reached, *_find_called(reached, functions)]
 
 
-def _within(
-    names: Iterable[str], functions: "Mapping[str, Iterable[NodeDef]]", called: set[str]
-) -> "Iterator[NodeDef]":
-    """The nodes of those that are functions, and of the functions these call, each function once."""
-    waiting = list(names)
+def _find_called(nodes: "Iterable[NodeDef]", functions: "Mapping[str, Iterable[NodeDef]]") -> "Iterator[list[NodeDef]]":
+    """The nodes of each function that the nodes call, and of those these call."""
+    called, waiting = set[str](), list(nodes)
     while waiting:
-        name = waiting.pop()
-        if name in called or name not in functions:
-            continue
-        called.add(name)
-        for node in functions[name]:
-            yield node
-            waiting += called_by(node)
+        for name in (called_by(waiting.pop()) & functions.keys()) - called:
+            called.add(name)
+            part = list(functions[name])
+            waiting += part
+            yield part
 
 
 def _is_known(name: str) -> bool:

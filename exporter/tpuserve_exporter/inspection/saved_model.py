@@ -24,7 +24,7 @@ _PREDICT = "tensorflow/serving/predict"
 
 def inspect_saved_model(path: Path, verify: bool) -> Contents:
     """`verify` reads every file for its hash. Raises SourceUnreadable."""
-    meta_graph = _choose(_parse(path))
+    meta_graph = read_meta_graph(path)
     signatures = read_signatures(meta_graph.signature_def)
     manifest, problems = _read_manifest(path)
     prefix = find_variables(path)
@@ -43,6 +43,11 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
         manifest=manifest,
         problems=tuple(problems),
     )
+
+
+def read_meta_graph(path: Path) -> "MetaGraphDef":
+    """The one that servers load. Raises SourceUnreadable."""
+    return _choose(_parse(path))
 
 
 def _parse(path: Path) -> "SavedModel":
