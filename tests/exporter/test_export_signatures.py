@@ -130,6 +130,22 @@ def test_image_bytes_take_what_shape_the_model_takes(
     np.testing.assert_allclose(served, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("crop", [1.0, 0.5])
+def test_the_middle_of_an_image_is_taken(export: Export, tmp_path: Path, crop: float) -> None:
+    builders.passed_on([6, 8, 3], "float32").save(tmp_path / "same.keras")
+    options = f"photo=image_bytes,resize=nearest,scale=1,crop={crop}"
+    finished = export(tmp_path / "same.keras", tmp_path / "m", "--signature", options, *SIZES)
+    assert finished.code == 0, finished.err
+    shapes = [(12, 21), (19, 16), (12, 16), (1, 1)]
+    raw = [np.random.default_rng(2).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+    served = serve(tmp_path / "m/1", "photo", image_bytes=np.array([png(one) for one in raw], object))["same"]
+    boxes = {1.0: [(2, 0, 18, 12), (0, 3, 16, 15)], 0.5: [(6, 3, 14, 9), (4, 6, 12, 12)]}[crop]
+    boxes += [(0, 0, 16, 12) if crop == 1 else (4, 3, 12, 9), (0, 0, 1, 1)]  # in PIL's order: left, top, right, bottom
+    taken = [Image.fromarray(one).crop(box) for one, box in zip(raw, boxes, strict=True)]
+    expected = [np.asarray(one.resize((8, 6), Image.Resampling.NEAREST)) for one in taken]
+    np.testing.assert_array_equal(served, np.stack(expected))
+
+
 def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Path, tmp_path: Path) -> None:
     own = "serving_default=tests.exporter.signature_functions:words,unit=0.5"
     np.savez(tmp_path / "words.npz", text=["one two", "", "zero nought one two"])
@@ -182,6 +198,8 @@ def test_signatures_that_cannot_be_are_refused(
         ("size=big", "size=big is not HEIGHTxWIDTH"),
         ("mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
         ("std=0", "std is divided by, and cannot be 0"),
+        ("crop=0", "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
+        ("crop=224", "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
         ("scale=1/x", "scale=1/x is no number"),
         ("resize=best", "resize=best is none of bilinear, nearest"),
         ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # TensorFlow Serving's REST gateway takes base64 for inputs whose names end like this.
 INPUT = "image_bytes"
-_OPTIONS = ("input", "size", "resize", "scale", "mean", "std")
+_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std")
 _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 _CHANNELS = (1, 3, 4)
 # Images decoded at the same time; the executor's threads are the real bound.
@@ -26,7 +26,7 @@ _AT_ONCE = 32
 class _Pixels:
     """What the model's image input takes: rows of `height`, `width` and `channels`, in the order of `layout`.
 
-    A value is `(byte * scale - mean) / std`.
+    A value is `(byte * scale - mean) / std`. `crop` is how much of the image is taken, of its middle; None for all.
     """
 
     name: str
@@ -35,6 +35,7 @@ class _Pixels:
     height: int
     width: int
     channels: int
+    crop: float | None
     method: str
     scale: float
     mean: tuple[float, ...]
@@ -86,8 +87,20 @@ def _decode_one(image: "tf.Tensor", pixels: _Pixels) -> "tf.Tensor":
 
     decoded = tf.io.decode_image(image, channels=pixels.channels, expand_animations=False)
     decoded.set_shape([None, None, pixels.channels])
-    resized = tf.image.resize(decoded, [pixels.height, pixels.width], pixels.method)
+    taken = decoded if pixels.crop is None else _crop(decoded, pixels.crop, pixels.height, pixels.width)
+    resized = tf.image.resize(taken, [pixels.height, pixels.width], pixels.method)
     return tf.cast(resized, tf.float32)
+
+
+def _crop(image: "tf.Tensor", part: float, height: int, width: int) -> "tf.Tensor":
+    """Of the largest window in the middle with the proportions of `height` and `width`, its middle `part`."""
+    import tensorflow as tf
+
+    size = tf.shape(image)[:2]
+    scale = part * tf.reduce_min(tf.cast(size, tf.float64) / [height, width])
+    window = tf.maximum(tf.cast(tf.round(scale * [height, width]), tf.int32), 1)
+    top, left = tf.unstack((size - window) // 2)
+    return image[top : top + window[0], left : left + window[1]]
 
 
 def _arrange(image: "tf.Tensor", layout: str) -> "tf.Tensor":
@@ -112,7 +125,7 @@ def _read_options(request: SignatureRequest, device: DevicePart) -> _Pixels:
     mean, std = _read_numbers(request, "mean", channels, 0.0), _read_numbers(request, "std", channels, 1.0)
     if 0.0 in std:
         raise OptionConflict(f"{request}: std is divided by, and cannot be 0")
-    return _Pixels(name, spec, layout, height, width, channels, method, scale, mean, std)
+    return _Pixels(name, spec, layout, height, width, channels, _read_crop(request), method, scale, mean, std)
 
 
 def _find_input(request: SignatureRequest, device: DevicePart) -> str:
@@ -168,6 +181,15 @@ def _find_size(request: SignatureRequest, name: str, dims: Mapping[str, int | No
     if sizes[0] is None or sizes[1] is None:
         raise OptionConflict(f"{request}: the model's input {name!r} has no size: give one, size=HEIGHTxWIDTH")
     return sizes[0], sizes[1]
+
+
+def _read_crop(request: SignatureRequest) -> float | None:
+    if "crop" not in request.options:
+        return None
+    (part,) = _read_numbers(request, "crop", 1, 1.0)
+    if not 0 < part <= 1:
+        raise OptionConflict(f"{request}: crop is the part of the image to take, above 0 and at most 1, as crop=0.875")
+    return part
 
 
 def _read_numbers(request: SignatureRequest, option: str, count: int, default: float) -> tuple[float, ...]:
