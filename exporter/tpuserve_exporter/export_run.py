@@ -52,6 +52,7 @@ from tpuserve_exporter.version.manifest import (
     ManifestSignature,
     ManifestSignatureParity,
     ManifestSource,
+    ManifestWeights,
     describe_files,
 )
 from tpuserve_exporter.version.manifest_device import ManifestDevice
@@ -321,7 +322,13 @@ def describe_version(
     return Manifest(
         exporter_version=importlib.metadata.version("tpuserve-exporter"),
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        source=ManifestSource(kind=source.kind, name=source.name, step=source.step, builder=source.builder),
+        source=ManifestSource(
+            kind=source.kind,
+            name=source.name,
+            step=source.step,
+            builder=source.builder,
+            weights=ManifestWeights.describe(source.restore) if source.has_choice else None,
+        ),
         compute_dtype=checked.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in checked.compute_dtype),
         signatures=signatures,

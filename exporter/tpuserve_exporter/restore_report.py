@@ -77,6 +77,7 @@ class RestoreReport:
 
     Never counted against: optimizer state, bookkeeping (step, counters), and what else the checkpoint's root holds
     beside the model (averaged weights, a teacher), in `other_models` by its name there.
+    `averages_from` is what the checkpoint calls the part with the averages that were taken; empty where none was.
     """
 
     entries: tuple[Entry, ...]
@@ -84,6 +85,7 @@ class RestoreReport:
     other_models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bookkeeping: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    averages_from: str = ""
 
     def of(self, *fates: Fate) -> list[Entry]:
         return [entry for entry in self.entries if entry.fate in fates]
@@ -126,6 +128,7 @@ class RestoreReport:
             "other_models": {root: list(names) for root, names in self.other_models.items()},
             "bookkeeping": list(self.bookkeeping),
             "notes": list(self.notes),
+            "averages_from": self.averages_from,
         }
 
 

@@ -119,6 +119,17 @@ def test_names_that_keras_wrote_in_parts_are_read(
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), np.load(files / "averaged.npy"), atol=1e-6)
 
 
+def test_that_a_file_does_not_tell_of_averages_is_said(export: Export, files: Path, tmp_path: Path) -> None:
+    said = "took the weights as trained: tiny.weights.h5 does not say whether its optimizer kept averages"
+    for weights in ("auto", "raw"):
+        options = (*model_option("tiny"), *SIZES, "--weights", weights, "--dry-run")
+        finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *options)
+        assert (finished.code, said in finished.out) == (0, weights == "auto"), finished.err
+    finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
+    assert finished.code == 2
+    assert "--weights ema: tiny.weights.h5 does not say what its optimizer kept" in finished.err
+
+
 def test_paths_in_a_file_are_renamed(export: Export, tmp_path: Path) -> None:
     trained = builders.tiny()
     trained.save_weights(tmp_path / "tiny.weights.h5")
@@ -155,30 +166,38 @@ def keras_2_files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) ->
     layers = [tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)]
     model = tf_keras.Sequential([tf_keras.Input((3,)), *layers])
     directory = tmp_path_factory.mktemp("keras2")
+    model.compile(tf_keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), loss="mse")
+    for _ in range(3):
+        model.train_on_batch(ROWS, np.ones((2, 2), np.float32))
     for name in ("old.keras", "old.h5"):
         model.save(directory / name)
     for name in ("weights.h5", "old.weights.h5"):
         model.save_weights(directory / name)
-    np.save(directory / "expected.npy", model(ROWS).numpy())
+    np.save(directory / "trained.npy", model(ROWS).numpy())
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    np.save(directory / "averaged.npy", model(ROWS).numpy())
     return directory
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "expected"),
     [
-        ("old.keras", ()),
-        ("old.h5", ()),
-        ("old.keras", model_option("unnamed_relu")),
-        ("old.h5", model_option("unnamed_relu")),
-        ("weights.h5", model_option("unnamed_relu")),
-        ("old.weights.h5", model_option("unnamed_relu")),
+        ("old.keras", (), "averaged"),
+        ("old.keras", ("--weights", "raw"), "trained"),
+        ("old.h5", (), "averaged"),
+        ("old.keras", model_option("unnamed_relu"), "averaged"),
+        ("old.h5", (*model_option("unnamed_relu"), "--weights", "ema"), "averaged"),
+        ("weights.h5", model_option("unnamed_relu"), "trained"),
+        ("old.weights.h5", model_option("unnamed_relu"), "trained"),
     ],
 )
 def test_files_of_keras_2_are_served(
-    export: Export, keras_2_files: Path, tmp_path: Path, name: str, options: tuple[str, ...]
+    export: Export, keras_2_files: Path, tmp_path: Path, name: str, options: tuple[str, ...], expected: str
 ) -> None:
     finished = export(keras_2_files / name, tmp_path / "old", *SIZES, *options)
     assert finished.code == 0, finished.err
-    np.testing.assert_allclose(serve_rows(tmp_path / "old/1", ROWS), np.load(keras_2_files / "expected.npy"), atol=1e-6)
+    np.testing.assert_allclose(
+        serve_rows(tmp_path / "old/1", ROWS), np.load(keras_2_files / f"{expected}.npy"), atol=1e-6
+    )
     assert read_manifest(tmp_path / "old/1")["compute_dtype"] == "float32"

@@ -28,7 +28,8 @@ def test_keras_file_becomes_a_version(export: Export, tmp_path: Path) -> None:
     finished = export(tmp_path / "tiny.keras", tmp_path / "tiny")
     assert finished.code == 0, finished.err
     manifest = read_manifest(tmp_path / "tiny/1")
-    assert manifest["source"] == {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None}
+    said = {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None, "weights": {"taken": "raw"}}
+    assert manifest["source"] == said
     assert manifest["parity"]["atol"] == 1e-5
     np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
 

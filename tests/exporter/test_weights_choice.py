@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.exporter import builders
-from tests.exporter.conftest import Finished
+from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve_rows
+from tpuserve_exporter.inspect_cli import command as inspect
 from tpuserve_exporter.signature import Array
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
@@ -68,6 +70,8 @@ def test_what_was_taken_is_reported_by_variable(
     finished = export(averaging[0], tmp_path / "tiny", *TINY, "--json")
     assert [entry["averaged"] for entry in finished.document["restore"]["variables"]] == [True] * 4
     assert "hidden/kernel" not in str(finished.document["restore"]["optimizer_state"])
+    expected = {"taken": "average", "averaged_variables": 4, "averages_from": "optimizer"}
+    assert finished.document["manifest"]["source"]["weights"] == expected
 
 
 def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: Path) -> None:
@@ -114,6 +118,11 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     assert ("took the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
     assert ("took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out) is (weights == "raw")
     expected = trained if weights == "raw" else averaged
+    said = read_manifest(tmp_path / "tiny/1")["source"]["weights"]
+    assert said["taken"] == ("raw" if weights == "raw" else "average")
+    assert said.get("averages_from") == (None if weights == "raw" else "ema")
+    told = CliRunner().invoke(inspect, [str(tmp_path / "tiny")]).stdout
+    assert ("as trained" if weights == "raw" else "moving averages of 4 variables, from ema") in told
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 

@@ -51,6 +51,8 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         step = "" if source.get("step") is None else f" at step {source['step']}"
         built = f", built by {source['builder']}" if source.get("builder") else ""
         yield "exported from", f"{source.get('kind')} {source.get('name')}{step}{built}"
+        if weights := _describe_weights(source.get("weights") or {}):
+            yield "weights", weights
         yield "exported", f"{manifest.get('created_at')} by tpuserve-exporter {manifest.get('exporter_version')}"
     if manifest.get("fingerprint"):
         yield "fingerprint", str(manifest["fingerprint"])
@@ -66,6 +68,12 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for output, one in signature["outputs"].items():
             best = "" if one["top1_agreement"] is None else f", top-1 {percent(one['top1_agreement'])}"
             yield f"{name}.{output}", f"mean difference {difference(one['mean_abs_difference'])}{best}"
+
+
+def _describe_weights(weights: Mapping[str, Any]) -> str:
+    if weights.get("taken") != "average":
+        return "as trained" if weights.get("taken") == "raw" else ""
+    return f"moving averages of {weights.get('averaged_variables')} variables, from {weights.get('averages_from')}"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,11 +26,15 @@ _COMPILED = "_orig_mod."
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A set of the file, and its tensors by the names that the module has for them; `leftover` by their own."""
+    """A set of the file, and its tensors by the names that the module has for them; `leftover` by their own.
+
+    `averaged` are those of the pairs that are averages.
+    """
 
     path: str
     pairs: Tensors
     leftover: Tensors
+    averaged: frozenset[str] = frozenset()
 
     def fit(self, module: Tensors) -> tuple[int, int, int]:
         """Higher is better: pairs of one shape, pairs, little left over."""
@@ -67,13 +71,14 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     if not averaged or (options.weights == "raw" and raw):
         return _best(wanted, raw or averaged, file), []
     best = _best(wanted, averaged, file)
+    best = replace(best, averaged=frozenset(best.pairs))
     if not raw:
         return best, [f"took the averaged weights, '{best.path}': the file holds no others"]
     others = _best(wanted, raw, file)
     # An average is of parameters; what training counts beside them, as running means, is not averaged.
     pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
     note = f"took the averaged weights, '{best.path}', not '{others.path}' (--weights raw takes those)"
-    return Matching(best.path, {**best.pairs, **pairs}, best.leftover), [note]
+    return replace(best, pairs={**best.pairs, **pairs}), [note]
 
 
 def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile) -> Matching:
@@ -139,7 +144,7 @@ def _report(
     wanted: Tensors, chosen: Matching, file: WeightsFile, options: ModelOptions, notes: Sequence[str]
 ) -> RestoreReport:
     entries = [
-        _compare(name, tensor, chosen.pairs.get(name))
+        _compare(name, tensor, chosen.pairs.get(name), name in chosen.averaged)
         for name, tensor in wanted.items()
         if name in chosen.pairs or not name.endswith(_COUNTERS)
     ]
@@ -150,13 +155,14 @@ def _report(
         other_models={path or file.name: tuple(found) for path, found in file.sets.items() if path != chosen.path},
         bookkeeping=file.bookkeeping,
         notes=tuple(notes),
+        averages_from=chosen.path if chosen.averaged else "",
     )
 
 
-def _compare(name: str, wanted: torch.Tensor, stored: torch.Tensor | None) -> Entry:
+def _compare(name: str, wanted: torch.Tensor, stored: torch.Tensor | None, averaged: bool) -> Entry:
     if stored is None:
         return Entry(name, Fate.MISSING, model=_describe(wanted))
-    return Entry(name, _fate(wanted, stored), model=_describe(wanted), checkpoint=_describe(stored))
+    return Entry(name, _fate(wanted, stored), _describe(wanted), _describe(stored), averaged=averaged)
 
 
 def _fate(wanted: torch.Tensor, stored: torch.Tensor) -> Fate:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
 from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
-from tpuserve_exporter.restore_report import RestoreReport, allow
-from tpuserve_exporter.sources.h5_averages import find_h5_averages
+from tpuserve_exporter.restore_report import Entry, RestoreReport, allow
+from tpuserve_exporter.sources.h5_averages import find_h5_averages, may_hold_averages
 from tpuserve_exporter.sources.h5_variables import (
     is_named,
     match_h5,
@@ -18,12 +18,14 @@ from tpuserve_exporter.sources.h5_variables import (
 from tpuserve_exporter.sources.keras_archive import KerasArchive
 from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
 from tpuserve_exporter.sources.object_graph import StoredVariable, renamed
-from tpuserve_exporter.sources.object_restore import describe_averages, notes_on
+from tpuserve_exporter.sources.object_restore import OPTIMIZER, averages_from, describe_averages, notes_on
 from tpuserve_exporter.sources.variable_matching import compare
 
 if TYPE_CHECKING:
     import h5py
     import keras
+
+_AS_TRAINED = "took the weights as trained: {} does not say whether its optimizer kept averages (--weights raw)"
 
 
 def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
@@ -38,10 +40,12 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
         matching = match_h5(model, weights, stored, is_named(file))
         averages = choose_averages(archive, file, model, weights, options)
         matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
+        unread = options.weights == "auto" and may_hold_averages(file, archive)
         entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
         notes = (*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options))
+        notes += (_AS_TRAINED.format(archive.path.name),) if unread else ()
         state = tuple(optimizer_state_names(file))
-        report = RestoreReport(entries, optimizer_state=state, notes=notes)
+        report = RestoreReport(entries, optimizer_state=state, notes=notes, averages_from=averages_from(matching))
         if report.problems:
             raise CheckpointMismatch(
                 report.refusal(f"{archive.path.name} does not fit the model that {options.builder} builds"),
@@ -51,16 +55,21 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
     return report
 
 
-def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> tuple[str, ...]:
+def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
     """Put the moving averages, if they are wanted and there, in the place of the weights of a model that Keras read.
 
-    Returns what a user should know of it. Raises CheckpointMismatch where --weights asks for what is not there.
+    Returns the report of all weights, None where none is an average. Raises CheckpointMismatch where --weights asks for
+    what is not there.
     """
     with archive.open_weights() as file:
         weights = model_variables(model)
         averages = choose_averages(archive, file, model, weights, options)
         assign_values(archive, file, weights, averages)
-    return (describe_averages(len(averages), len(weights), options.weights),) if averages else ()
+    if not averages:
+        return None
+    entries = [Entry.compare(one.name, one.spec, one.spec, index in averages) for index, one in enumerate(weights)]
+    notes = (describe_averages(len(averages), len(weights), options.weights),)
+    return RestoreReport(tuple(entries), notes=notes, averages_from=OPTIMIZER)
 
 
 def choose_averages(
@@ -73,7 +82,12 @@ def choose_averages(
     """The averages to take, by index of the variable. Raises CheckpointMismatch where absent ones are asked for."""
     if options.weights == "raw":
         return {}
-    averages = find_h5_averages(file, archive.optimizer, model, weights)
+    averages = find_h5_averages(file, archive, model, weights)
+    if options.weights == "ema" and not averages and may_hold_averages(file, archive):
+        raise CheckpointMismatch(
+            f"--weights ema: {archive.path.name} does not say what its optimizer kept, so averages that may be in it "
+            "are not read: export the .keras file or a checkpoint of the run, or the weights as trained, --weights raw"
+        )
     if options.weights == "ema" and not averages:
         raise CheckpointMismatch(
             f"--weights ema: {archive.path.name} holds no moving averages (of an optimizer with use_ema): export the "

@@ -75,9 +75,9 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
 def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:
     if options.builder is None:
         model = _load_model(archive, options)
-        notes = restore_h5_averages(archive, model, options)
+        averaged = restore_h5_averages(archive, model, options)
         renew_constants(model)
-        return _Loaded(model, RestoreReport((), notes=notes) if notes else None)
+        return _Loaded(model, averaged)
     model = build_model(options.builder, options.builder_args)
     build_weights(model, options)
     report = restore_h5(archive, model, options)
@@ -135,11 +135,10 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
             f"{archive.path.name} was written by Keras {archive.keras_version}, which takes tf_keras: "
             "pip install tf-keras, or name a function that builds the model in Keras 3, --model pkg.module:function"
         )
-    if options.weights == "ema":
-        raise CheckpointMismatch(f"--weights ema: averages in {archive.path.name}, of Keras 2, are not read")
     if options.compute_dtype != "keep":
         raise OptionConflict("--compute-dtype is for Keras 3 models: build the model in Keras 3, --model")
     model = _load_keras_2(archive, options)
+    averaged = restore_h5_averages(archive, model, options)
     function = serve_keras_2(model, options)
     return OpenedSource(
         kind="keras",
@@ -147,6 +146,7 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
         model=function,
         reference=TracedReference(function),
         compute_dtype=described_dtype(model),
+        restore=averaged,
     )
 
 

@@ -115,7 +115,8 @@ def restore(
     """
     chosen, averages = _choose(checkpoint, variables, options.weights)
     pairs = {one.name: (one, chosen[one.name]) for one in variables if one.name in chosen}
-    entries = [_compare(one, chosen.get(one.name)) for one in variables]
+    averaged = {name for name, stored in chosen.items() if stored.key.endswith(_AVERAGE)}
+    entries = [_compare(one, chosen.get(one.name), one.name in averaged) for one in variables]
     report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
     if report.problems:
         # A graph taken from a file has no values of its own.
@@ -142,9 +143,9 @@ def _choose(
     return raw | taken, len(taken)
 
 
-def _compare(variable: "GraphVariable", stored: Stored | None) -> Entry:
+def _compare(variable: "GraphVariable", stored: Stored | None, averaged: bool) -> Entry:
     model = ArraySpec(variable.dtype.name, variable.stored_shape)
-    return Entry.compare(variable.name, model, None if stored is None else stored.spec)
+    return Entry.compare(variable.name, model, None if stored is None else stored.spec, averaged)
 
 
 def _report(
@@ -174,6 +175,7 @@ def _report(
         other_models={kind: tuple(names) for kind, names in others.items() if names},
         bookkeeping=tuple(bookkeeping),
         notes=tuple(_notes(checkpoint, averages, len(pairs), options)),
+        averages_from=f"NAME{_AVERAGE}" if averages else "",
     )
 
 

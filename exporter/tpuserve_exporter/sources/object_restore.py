@@ -11,6 +11,9 @@ from tpuserve_exporter.sources.moving_average import is_averaged_model
 from tpuserve_exporter.sources.object_graph import ObjectGraph
 from tpuserve_exporter.sources.variable_matching import Matching, Way, compare, match, other_models
 
+# What holds averages that are in no object of their own: Keras' use_ema, slots called `average`.
+OPTIMIZER = "optimizer"
+
 
 def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreReport:  # noqa: ANN401 - Keras or tf.Module
     """Put the stored values into the model, one by one.
@@ -49,7 +52,15 @@ def _report(
         other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
         bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
         notes=(*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options)),
+        averages_from=averages_from(matching),
     )
+
+
+def averages_from(matching: Matching) -> str:
+    """What of the checkpoint holds the averages that were taken; empty where none was."""
+    if not matching.averages:
+        return ""
+    return matching.root if is_averaged_model(matching.root) else OPTIMIZER
 
 
 def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:

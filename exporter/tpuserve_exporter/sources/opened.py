@@ -36,6 +36,11 @@ class OpenedSource:
     live: bool = False
     jax: JaxFunction | None = None
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether it could keep averages beside its weights: what is no checkpoint has one set of them."""
+        return not self.live and not isinstance(self.model, Path)
+
     def release(self) -> None:
         """Give the weights' memory back, when it is written and was asked; unless others go on using the model."""
         if self.live:

@@ -97,6 +97,7 @@ def _report(
         other_models={part: tuple(map(_name, paths)) for part, paths in left.others.items()},
         bookkeeping=tuple(map(_name, left.bookkeeping)),
         notes=matching.notes,
+        averages_from=", ".join("/".join(subtree.root) for subtree in matching.found if subtree.is_average),
     )
 
 

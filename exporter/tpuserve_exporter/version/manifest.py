@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
+from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.signature import Signature, TensorSpec
 from tpuserve_exporter.version.manifest_device import ManifestDevice
 
@@ -49,11 +50,26 @@ class ManifestSignature(_Part):
         )
 
 
+class ManifestWeights(_Part):
+    """Of an average, how many variables have one, and what the checkpoint calls the part that it was kept in."""
+
+    taken: Literal["raw", "average"]
+    averaged_variables: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    averages_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @classmethod
+    def describe(cls, restore: RestoreReport | None) -> "ManifestWeights":
+        if restore is None or not restore.averages_from:
+            return cls(taken="raw")
+        return cls(taken="average", averaged_variables=restore.averaged, averages_from=restore.averages_from)
+
+
 class ManifestSource(_Part):
     kind: str
     name: str
     step: int | None = None
     builder: str | None = None
+    weights: ManifestWeights | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class ManifestCpu(_Part):
