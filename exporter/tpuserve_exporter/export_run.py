@@ -115,7 +115,7 @@ class Export:
                 self._warn(warning)
             asked = self._checks.ask(source, staged, self._device)
             with self._checks.open(staged) as session:
-                checked = self._checks.run(source, asked, staged, session)
+                checked = self._checks.run(source, asked, staged, session, self._device)
                 records = self._warm(staged, checked, session)
                 questions = make_questions(checked, options.batch_sizes) if options.serve_check else []
             variables = list_served(staged)
@@ -233,11 +233,10 @@ class Export:
     def _write_programs(self, staged: Path, model: ModelToLower, compute_dtype: str | None) -> ManifestDevice:
         options = self._options
         with self._progress.step("Lower it for a TPU") as step:
-            lengths = options.sequences.buckets
-            device = write_programs(staged, model, options.batch_sizes, lengths, compute_dtype, step.advance)
+            device = write_programs(staged, model, options.batch_sizes, options.sequences, compute_dtype, step.advance)
             step.detail = describe_programs(staged, device)
-        for name in model.left_out:
-            self._warn(f"{name} takes strings, and a device has none: it runs on the CPU, device programs or not")
+        for reason in model.left_out:
+            self._warn(f"{reason}: it runs on the CPU, device programs or not")
         return device
 
     def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:

@@ -53,3 +53,12 @@ def of_any_length() -> keras.Model:
     steps = keras.Input((None, 3), name="steps")
     pooled = keras.layers.GlobalMaxPooling1D()(steps)
     return keras.Model(steps, keras.layers.Dense(2, name="scores")(pooled))
+
+
+def texts() -> keras.Model:
+    """`ids` int32 [batch, any] → `scores` [batch, 2] of words that are not 0, and each word's own `weights`."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    real = keras.ops.cast(keras.ops.not_equal(ids, 0), "float32")[:, :, None]
+    vectors = keras.layers.Embedding(6, 3, name="table")(ids) * real
+    pooled = keras.ops.sum(vectors, axis=1)
+    return keras.Model(ids, {"scores": keras.layers.Dense(2)(pooled), "weights": keras.ops.sum(vectors, axis=2)})

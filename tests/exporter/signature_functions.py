@@ -43,3 +43,26 @@ def lists(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.
 
 def nothing(call: object, inputs: object) -> None:
     return None
+
+
+def any_words(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
+    """`text` [batch], of as many words as the longest has, found in a table; refused where it is empty."""
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant(WORDS), tf.range(1, 1 + len(WORDS))), default_value=4
+    )
+
+    def run(text: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        tf.debugging.assert_none_equal(text, "", message="no words")
+        return call(ids=table.lookup(tf.strings.split(text)).to_tensor())
+
+    return run, {"text": tf.TensorSpec([None], tf.string)}, [table]
+
+
+def averaged(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
+    """The model asked twice, as with pictures and their mirror images."""
+
+    def run(**given: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        once, again = call(**given), call(**{name: -value for name, value in given.items()})
+        return {name: (once[name] + again[name]) / 2 for name in once}
+
+    return run, dict(inputs), []

@@ -7,14 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 from jax import export as jax_export
 from safetensors import safe_open
 
-from tests.exporter import device_builders, flax_builders
+from tests.exporter import builders, device_builders, flax_builders
 from tests.exporter.conftest import Finished, read_manifest
 from tests.sequence_models import save_tagger
 from tpuserve_exporter import api
 from tpuserve_exporter.errors import CannotLower
+from tpuserve_exporter.version.loaded_model import open_session
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -121,6 +123,62 @@ def test_a_jax_model_is_lowered_from_its_own_function(tensorflow: None, tmp_path
     outputs = read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["outputs"]
     answered = dict(zip(outputs, run_program(tmp_path / "m/1", "device", 1, [x, scale]), strict=True))
     np.testing.assert_allclose(answered["scores"], x @ kernel * scale[:, None], rtol=1e-6)
+
+
+def test_what_the_host_does_is_cut_from_what_the_device_does(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
+    asked = ("serving_default=tensor", "photo=image_bytes", "classes=classify", "area=regress,value=area")
+    flags = [flag for one in asked for flag in ("--signature", one)]
+    model = save(tmp_path / "model.keras", builders.pictures())
+    finished = export(model, tmp_path / "m", *flags, "--labels", tmp_path / "labels.txt", *PROGRAMS)
+    assert finished.code == 0, finished.err
+    version = tmp_path / "m/1"
+    for name in ("serving_default", "photo", "classes", "area"):
+        assert {"1 by program", "4 by program"} <= ways(version, name)
+    signatures = read_manifest(version)["device"]["signatures"]
+    assert signatures["serving_default"]["host"] is None
+    path = "assets.extra/tpuserve/host"
+    host = {"model": path, "before": "photo/before", "after": None}
+    assert signatures["photo"]["host"] == host
+    assert signatures["photo"]["outputs"] == {"probabilities": "probabilities", "area": "area"}
+    assert signatures["classes"]["host"] == {**host, "before": "classes/before", "after": "classes/after"}
+    with open_session(version / path) as session:
+        after = session.signatures["classes/after"]
+        assert (list(after.inputs), list(after.outputs)) == (["area", "probabilities"], ["classes", "scores"])
+    # Of the model's weights, nothing.
+    kept = tf.train.list_variables(str(version / path / "variables/variables"))
+    assert [name for name, _ in kept] == ["_CHECKPOINTABLE_OBJECT_GRAPH"]
+
+
+def test_words_are_looked_up_on_the_host_and_padded_for_the_device(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    model = save(tmp_path / "model.keras", device_builders.texts())
+    text = ("--signature", "serving_default=tests.exporter.signature_functions:any_words")
+    np.savez(tmp_path / "check.npz", text=np.array([b"one two", b"zero", b"two seven one", b"one"]))
+    rest = ("--check", tmp_path / "check.npz", "--sequence-buckets", "4,8", "--pad-value", "ids=0")
+    finished = export(model, tmp_path / "m", *text, *rest, *PROGRAMS)
+    assert finished.code == 0, finished.err
+    version = tmp_path / "m/1"
+    assert {"4 by program of length 4", "4 by program of length 8"} <= ways(version)
+    device = read_manifest(version)["device"]
+    assert device["parts"]["device"]["inputs"] == {"ids": {"dtype": "int32", "shape": [None, None], "pad_value": 0}}
+    with open_session(version / device["signatures"]["serving_default"]["host"]["model"]) as session:
+        before = session.signatures["serving_default/before"]
+        found = session.run(before, {"text": np.array([b"two one", b"seven"], object)})
+        assert found["ids"].tolist() == [[3, 2], [4, 0]]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no words"):
+            session.run(before, {"text": np.array([b""], object)})
+
+
+def test_a_signature_that_asks_the_model_twice_has_no_program(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    model = save(tmp_path / "model.keras", builders.tiny())
+    twice = ("--signature", "twice=tests.exporter.signature_functions:averaged")
+    finished = export(model, tmp_path / "m", "--signature", "once=tensor", *twice, *PROGRAMS)
+    assert finished.code == 0, finished.err
+    assert "twice calls the model 2 times; around a device part, a host part calls it once" in finished.out
+    assert read_manifest(tmp_path / "m/1")["device"]["signatures"].keys() == {"once", "serving_default"}
+    assert "1 by program" not in ways(tmp_path / "m/1", "twice")
 
 
 @pytest.mark.parametrize(

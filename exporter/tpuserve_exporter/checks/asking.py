@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuserve_exporter.checks.asking_programs import ask_programs
 from tpuserve_exporter.checks.parity import list_cases
-from tpuserve_exporter.checks.program_answers import ProgramAnswers, list_answers
 from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
-from tpuserve_exporter.programs.program_model import ProgramModel
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Sampled
 from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
@@ -58,7 +57,7 @@ class Asking:
             python = self._load_by_python(version)
             return Asked() if python is None else self._ask_and_release(python, version, device)
         written = WrittenModel(version, source.reference)
-        asked = self._ask_source(written)
+        asked = self._ask_source(written, device)
         source.release()
         asked.python = self._ask_python(written, asked, version)
         asked.programs = self._ask_programs(written, asked, version, device)
@@ -66,15 +65,15 @@ class Asking:
 
     def _ask_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> Asked:
         written = WrittenModel(version, python)
-        asked = self._ask_source(written)
+        asked = self._ask_source(written, device)
         asked.python = self._answers_to_cases(written, asked, python)
         python.release()
         gc.collect()
         asked.programs = self._ask_programs(written, asked, version, device)
         return asked
 
-    def _ask_source(self, source: WrittenModel) -> Asked:
-        check_sequences(source.signatures.values(), self._options.sequences)
+    def _ask_source(self, source: WrittenModel, device: ManifestDevice | None) -> Asked:
+        check_sequences(source.signatures.values(), self._options.sequences, device)
         given, samples, answers = self.open_given(), dict[str, Tensors](), RecordedAnswers()
         with self._progress.step("Ask the source") as step:
             for done, (name, signature) in enumerate(source.signatures.items()):
@@ -108,23 +107,8 @@ class Asking:
     ) -> dict[str, RecordedAnswers]:
         if device is None:
             return {}
-        with self._progress.step("Run the device programs on the CPU") as step:
-            ways = dict(list_answers(ProgramModel(version, device), device, self._options.sequences.pad_values))
-            answers = {}
-            for done, (way, programs) in enumerate(ways.items()):
-                step.advance(done, len(ways))
-                answers[way] = self._answers_by(programs, written, asked)
-            step.detail = f"{sum(map(len, answers.values()))} question(s)"
-        gc.collect()
-        return answers
-
-    def _answers_by(self, programs: ProgramAnswers, written: WrittenModel, asked: Asked) -> RecordedAnswers:
-        answers = RecordedAnswers()
-        for name, signature in written.signatures.items():
-            if programs.takes(signature, asked.samples[name]):
-                cases = list_cases(signature, asked.samples[name], self._options.batch_sizes, padded=True)
-                answers.record(programs, signature, (case.inputs for case in cases))
-        return answers
+        options, progress = self._options, self._progress
+        return ask_programs(version, device, written.signatures, asked.samples, options, progress, self._warn)
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
         """Models that load in a session alone are served all the same, if they came so."""
@@ -144,7 +128,9 @@ class Asking:
     def find_samples(self, signature: Signature, given: SampleFile | None, model: Sampled) -> Tensors:
         """Inputs to check `signature` with, for `model` to take. Raises SamplesUnfit."""
         rows = max(*self._options.batch_sizes, LEAST_ROWS)
-        longest = self._options.sequences.buckets[-1:]
+        buckets = self._options.sequences.buckets
+        # Every program is to be asked, that for the shortest too.
+        longest = buckets[:1] if self._options.device_programs else buckets[-1:]
         return find_samples(signature, rows, given, model, *longest)
 
     def _questions(self, signature: Signature, samples: Tensors) -> Iterator[Tensors]:
@@ -155,10 +141,12 @@ class Asking:
             yield take_rows(samples, slice(0, 1))
 
 
-def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions) -> None:
-    """That there is something to pad. Raises OptionConflict."""
+def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions, device: ManifestDevice | None) -> None:
+    """That there is something to pad, in a signature or behind its host part. Raises OptionConflict."""
     inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
     names = {name for name, spec in inputs if spec.free_axes}
+    parts = () if device is None else device.parts.values()
+    names |= {name for part in parts for name, tensor in part.inputs.items() if tensor.free_axes}
     if sequences.buckets and not names:
         raise OptionConflict("--sequence-buckets: no signature has an input with a free dimension besides its rows'")
     if unknown := sequences.pad_values.keys() - names:

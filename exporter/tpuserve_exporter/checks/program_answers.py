@@ -1,46 +1,54 @@
-"""A version's signatures as its device programs answer them: padded to a bucket's shapes, and cut again."""
+"""A version's signatures as its device programs answer them: prepared on the host, padded to a bucket, cut again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from tpuserve_exporter.checks.sequence_padding import pad_sequence
-from tpuserve_exporter.options.export_options import PadValue
+from tpuserve_exporter.programs.host_part import INPUT_PREFIX
 from tpuserve_exporter.programs.program_model import ProgramModel
-from tpuserve_exporter.signature import Array, Signature, Tensors
-from tpuserve_exporter.version.manifest_device import DevicePartEntry, DeviceProgram, ManifestDevice
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.version.loaded_model import SessionModel
+from tpuserve_exporter.version.manifest_device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
 
 
 class ProgramAnswers:
-    """Answers by the programs for one length of sequences, None where a part has none."""
+    """Answers by the programs for one length of sequences, None where a part has none.
+
+    `host` has the host parts, None where no signature has one.
+    """
 
     def __init__(
-        self, model: ProgramModel, device: ManifestDevice, length: int | None, pad_values: Mapping[str, PadValue]
+        self, model: ProgramModel, device: ManifestDevice, length: int | None, host: SessionModel | None
     ) -> None:
         self._model = model
         self._device = device
         self._length = length
-        self._pad_values = pad_values
+        self._host = host
+
+    def has(self, signature: Signature) -> bool:
+        """Whether there are programs of this length for the signature."""
+        return signature.name in self._device.signatures and bool(self._programs(signature))
 
     def takes(self, signature: Signature, inputs: Tensors) -> bool:
-        """Whether there are programs of this length for the signature, and the inputs are no longer."""
-        if signature.name not in self._device.signatures or not self._programs(signature):
-            return False
-        return self._length is None or self._longest(signature, inputs) <= self._length
+        """Whether the inputs are no longer than its programs."""
+        if self._length is None:
+            return True
+        return _longest(self._part(signature), self._prepare(signature, inputs)) <= self._length
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Outputs by name. Raises ParityFailed where a program does not run, SamplesUnfit for what cannot be padded."""
-        entry = self._device.signatures[signature.name]
-        part = self._device.parts[entry.part]
-        program = self._choose(signature, inputs)
-        padded = {entry.inputs[name]: self._pad(signature, name, inputs[name], program) for name in signature.inputs}
-        outputs = self._model.run(part, program, padded)
-        longest = self._longest(signature, inputs)
-        rows = None if program.batch_size is None else _count_rows(inputs)
-        return {
-            name: _cut(signature.outputs[name].free_axes, outputs[made], rows, self._length, longest)
-            for name, made in entry.outputs.items()
+        entry, part = self._device.signatures[signature.name], self._part(signature)
+        given = self._prepare(signature, inputs)
+        program = self._choose(signature, given)
+        outputs = self._model.run(part, program, {name: self._pad(part, name, given[name], program) for name in given})
+        rows = None if program.batch_size is None else _count_rows(given)
+        longest = _longest(part, given)
+        cut = {
+            name: _cut(part.outputs[name].free_axes, value, rows, self._length, longest)
+            for name, value in outputs.items()
         }
+        return self._finish(entry, inputs, cut)
 
     def _part(self, signature: Signature) -> DevicePartEntry:
         return self._device.parts[self._device.signatures[signature.name].part]
@@ -48,21 +56,39 @@ class ProgramAnswers:
     def _programs(self, signature: Signature) -> list[DeviceProgram]:
         return [one for one in self._part(signature).programs if one.sequence_length == self._length]
 
-    def _choose(self, signature: Signature, inputs: Tensors) -> DeviceProgram:
+    def _prepare(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """The part's inputs, in its order."""
+        entry, part = self._device.signatures[signature.name], self._part(signature)
+        if entry.host is None or entry.host.before is None:
+            mapped = {entry.inputs[name]: value for name, value in inputs.items()}
+        else:
+            mapped = dict(self._run_host(entry.host.before, inputs))
+        return {name: mapped[name] for name in part.inputs}
+
+    def _finish(self, entry: DeviceSignature, inputs: Tensors, outputs: Tensors) -> Tensors:
+        if entry.host is None or entry.host.after is None:
+            return {name: outputs[made] for name, made in entry.outputs.items()}
+        return self._run_host(
+            entry.host.after, {**outputs, **{f"{INPUT_PREFIX}{name}": inputs[name] for name in inputs}}
+        )
+
+    def _run_host(self, key: str, values: Tensors) -> Tensors:
+        assert self._host is not None, "a version whose signatures have host parts has a host model"
+        half = self._host.signatures[key]
+        return self._host.run(half, {name: values[name] for name in half.inputs})
+
+    def _choose(self, signature: Signature, given: Tensors) -> DeviceProgram:
         """The smallest that the rows fit into."""
         programs = self._programs(signature)
         if programs[0].batch_size is None:
             return programs[0]
-        rows = _count_rows(inputs)
+        rows = _count_rows(given)
         return next(one for one in programs if one.batch_size is not None and one.batch_size >= rows)
 
-    def _longest(self, signature: Signature, inputs: Tensors) -> int:
-        sizes = ((inputs[name], spec.free_axes) for name, spec in signature.inputs.items())
-        return max((value.shape[axis] for value, axes in sizes for axis in axes), default=0)
-
-    def _pad(self, signature: Signature, name: str, value: Array, program: DeviceProgram) -> Array:
+    def _pad(self, part: DevicePartEntry, name: str, value: Array, program: DeviceProgram) -> Array:
+        tensor = part.inputs[name]
         if self._length is not None:
-            value = pad_sequence(name, signature.inputs[name], value, self._length, self._pad_values.get(name))
+            value = pad_sequence(name, TensorSpec(tensor.dtype, tensor.shape), value, self._length, tensor.pad_value)
         if program.batch_size is None:
             return value
         # As servers do: a real row, because a model may divide by its norm.
@@ -70,13 +96,18 @@ class ProgramAnswers:
 
 
 def list_answers(
-    model: ProgramModel, device: ManifestDevice, pad_values: Mapping[str, PadValue]
+    model: ProgramModel, device: ManifestDevice, host: SessionModel | None
 ) -> Iterator[tuple[str, ProgramAnswers]]:
     """One for each length of sequences that there are programs for, by what the comparison calls it."""
     lengths = {program.sequence_length for part in device.parts.values() for program in part.programs}
     for length in sorted(lengths, key=lambda one: one or 0):
         name = "program" if length is None else f"program of length {length}"
-        yield name, ProgramAnswers(model, device, length, pad_values)
+        yield name, ProgramAnswers(model, device, length, host)
+
+
+def _longest(part: DevicePartEntry, given: Tensors) -> int:
+    sizes = ((given[name], tensor.free_axes) for name, tensor in part.inputs.items())
+    return max((value.shape[axis] for value, axes in sizes for axis in axes), default=0)
 
 
 def _count_rows(inputs: Tensors) -> int:

@@ -72,9 +72,16 @@ class Checks:
                 step.detail = "; ".join(str(signature) for signature in session.signatures.values())
             yield session
 
-    def run(self, source: OpenedSource, asked: Asked, version: Path, session: SessionModel) -> CheckedVersion:
+    def run(
+        self,
+        source: OpenedSource,
+        asked: Asked,
+        version: Path,
+        session: SessionModel,
+        device: ManifestDevice | None,
+    ) -> CheckedVersion:
         """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
-        check_sequences(session.signatures.values(), self._options.sequences)
+        check_sequences(session.signatures.values(), self._options.sequences, device)
         tolerance = self._choose_tolerance(source, session)
         reference = asked.source or session
         loaded: dict[str, Runnable] = {"session": session} | ({"Python": asked.python} if asked.python else {})

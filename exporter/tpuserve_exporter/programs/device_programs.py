@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuserve_exporter.models.jax_serving import compute_dtype_of
+from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
 from tpuserve_exporter.programs.buckets import Bucket, list_buckets
+from tpuserve_exporter.programs.host_model import write_host_model
+from tpuserve_exporter.programs.host_part import HostPart
 from tpuserve_exporter.programs.lowering import load_program, versions
 from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, Weight, write_weights
 from tpuserve_exporter.signature import Signature, TensorSpec
@@ -36,12 +39,13 @@ class Part(Protocol):
 class ModelToLower:
     """The parts, which signature of the version runs which, and their weights: listed once all parts are lowered.
 
-    `left_out` are signatures that take strings, and no device does.
+    `hosts` are what signatures have around the device part; `left_out` says of signatures without programs why.
     """
 
     parts: Sequence[Part]
     signatures: Mapping[str, DeviceSignature]
     weights: Iterable[Weight]
+    hosts: Mapping[str, HostPart]
     left_out: tuple[str, ...] = ()
 
 
@@ -49,15 +53,15 @@ def write_programs(
     version: Path,
     model: ModelToLower,
     batch_sizes: Sequence[int],
-    lengths: Sequence[int],
+    sequences: SequenceOptions,
     compute_dtype: str | None,
     advance: Callable[[int, int], None],
 ) -> ManifestDevice:
-    """Lower every part for every bucket into `version`, and write the weights. Raises CannotLower.
+    """Lower every part for every bucket into `version`, and write weights and host parts. Raises CannotLower.
 
     `compute_dtype` None is told from the programs. `advance` is told how many programs are written, of how many.
     """
-    buckets = {part.name: list_buckets(part.signature, batch_sizes, lengths) for part in model.parts}
+    buckets = {part.name: list_buckets(part.signature, batch_sizes, sequences.buckets) for part in model.parts}
     total, entries, convention = sum(map(len, buckets.values())), dict[str, DevicePartEntry](), 0
     for part in model.parts:
         programs: list[DeviceProgram] = []
@@ -67,8 +71,10 @@ def write_programs(
             programs.append(_write_program(version, part, bucket, program))
         loaded = load_program(program)
         convention = loaded.calling_convention_version
-        entries[part.name] = _describe(part, programs, compute_dtype or compute_dtype_of(loaded.mlir_module()))
+        computes_in = compute_dtype or compute_dtype_of(loaded.mlir_module())
+        entries[part.name] = _describe(part, programs, computes_in, sequences.pad_values)
     write_weights(version / WEIGHTS_FILE, model.weights)
+    write_host_model(version, model.hosts)
     return ManifestDevice(
         lowered_with=versions(),
         calling_convention_version=convention,
@@ -85,18 +91,24 @@ def _write_program(version: Path, part: Part, bucket: Bucket, program: bytes) ->
     return DeviceProgram(batch_size=bucket.batch_size, sequence_length=bucket.sequence_length, file=file.as_posix())
 
 
-def _describe(part: Part, programs: Sequence[DeviceProgram], compute_dtype: str) -> DevicePartEntry:
+def _describe(
+    part: Part, programs: Sequence[DeviceProgram], compute_dtype: str, pad_values: Mapping[str, PadValue]
+) -> DevicePartEntry:
+    pads = pad_values if part.signature.has_sequences else {}
     return DevicePartEntry(
-        inputs=_tensors(part.signature.inputs),
+        inputs=_tensors(part.signature.inputs, pads),
         weights=part.weights,
-        outputs=_tensors(part.signature.outputs),
+        outputs=_tensors(part.signature.outputs, {}),
         compute_dtype=compute_dtype,
         programs=tuple(programs),
     )
 
 
-def _tensors(specs: Mapping[str, TensorSpec]) -> dict[str, DeviceTensor]:
-    return {name: DeviceTensor(dtype=spec.dtype, shape=spec.shape or ()) for name, spec in specs.items()}
+def _tensors(specs: Mapping[str, TensorSpec], pads: Mapping[str, PadValue]) -> dict[str, DeviceTensor]:
+    return {
+        name: DeviceTensor(dtype=spec.dtype, shape=spec.shape or (), pad_value=pads.get(name))
+        for name, spec in specs.items()
+    }
 
 
 def describe_programs(version: Path, device: ManifestDevice) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.programs.lowering import compile_program, load_program
-from tpuserve_exporter.programs.weights_file import map_weights
+from tpuserve_exporter.programs.weights_file import map_weights, numpy_dtype
 from tpuserve_exporter.signature import Array, Tensors
 from tpuserve_exporter.version.manifest_device import DevicePartEntry, DeviceProgram, ManifestDevice
 
@@ -23,7 +23,7 @@ class ProgramModel:
         self._taken: dict[str, Sequence[Any]] = {}
 
     def run(self, part: DevicePartEntry, program: DeviceProgram, inputs: Tensors) -> Tensors:
-        """The part's outputs by name, for inputs of the program's very shapes. Raises ParityFailed."""
+        """The part's outputs by name, in its dtypes, for inputs of the program's very shapes. Raises ParityFailed."""
         try:
             run = self._compile(program)
             dtypes = [aval.dtype for aval in self._taken[program.file]]
@@ -34,7 +34,10 @@ class ProgramModel:
             raise ParityFailed(
                 f"{program.file} does not run on this machine's CPU: {type(error).__name__}: {reason_of(error)[:300]}"
             ) from error
-        return dict(zip(part.outputs, results, strict=True))
+        return {
+            name: result.astype(numpy_dtype(tensor.dtype), copy=False)
+            for (name, tensor), result in zip(part.outputs.items(), results, strict=True)
+        }
 
     def _compile(self, program: DeviceProgram) -> Callable[..., Sequence[Any]]:
         if program.file not in self._compiled:

@@ -12,9 +12,10 @@ from tpuserve_exporter.errors import CannotLower, reason_of
 from tpuserve_exporter.models.jax_function import JaxFunction
 from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.models.weights_release import release_weights
-from tpuserve_exporter.options.signature_request import TENSOR_KIND
 from tpuserve_exporter.programs.device_programs import ModelToLower
 from tpuserve_exporter.programs.graph_part import GraphPart
+from tpuserve_exporter.programs.host_model import describe_host
+from tpuserve_exporter.programs.host_part import HostPart, split
 from tpuserve_exporter.programs.jax_part import JaxPart
 from tpuserve_exporter.programs.weights import GraphWeights
 from tpuserve_exporter.programs.weights_file import Weight
@@ -31,13 +32,38 @@ _PART = "device"
 
 def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str, ServedSignature]) -> ModelToLower:
     """The one device part of a model, by JAX where it is a JAX function."""
-    signature = device.signature
-    signatures = {name: _straight(_PART, signature) for name, one in served.items() if one.kind == TENSOR_KIND}
+    hosts, left_out = _split_all(device, served)
+    signatures = {
+        name: DeviceSignature(
+            method_name=served[name].method_name,
+            part=_PART,
+            inputs=dict(one.inputs),
+            outputs=dict(one.outputs),
+            host=describe_host(name, one),
+        )
+        for name, one in hosts.items()
+    }
     if jax is not None:
-        part = JaxPart(_PART, signature, jax)
-        return ModelToLower([part], signatures, _jax_weights(part, device))
+        part = JaxPart(_PART, device.signature, jax)
+        return ModelToLower([part], signatures, _jax_weights(part, device), hosts, left_out)
     weights = GraphWeights(device.trackables, device.graph.variables)
-    return ModelToLower([GraphPart(_PART, signature, device.graph, weights)], signatures, weights)
+    graph = GraphPart(_PART, device.signature, device.graph, weights)
+    return ModelToLower([graph], signatures, weights, hosts, left_out)
+
+
+def _split_all(
+    device: DevicePart, served: Mapping[str, ServedSignature]
+) -> tuple[dict[str, HostPart], tuple[str, ...]]:
+    """Host parts by signature, and why a signature has none. Raises CannotLower where all have none."""
+    hosts, left_out = dict[str, HostPart](), list[str]()
+    for name, signature in served.items():
+        try:
+            hosts[name] = split(signature, device)
+        except CannotLower as error:
+            left_out.append(str(error))
+    if not hosts:
+        raise CannotLower("; ".join(left_out))
+    return hosts, tuple(left_out)
 
 
 def _straight(part: str, signature: Signature) -> DeviceSignature:
@@ -82,7 +108,11 @@ def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
     weights = GraphWeights([loaded])
     parts = [GraphPart(name, one, loaded.signatures[name], weights) for name, one in chosen.items()]
     straight = {name: _straight(name, one) for name, one in chosen.items()}
-    yield ModelToLower(parts, straight, weights, tuple(signatures.keys() - chosen.keys()))
+    strings = sorted(signatures.keys() - chosen.keys())
+    left_out = tuple(
+        f"{name} takes strings, and a SavedModel's host part cannot be told from the rest" for name in strings
+    )
+    yield ModelToLower(parts, straight, weights, {}, left_out)
     release_weights([loaded])
 
 

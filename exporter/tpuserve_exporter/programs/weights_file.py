@@ -40,7 +40,7 @@ class Weight:
 
     @property
     def size_bytes(self) -> int:
-        return prod(self.shape) * _numpy_dtype(self.dtype).itemsize
+        return prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
 def write_weights(path: Path, weights: Iterable[Weight]) -> int:
@@ -89,10 +89,11 @@ def map_weights(path: Path) -> Mapping[str, Array]:
 def _views(tensors: Array, header: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
     for name, one in header.items():
         begin, end = one["data_offsets"]
-        yield name, tensors[begin:end].view(_numpy_dtype(_NAMES[one["dtype"]])).reshape(one["shape"])
+        yield name, tensors[begin:end].view(numpy_dtype(_NAMES[one["dtype"]])).reshape(one["shape"])
 
 
-def _numpy_dtype(name: str) -> "np.dtype[Any]":
+def numpy_dtype(name: str) -> "np.dtype[Any]":
+    """Numpy's own, or one of those that ml_dtypes adds to them."""
     import ml_dtypes  # noqa: F401 - makes its dtypes known to numpy by name
 
     return np.dtype(name)

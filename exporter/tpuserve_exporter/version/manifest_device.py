@@ -4,16 +4,25 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tpuserve_exporter.options.export_options import PadValue
+from tpuserve_exporter.signatures.served_signature import PREDICT
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DeviceTensor(_Part):
-    """`shape` is the model's: None is a dimension that buckets give a size."""
+    """`shape` is the model's: None is a dimension that buckets give a size. `pad_value` fills sequences up, else 0."""
 
     dtype: str
     shape: tuple[int | None, ...]
+    pad_value: PadValue | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @property
+    def free_axes(self) -> tuple[int, ...]:
+        """Dimensions that are free, that of the rows left out."""
+        return tuple(axis for axis, size in enumerate(self.shape) if axis > 0 and size is None)
 
 
 class DeviceProgram(_Part):
@@ -43,12 +52,16 @@ class DeviceHost(_Part):
 
 
 class DeviceSignature(_Part):
-    """`inputs` and `outputs` by the signature's names, to the part's: where no host part stands between."""
+    """`inputs` and `outputs` by the signature's names, to the part's: where no host part stands between.
+
+    `method_name` is the SavedModel's.
+    """
 
     part: str
     inputs: dict[str, str] = Field(default_factory=dict)
     outputs: dict[str, str] = Field(default_factory=dict)
     host: DeviceHost | None = None
+    method_name: str = PREDICT
 
 
 class ManifestDevice(_Part):

@@ -10,7 +10,7 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, SignatureEntry
+from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, SignatureEntry, TensorEntry
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
 # Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
@@ -40,12 +40,12 @@ class SignatureProgram:
         """
         if entry.host is not None and host is not None:
             _check_host(name, served, entry.host, part, host)
-        pad_values = {
-            alias: value for alias, tensor in served.inputs.items() if (value := tensor.pad_value) is not None
-        }
-        mapped = {to: pad_values[alias] for alias, to in (entry.inputs or {}).items() if alias in pad_values}
+        # The part's own are for inputs that the host makes.
+        pad_values = _pad_values(part.entry.inputs)
+        given = _pad_values(served.inputs)
+        pad_values |= {to: given[alias] for alias, to in (entry.inputs or {}).items() if alias in given}
         may_pad = served.rows_independent and all(tensor.has_rows for tensor in part.entry.outputs.values())
-        return cls(served.signature(name, entry.method_name), entry, part, mapped, may_pad, host)
+        return cls(served.signature(name, entry.method_name), entry, part, pad_values, may_pad, host)
 
     def before(self, inputs: Tensors) -> Tensors:
         """The part's inputs for the signature's; blocks while the CPU works, if it has to."""
@@ -172,6 +172,10 @@ class _Flight:
         finally:
             self.ended()
         return self.program.after(self.inputs, outputs, self.output_names)
+
+
+def _pad_values(inputs: Mapping[str, TensorEntry]) -> dict[str, object]:
+    return {name: tensor.pad_value for name, tensor in inputs.items() if tensor.pad_value is not None}
 
 
 def _check_host(name: str, served: ServedEntry, entry: HostEntry, part: DevicePart, host: Servable) -> None:

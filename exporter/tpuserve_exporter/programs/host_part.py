@@ -1,0 +1,140 @@
+"""What of a signature a host does, before and after the device part: cut out of the signature's own graph."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_exporter.errors import CannotLower
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.served_signature import ServedSignature
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# How `after` calls those of the signature's inputs that it looks at.
+INPUT_PREFIX = "input/"
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A function of tensors in the order of `inputs`, which gives tensors by name."""
+
+    inputs: "Mapping[str, tf.TensorSpec]"
+    call: "Callable[..., Mapping[str, tf.Tensor]]"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """`before` gives the device part's inputs, `after` the signature's outputs, of the part's and `input/NAME`.
+
+    None where there is nothing to do: then `inputs` maps the signature's to the part's, and `outputs` likewise.
+    `trackables` are tables and assets of both.
+    """
+
+    before: Half | None
+    after: Half | None
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    trackables: tuple[Any, ...]
+
+
+def split(signature: ServedSignature, device: DevicePart) -> HostPart:
+    """Cut the signature where it calls the device part. Raises CannotLower where it does not do so just once."""
+    return _Traced(signature, device).split()
+
+
+class _Traced:
+    """The signature as one graph, placeholders in the place of the device part's outputs."""
+
+    def __init__(self, signature: ServedSignature, device: DevicePart) -> None:
+        import tensorflow as tf
+
+        self._name = signature.name
+        self._device = device
+        self._given: list[Mapping[str, tf.Tensor]] = []
+        self._made: dict[str, tf.Tensor] = {}
+        self._outputs: dict[str, tf.Tensor] = {}
+        self._whole = signature.wrap(self._record)
+        names = list(self._whole.inputs)
+
+        def run(*tensors: "tf.Tensor") -> "list[tf.Tensor]":
+            self._outputs = dict(self._whole.call(**dict(zip(names, tensors, strict=True))))
+            return list(self._outputs.values())
+
+        self._graph = tf.compat.v1.wrap_function(run, list(self._whole.inputs.values()))
+        self._inputs = dict(zip(names, self._graph.inputs, strict=False))
+
+    def _record(self, **tensors: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        import tensorflow as tf
+
+        self._given.append(
+            {name: tf.convert_to_tensor(tensors[name], spec.dtype) for name, spec in self._device.inputs.items()}
+        )
+        self._made = {
+            name: tf.compat.v1.placeholder(spec.dtype, spec.shape) for name, spec in self._device.outputs.items()
+        }
+        return dict(self._made)
+
+    def split(self) -> HostPart:
+        given = self._only_call()
+        inputs = _names_of(given, self._inputs)
+        outputs = _names_of(self._outputs, self._made)
+        checks = [one for one in self._graph.graph.get_operations() if one.type == "Assert"]
+        made = {one.op for one in self._made.values()}
+        late = [one for one in checks if made & _sources([one])]
+        early = [one for one in checks if one not in late]
+        straight = inputs is not None and not early and len(inputs) == len(self._inputs)
+        return HostPart(
+            before=None if straight else self._cut(self._inputs, given, early),
+            after=None if outputs is not None and not late else self._cut(self._behind(late), self._outputs, late),
+            inputs={name: part for part, name in (inputs or {}).items()} if straight else {},
+            outputs=(outputs or {}) if not late else {},
+            trackables=tuple(self._whole.trackables),
+        )
+
+    def _only_call(self) -> "Mapping[str, tf.Tensor]":
+        within = all(tensor.graph is self._graph.graph for given in self._given for tensor in given.values())
+        if len(self._given) == 1 and within:
+            return self._given[0]
+        how = "within a loop or a branch" if not within else f"{len(self._given)} times"
+        raise CannotLower(f"{self._name} calls the model {how}; around a device part, a host part calls it once")
+
+    def _behind(self, late: "list[tf.Operation]") -> "dict[str, tf.Tensor]":
+        """What the outputs come from: the device part's, and inputs of the signature that are looked at again."""
+        needed = _sources([*(one.op for one in self._outputs.values()), *late])
+        again = {f"{INPUT_PREFIX}{name}": one for name, one in self._inputs.items() if one.op in needed}
+        return {**self._made, **again}
+
+    def _cut(
+        self, feeds: "Mapping[str, tf.Tensor]", fetches: "Mapping[str, tf.Tensor]", checks: "list[tf.Operation]"
+    ) -> Half:
+        """`checks` are run, too: inputs that the signature refuses are refused by its half."""
+        import tensorflow as tf
+
+        pruned = self._graph.prune(list(feeds.values()), [*fetches.values(), *checks])
+        results = list(fetches)
+
+        def call(*tensors: "tf.Tensor") -> "dict[str, tf.Tensor]":
+            # Operations that are fetched give nothing, behind all that give something.
+            return dict(zip(results, pruned(*tensors), strict=False))
+
+        return Half({name: tf.TensorSpec(one.shape, one.dtype) for name, one in feeds.items()}, call)
+
+
+def _names_of(tensors: "Mapping[str, tf.Tensor]", known: "Mapping[str, tf.Tensor]") -> dict[str, str] | None:
+    """What each is called in `known`, if all are there."""
+    names = {id(tensor): name for name, tensor in known.items()}
+    if not all(id(tensor) in names for tensor in tensors.values()):
+        return None
+    return {name: names[id(tensor)] for name, tensor in tensors.items()}
+
+
+def _sources(operations: "Iterable[tf.Operation]") -> "set[tf.Operation]":
+    """The operations, and all that they come from."""
+    found, waiting = set(operations), list(operations)
+    while waiting:
+        one = waiting.pop()
+        new = {*(tensor.op for tensor in one.inputs), *one.control_inputs} - found
+        found |= new
+        waiting += new
+    return found
