@@ -26,7 +26,7 @@ from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow_on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
@@ -131,7 +131,7 @@ def build(settings: Settings, host_note: str) -> Server:
     remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
     storage = StorageByScheme(LocalStorage(is_whole), remote)
     device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
-    saved_model = TensorFlowExecutor(tensorflow_options(settings))
+    saved_model = TensorFlowOnDemand(tensorflow_options(settings))
     choice = DeviceChoice(settings.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices)
     loader = VersionLoader(storage, _executor(settings, choice), loading_options(settings), clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))

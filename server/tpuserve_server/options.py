@@ -7,8 +7,6 @@ import math
 import os
 from pathlib import Path
 
-from tensorflow.core.protobuf.config_pb2 import ConfigProto
-
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
@@ -16,6 +14,7 @@ from tpuserve_server.core.manager import LoadOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions
+from tpuserve_server.messages.official import ConfigProto
 from tpuserve_server.request_log.request_logs import RequestLogOptions
 from tpuserve_server.request_log.rotation import Rotation
 from tpuserve_server.settings import Settings

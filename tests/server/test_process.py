@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from tpuserve_server.process import settle_garbage_collector
+from tpuserve_server.core.garbage import settle_garbage_collector
 
 START = """
 import sys
-from tpuserve_server.process import start_tensorflow
+from tpuserve_server.executors.tensorflow_start import start_tensorflow
 start_tensorflow()
 import tensorflow
 assert "keras" not in sys.modules and "optree" not in sys.modules

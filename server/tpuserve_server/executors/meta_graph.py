@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.messages.official import MetaGraphDef, TensorInfo, TensorProto
 
-_NUMBERS = {field.name: field.number for field in meta_graph_pb2.MetaGraphDef.DESCRIPTOR.fields}
+_NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _LENGTH_DELIMITED = 2
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process at an input of another rank than theirs
@@ -28,7 +27,7 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
     Raises:
         InvalidArgument: it is none.
     """
-    return read_signatures(meta_graph_pb2.MetaGraphDef.FromString(_only("signature_def", meta_graph)))
+    return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph)))
 
 
 def restores_variables(meta_graph: bytes) -> bool:
@@ -50,7 +49,7 @@ def needs_exact_ranks(meta_graph: bytes) -> bool:
     )
 
 
-def read_signatures(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:
+def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
     """The signatures of a MetaGraphDef that can be called: initialisers and other bookkeeping left out.
 
     Raises:
@@ -69,7 +68,7 @@ def read_signatures(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signat
     }
 
 
-def _tensor_spec(alias: str, info: meta_graph_pb2.TensorInfo) -> TensorSpec:
+def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
     # A string tensor arrives and leaves as an array of bytes objects.
     dtype: np.dtype[np.generic] = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
     shape = info.tensor_shape
@@ -77,7 +76,7 @@ def _tensor_spec(alias: str, info: meta_graph_pb2.TensorInfo) -> TensorSpec:
     return TensorSpec(alias, dtype, dims, graph_name=info.name)
 
 
-def _default(alias: str, tensor: tensor_pb2.TensorProto) -> Array:
+def _default(alias: str, tensor: TensorProto) -> Array:
     try:
         array: Array = tf.make_ndarray(tensor)
     except (TypeError, ValueError) as error:

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors import tensorflow_c
+from tpuserve_server.executors.session_config import IN_CALLERS_THREAD
+from tpuserve_server.messages.official import CallableOptions, ConfigProto, RunOptions
 
 # typeid(TF_Session).name(), as pybind11's conduit names capsules.
 _SESSION_TYPE = b"10TF_Session"
-
-# RunOptions.inter_op_thread_pool: run operations in the thread that calls.
-IN_CALLERS_THREAD = -1
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -32,7 +30,7 @@ class SavedSession:
 
     __slots__ = ("_capsule", "_graph", "_meta_graph", "_session")
 
-    def __init__(self, path: Path, tags: Sequence[str], config: config_pb2.ConfigProto) -> None:
+    def __init__(self, path: Path, tags: Sequence[str], config: ConfigProto) -> None:
         """Load the graph with these tags of the SavedModel in `path`; slow. Restores and initialises in this thread.
 
         Raises:
@@ -54,9 +52,9 @@ class SavedSession:
         meta_graph, self._meta_graph = self._meta_graph, b""
         return meta_graph
 
-    def _load(self, path: bytes, tags: Sequence[str], config: config_pb2.ConfigProto) -> bytes:
+    def _load(self, path: bytes, tags: Sequence[str], config: ConfigProto) -> bytes:
         tag_set = (ctypes.c_char_p * len(tags))(*(tag.encode() for tag in tags))
-        run_options = config_pb2.RunOptions(inter_op_thread_pool=IN_CALLERS_THREAD).SerializeToString()
+        run_options = RunOptions(inter_op_thread_pool=IN_CALLERS_THREAD).SerializeToString()
         with (
             tensorflow_c.session_options(config.SerializeToString()) as options,
             tensorflow_c.buffer(run_options) as run,
@@ -77,7 +75,7 @@ class SavedSession:
         """
         return self._capsule
 
-    def make_callable(self, options: config_pb2.CallableOptions) -> "SessionCallable":
+    def make_callable(self, options: CallableOptions) -> "SessionCallable":
         """Compile a way from feeds to fetches; slow.
 
         Raises:
@@ -109,7 +107,7 @@ class SessionCallable:
 
     __slots__ = ("_handle", "_session")
 
-    def __init__(self, session: SavedSession, options: config_pb2.CallableOptions) -> None:
+    def __init__(self, session: SavedSession, options: CallableOptions) -> None:
         serialized = pywrap_tf_session.TF_NewBufferFromString(options.SerializeToString())
         try:
             self._handle = pywrap_tf_session.TF_SessionMakeCallable(session, serialized)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
-
-from tpuserve_server.executors.saved_session import IN_CALLERS_THREAD
+from tpuserve_server.messages.official import ConfigProto, RewriterConfig, RunOptions
 
 DEFAULT_TAGS = ("serve",)
+
+# RunOptions.inter_op_thread_pool: run operations in the thread that calls.
+IN_CALLERS_THREAD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,12 @@ class TensorFlowOptions:
     inter_op_parallelism: int = 0
     bfloat16_kernels: bool = True
     mixed_precision: Literal["", "bfloat16"] = ""
-    session_config: config_pb2.ConfigProto | None = None
+    session_config: ConfigProto | None = None
 
 
-def session_config(options: TensorFlowOptions, *, bfloat16: bool) -> config_pb2.ConfigProto:
+def session_config(options: TensorFlowOptions, *, bfloat16: bool) -> ConfigProto:
     """The ConfigProto of a session, `bfloat16` if its kernels may be used."""
-    config = config_pb2.ConfigProto()
+    config = ConfigProto()
     if options.session_config is not None:
         config.CopyFrom(options.session_config)
     if options.intra_op_parallelism:
@@ -41,14 +42,14 @@ def session_config(options: TensorFlowOptions, *, bfloat16: bool) -> config_pb2.
     config.device_count["GPU"] = 0
     if bfloat16 or options.mixed_precision:
         rewrites = config.graph_options.rewrite_options
-        rewrites.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
+        rewrites.auto_mixed_precision_onednn_bfloat16 = RewriterConfig.ON
     return config
 
 
-def run_options(config: config_pb2.ConfigProto) -> config_pb2.RunOptions:
+def run_options(config: ConfigProto) -> RunOptions:
     """Operations run one by one in the thread that asks, unless a number of threads was asked for."""
     wants_pool = config.inter_op_parallelism_threads > 0 or bool(config.session_inter_op_thread_pool)
-    return config_pb2.RunOptions(inter_op_thread_pool=0 if wants_pool else IN_CALLERS_THREAD)
+    return RunOptions(inter_op_thread_pool=0 if wants_pool else IN_CALLERS_THREAD)
 
 
 def cpu_has_bfloat16(cpuinfo: Path) -> bool:

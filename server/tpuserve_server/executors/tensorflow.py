@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import config_pb2
 
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
@@ -29,6 +28,7 @@ from tpuserve_server.executors.session_config import (
     run_options,
     session_config,
 )
+from tpuserve_server.messages.official import CallableOptions, RunOptions
 
 # Callables kept for each servable: one for each signature and set of outputs that clients ask for.
 _MAX_CALLABLES = 64
@@ -90,7 +90,7 @@ class TensorFlowServable:
         servable_id: ServableId,
         session: SavedSession,
         signatures: Mapping[str, Signature],
-        options: config_pb2.RunOptions,
+        options: RunOptions,
         *,
         bfloat16: bool,
         exact_ranks: bool,
@@ -173,7 +173,7 @@ class TensorFlowServable:
         else:
             if len(self._callables) >= _MAX_CALLABLES:
                 self._callables.popitem(last=False)
-            options = config_pb2.CallableOptions(
+            options = CallableOptions(
                 feed=[spec.graph_name for spec in signature.inputs.values()],
                 fetch=[signature.outputs[name].graph_name for name in output_names],
                 run_options=self._run_options,

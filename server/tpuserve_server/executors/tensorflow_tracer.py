@@ -5,12 +5,11 @@ The public way, `tf.profiler.experimental`, keeps one session for the whole proc
 
 import tempfile
 from pathlib import Path
-
-import tensorflow as tf
-from tensorflow.python.profiler.internal import _pywrap_profiler
+from typing import Any
 
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.executors.tensorflow_start import start_tensorflow
 
 # What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."
@@ -19,18 +18,23 @@ _BUSY = "Another profiling session active."
 class TensorFlowTracer:
     """core.tracer.Tracer. Python's own calls are never recorded: that would slow every request down many times.
 
-    A session gives its XSpace to a folder alone: one of our own, for as long as it takes to read it back.
+    TensorFlow is imported by the first session, if no model has needed it before. A session gives its XSpace to a
+    folder alone: one of our own, for as long as it takes to read it back.
     """
 
     def __init__(self) -> None:
         """No session runs."""
-        self._session: _pywrap_profiler.ProfilerSession | None = None
+        self._session: Any = None  # its ProfilerSession, which has no types
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, options: TraceOptions) -> None:
         """As the protocol."""
         if self._session is not None:
             raise Internal(_BUSY)
+        start_tensorflow()
+        import tensorflow as tf
+        from tensorflow.python.profiler.internal import _pywrap_profiler
+
         folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
         session = _pywrap_profiler.ProfilerSession()
         levels = {"host_tracer_level": options.host_level, "device_tracer_level": options.device_level}
@@ -50,6 +54,8 @@ class TensorFlowTracer:
         self._session = self._folder = None
         if session is None or folder is None:
             raise Internal("No profiling session is active.")
+        import tensorflow as tf
+
         with folder:
             try:
                 session.export_to_tb()

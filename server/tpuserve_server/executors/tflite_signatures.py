@@ -10,11 +10,11 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, TensorSpec
 from tpuserve_server.executors.meta_graph import read_signatures
+from tpuserve_server.messages.official import MetaGraphDef, TensorInfo
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def metadata_signatures(content: bytes, inputs: Ends, outputs: Ends) -> dict[str
     Raises:
         InvalidArgument: they cannot be read, or name a tensor that is not there.
     """
-    meta_graph = meta_graph_pb2.MetaGraphDef()
+    meta_graph = MetaGraphDef()
     try:
         for name, serialized in _serialized_signatures(content).items():
             meta_graph.signature_def[name].ParseFromString(serialized)
@@ -95,7 +95,7 @@ def _generated(ends: Ends) -> dict[str, TensorSpec]:
     }
 
 
-def _resolve(infos: Mapping[str, meta_graph_pb2.TensorInfo], ends: Ends, kind: str) -> None:
+def _resolve(infos: Mapping[str, TensorInfo], ends: Ends, kind: str) -> None:
     for alias, info in infos.items():
         name = ends.resolve(info.name)
         if name is None:

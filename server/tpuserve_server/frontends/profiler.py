@@ -6,19 +6,16 @@ back in the response, and the client writes it (docs/decisions/0011).
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import Internal, InvalidArgument, Unimplemented
 from tpuserve_server.core.tracer import TraceOptions, Tracer
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.messages.official import ProfileOptions
 from tpuserve_server.wire.profiler_proto import (
     encode_profile_response,
     parse_profile_request,
     parse_terminate_request,
 )
-
-if TYPE_CHECKING:
-    from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
 
 # A trace is kept in memory until it is sent, tens of megabytes a second under load.
 _MAX_DURATION_MS = 60_000
@@ -77,7 +74,7 @@ class ProfilerMethods:
             self._session = None
 
 
-def _options(asked: "ProfileOptions") -> TraceOptions:
+def _options(asked: ProfileOptions) -> TraceOptions:
     """Version 0 means that nothing is set (profiler_options.proto)."""
     if asked.version == 0:
         return TraceOptions()

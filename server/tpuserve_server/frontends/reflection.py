@@ -1,6 +1,8 @@
 """gRPC server reflection, v1 and v1alpha: the two have the same messages under different package names."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 from google.protobuf import descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
@@ -19,18 +21,21 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
 
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.messages.pool import OFFICIAL
+
+_Found = TypeVar("_Found")
 
 V1ALPHA_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
 V1_SERVICE = "grpc.reflection.v1.ServerReflection"
 
 
 class ReflectionMethods:
-    """ServerReflectionInfo over the descriptors that this process has loaded."""
+    """ServerReflectionInfo over the official messages and, beside them, what else this process has loaded."""
 
     def __init__(self, service_names: Sequence[str]) -> None:
         """`service_names` are listed as they are: the services that the server answers."""
         self._service_names = sorted(service_names)
-        self._pools = (descriptor_pool.Default(), _v1_pool())
+        self._pools = (OFFICIAL, descriptor_pool.Default(), _v1_pool())
         self._answers: dict[str, Callable[[ServerReflectionRequest], ServerReflectionResponse]] = {
             "file_by_filename": self._file_by_filename,
             "file_containing_symbol": self._file_containing_symbol,
@@ -68,32 +73,34 @@ class ReflectionMethods:
 
     def _file_containing_extension(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
         wanted = request.file_containing_extension
-        pool = descriptor_pool.Default()
-        message = pool.FindMessageTypeByName(wanted.containing_type)
-        extension = pool.FindExtensionByNumber(message, wanted.extension_number)
-        return _files(pool.FindFileContainingSymbol(extension.full_name))
+
+        def find(pool: descriptor_pool.DescriptorPool) -> FileDescriptor:
+            message = pool.FindMessageTypeByName(wanted.containing_type)
+            extension = pool.FindExtensionByNumber(message, wanted.extension_number)
+            return pool.FindFileContainingSymbol(extension.full_name)
+
+        return _files(self._find(find))
 
     def _all_extension_numbers_of_type(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
-        pool = descriptor_pool.Default()
-        message = pool.FindMessageTypeByName(request.all_extension_numbers_of_type)
-        numbers = sorted(extension.number for extension in pool.FindAllExtensions(message))
+        name = request.all_extension_numbers_of_type
+        numbers = self._find(
+            lambda pool: sorted(each.number for each in pool.FindAllExtensions(pool.FindMessageTypeByName(name)))
+        )
         return ServerReflectionResponse(
-            all_extension_numbers_response=ExtensionNumberResponse(
-                base_type_name=message.full_name, extension_number=numbers
-            )
+            all_extension_numbers_response=ExtensionNumberResponse(base_type_name=name, extension_number=numbers)
         )
 
     def _list_services(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
         services = [ServiceResponse(name=name) for name in self._service_names]
         return ServerReflectionResponse(list_services_response=ListServiceResponse(service=services))
 
-    def _find(self, find: Callable[[descriptor_pool.DescriptorPool], FileDescriptor]) -> FileDescriptor:
+    def _find(self, find: Callable[[descriptor_pool.DescriptorPool], _Found]) -> _Found:
         """What the first pool that knows it says; raises KeyError when none does."""
-        first, second = self._pools
-        try:
-            return find(first)
-        except KeyError:
-            return find(second)
+        *others, last = self._pools
+        for pool in others:
+            with contextlib.suppress(KeyError):
+                return find(pool)
+        return find(last)
 
 
 def _v1_pool() -> descriptor_pool.DescriptorPool:

@@ -1,7 +1,6 @@
 """Every gRPC method this server answers, in one table."""
 
 from grpc_health.v1 import health_pb2
-from tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
 
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
@@ -17,14 +16,12 @@ from tpuserve_server.frontends.profiler import ProfilerMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.reload import ReloadMethods
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
-# Taken from the descriptors, which reflection needs loaded anyhow.
-_PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"]
-_MODEL = model_service_pb2.DESCRIPTOR.services_by_name["ModelService"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
-_SERVICES = (_PREDICTION.full_name, _MODEL.full_name, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
+_SERVICES = (PREDICTION_SERVICE.full_name, MODEL_SERVICE.full_name, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
 
 
 def rpc_table(
@@ -56,19 +53,21 @@ def rpc_table(
     )
     model = ModelMethods(service, edge)
     # TensorFlow Serving's short names are asked for by existing probes.
-    health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
+    health = HealthMethods(service, (*_SERVICES, PREDICTION_SERVICE.name, MODEL_SERVICE.name))
     profiler = _profiler_methods(tracer) if tracer is not None else {}
     listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
     reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info)
     reload = ReloadMethods(service, models, edge, clock).handle_reload_config_request if models is not None else None
     return {
-        f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict),
-        f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify),
-        f"/{_PREDICTION.full_name}/Regress": UnaryMethod(examples.regress),
-        f"/{_PREDICTION.full_name}/MultiInference": UnaryMethod(examples.multi_inference),
-        f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
-        f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
-        **({f"/{_MODEL.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}),
+        f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict),
+        f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify),
+        f"/{PREDICTION_SERVICE.full_name}/Regress": UnaryMethod(examples.regress),
+        f"/{PREDICTION_SERVICE.full_name}/MultiInference": UnaryMethod(examples.multi_inference),
+        f"/{PREDICTION_SERVICE.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
+        f"/{MODEL_SERVICE.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
+        **(
+            {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
+        ),
         **profiler,
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tensorflow_serving.apis.logging_pb2 import LogMetadata
-
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.messages.official import LogMetadata
 from tpuserve_server.request_log.record_file import LogFormat
 from tpuserve_server.wire.varint import varint
 

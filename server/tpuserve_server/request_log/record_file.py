@@ -1,23 +1,18 @@
 """A file of PredictionLogs: as JSON lines, or as the TFRecord that warm-up reads. Used by one thread."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
-import tensorflow as tf
 from google.protobuf import json_format
-from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
+from tpuserve_server.messages.official import PredictionLog, TensorProto
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tpuserve_server.wire.tf_record import framed
 
 LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
 
 # More go into a line as base64 of their memory: as numbers they would keep the interpreter from requests for long.
 _MAX_JSON_VALUES = 1024
-# Length, its checksum and the record's (tensorflow/core/lib/io/record_writer.h).
-_FRAME_BYTES = 16
 
 
 class RecordFile(Protocol):
@@ -59,29 +54,16 @@ class _JsonLines:
 
 class _TfRecord:
     def __init__(self, path: Path) -> None:
-        try:
-            self._writer = tf.io.TFRecordWriter(str(path))
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
+        self._file = path.open("wb")
 
     def write(self, record: bytes) -> int:
-        try:
-            self._writer.write(record)
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
-        return len(record) + _FRAME_BYTES
+        return self._file.write(framed(record))
 
     def flush(self) -> None:
-        try:
-            self._writer.flush()
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
+        self._file.flush()
 
     def close(self) -> None:
-        try:
-            self._writer.close()
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
+        self._file.close()
 
 
 def _line(log: PredictionLog) -> bytes:
@@ -92,7 +74,7 @@ def _line(log: PredictionLog) -> bytes:
     return text.encode() + b"\n"
 
 
-def _pack(name: str, tensor: "TensorProto") -> None:
+def _pack(name: str, tensor: TensorProto) -> None:
     """Turn the typed field of a large tensor of numbers into its tensor_content."""
     if tensor.tensor_content or tensor.string_val or tensor.ByteSize() <= _MAX_JSON_VALUES:
         return

@@ -7,13 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import prediction_log_pb2
 
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
 from tpuserve_server.core.validation import check_names, choose_outputs
+from tpuserve_server.messages.official import (
+    ClassificationRequest,
+    MultiInferenceRequest,
+    PredictionLog,
+    PredictRequest,
+)
+from tpuserve_server.wire import tf_record
 from tpuserve_server.wire.example_request import parse_recorded_multi_inference, parse_recorded_request
 from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
 from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
@@ -46,11 +51,14 @@ def read_records(version_path: Path) -> Iterator[bytes]:
     if not path.exists():
         return
     try:
-        for index, record in enumerate(tf.compat.v1.io.tf_record_iterator(str(path))):
-            if index >= MAX_RECORDS:
-                raise InvalidArgument(f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {RECORDS_PATH}")
-            yield record
-    except tf.errors.OpError as error:
+        with path.open("rb") as file:
+            for index, record in enumerate(tf_record.read_records(file)):
+                if index >= MAX_RECORDS:
+                    raise InvalidArgument(
+                        f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {RECORDS_PATH}"
+                    )
+                yield record
+    except (OSError, ValueError) as error:
         raise DataLoss(
             f"{RECORDS_PATH} cannot be read. Please verify your warmup data is in TFRecord format."
         ) from error
@@ -63,7 +71,7 @@ def decode_record(record: bytes, signatures: Mapping[str, Signature], *, check_m
         ServingError: as the request itself would be refused; Unimplemented for a kind that nobody can replay.
     """
     try:
-        log = prediction_log_pb2.PredictionLog.FromString(record)
+        log = PredictionLog.FromString(record)
     except DecodeError:
         raise InvalidArgument("Failed to parse warmup record") from None
     match log.WhichOneof("log_type"):
@@ -81,7 +89,7 @@ def decode_record(record: bytes, signatures: Mapping[str, Signature], *, check_m
             raise Unimplemented(f"Unsupported log_type for warmup: {kind}")
 
 
-def _predict(request: "prediction_log_pb2.PredictLog.request", signatures: Mapping[str, Signature]) -> RecordedRun:
+def _predict(request: PredictRequest, signatures: Mapping[str, Signature]) -> RecordedRun:
     name = request.model_spec.signature_name or DEFAULT_SIGNATURE_NAME
     signature = signatures.get(name)
     if signature is None:
@@ -93,7 +101,7 @@ def _predict(request: "prediction_log_pb2.PredictLog.request", signatures: Mappi
 
 def _infer(
     method: InferenceMethod,
-    request: "prediction_log_pb2.ClassifyLog.request",
+    request: ClassificationRequest,
     signatures: Mapping[str, Signature],
     check_method_name: bool,
 ) -> list[RecordedRun]:
@@ -103,7 +111,7 @@ def _infer(
 
 
 def _multi_inference(
-    request: "prediction_log_pb2.MultiInferenceLog.request", signatures: Mapping[str, Signature], check: bool
+    request: MultiInferenceRequest, signatures: Mapping[str, Signature], check: bool
 ) -> list[RecordedRun]:
     parsed = parse_recorded_multi_inference(request.SerializeToString())
     runs = find_task_runs(signatures, parsed.tasks, check_method_names=check)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
-from tensorflow_serving.apis import inference_pb2, model_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
+from tpuserve_server.messages.official import InferenceTask as InferenceTaskProto
+from tpuserve_server.messages.official import ModelSpec as ModelSpecProto
+from tpuserve_server.messages.pool import add_file
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_server.wire.varint import varint
@@ -158,7 +160,7 @@ def _message_classes() -> tuple[type[Message], type[Message]]:
     Upstream's own apis/internal/serialized_input.proto does so; the pip package leaves it out.
     """
     file = FileDescriptorProto(name="tpuserve/serialized_input.proto", package=_PACKAGE, syntax="proto3")
-    file.dependency[:] = [model_pb2.DESCRIPTOR.name, inference_pb2.DESCRIPTOR.name]
+    file.dependency[:] = [ModelSpecProto.DESCRIPTOR.file.name, InferenceTaskProto.DESCRIPTOR.file.name]
     _add(file, "ExampleList", _field("examples", 1, repeated=True))
     _add(file, "ExampleListWithContext", _field("examples", 1, repeated=True), _field("context", 2))
     lists = [
@@ -168,10 +170,10 @@ def _message_classes() -> tuple[type[Message], type[Message]]:
     _add(file, "Input", *lists)
     file.message_type[-1].oneof_decl.add(name="kind")
     in_field = _field("input", 2, f"{_PACKAGE}.Input")
-    _add(file, "Request", _field("model_spec", 1, model_pb2.ModelSpec.DESCRIPTOR.full_name), in_field)
-    task = inference_pb2.InferenceTask.DESCRIPTOR.full_name
+    _add(file, "Request", _field("model_spec", 1, ModelSpecProto.DESCRIPTOR.full_name), in_field)
+    task = InferenceTaskProto.DESCRIPTOR.full_name
     _add(file, "MultiRequest", _field("tasks", 1, task, repeated=True), in_field)
-    added = descriptor_pool.Default().AddSerializedFile(file.SerializeToString()).message_types_by_name
+    added = add_file(file).message_types_by_name
     return (
         message_factory.GetMessageClass(added["Request"]),
         message_factory.GetMessageClass(added["MultiRequest"]),

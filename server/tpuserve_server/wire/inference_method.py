@@ -6,10 +6,10 @@ Rules and texts: tensorflow_serving/servables/tensorflow/classifier.cc and regre
 from typing import Final, Protocol
 
 import numpy as np
-from tensorflow.core.framework.types_pb2 import DataType
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.messages.official import DATA_TYPE
 from tpuserve_server.wire.dtypes import BY_DTYPE
 from tpuserve_server.wire.inference_result import (
     encode_classifications,
@@ -186,4 +186,4 @@ def _shape_text(array: Array) -> str:
 
 def _type_text(array: Array) -> str:
     wire_type = BY_DTYPE.get(array.dtype)
-    return DataType.Name(wire_type.number) if wire_type else str(array.dtype)
+    return DATA_TYPE.values_by_number[wire_type.number].name if wire_type else str(array.dtype)

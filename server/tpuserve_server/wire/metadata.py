@@ -2,16 +2,17 @@
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataRequest,
-    GetModelMetadataResponse,
-    SignatureDefMap,
-)
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, Signature, TensorSpec
+from tpuserve_server.messages.official import (
+    GetModelMetadataRequest,
+    GetModelMetadataResponse,
+    SignatureDef,
+    SignatureDefMap,
+    TensorInfo,
+    TensorShapeProto,
+)
 from tpuserve_server.wire.dtypes import BY_DTYPE
 from tpuserve_server.wire.model_spec import decode_model_spec
 

@@ -2,15 +2,13 @@
 
 import logging
 
-from tensorflow_serving.config.file_system_storage_path_source_pb2 import FileSystemStoragePathSourceConfig
-from tensorflow_serving.config.logging_config_pb2 import LoggingConfig as LoggingConfigProto
-from tensorflow_serving.config.model_server_config_pb2 import TENSORFLOW
-from tensorflow_serving.config.model_server_config_pb2 import ModelConfig as ModelConfigProto
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as ModelServerConfigProto
-
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
+from tpuserve_server.messages.official import LoggingConfig as LoggingConfigProto
+from tpuserve_server.messages.official import ModelConfig as ModelConfigProto
+from tpuserve_server.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.wire.batching_parameters import batching_parameters
 from tpuserve_server.wire.model_server_config_message import BATCHING_PARAMETERS, ModelServerConfig
 
@@ -69,7 +67,7 @@ def _platform(model: ModelConfigProto) -> str:
             "Illegal setting both ModelServerConfig::model_type (deprecated) and ModelServerConfig::model_platform, "
             f"model name is {model.name}"
         )
-    if model.model_type != TENSORFLOW:
+    if model.model_type != MODEL_TYPE.values_by_name["TENSORFLOW"].number:
         raise InvalidArgument(f"ModelServerConfig::model_type choice {model.model_type} not supported.")
     _log.warning("Deprecated ModelServerConfig::model_type field used. Prefer ModelServerConfig::model_platform.")
     return TENSORFLOW_PLATFORM

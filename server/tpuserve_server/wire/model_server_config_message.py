@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from tensorflow_serving.config import model_server_config_pb2
 
+from tpuserve_server.messages import official
 from tpuserve_server.wire._proto import batching_parameters_pb2
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ BATCHING_PARAMETERS_NUMBER = 1001
 def _extended() -> type[Any]:
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
-    for file in (batching_parameters_pb2.DESCRIPTOR, model_server_config_pb2.DESCRIPTOR):
+    for file in (batching_parameters_pb2.DESCRIPTOR, official.ModelServerConfig.DESCRIPTOR.file):
         _add(file, pool, added)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.serving.ModelServerConfig"))
 
@@ -37,7 +37,7 @@ def _add(file: "FileDescriptor", pool: descriptor_pool.DescriptorPool, added: se
         _add(dependency, pool, added)
     copy = FileDescriptorProto()
     file.CopyToProto(copy)
-    if file.name == model_server_config_pb2.DESCRIPTOR.name:
+    if file.name == official.ModelServerConfig.DESCRIPTOR.file.name:
         _extend(copy)
     pool.AddSerializedFile(copy.SerializeToString())
 

@@ -1,17 +1,12 @@
 """ModelSpec: the message to the core's type, and a response's back."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from tensorflow_serving.apis import model_pb2
 
 from tpuserve_server.core.types import ModelSpec, ServableId
-
-if TYPE_CHECKING:
-    from tensorflow_serving.apis.model_pb2 import ModelSpec as ModelSpecProto
+from tpuserve_server.messages.official import ModelSpec as ModelSpecProto
 
 
-def decode_model_spec(proto: "ModelSpecProto") -> ModelSpec:
+def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:
     """The spec as it was sent: an empty name stays empty, an unset version or label is None."""
     choice = proto.WhichOneof("version_choice")
     if choice is None:
@@ -27,6 +22,6 @@ def encode_model_spec(servable: ServableId, signature_name: str) -> bytes:
 
     Made by protobuf: it is the same for every answer of a version and so cached.
     """
-    spec = model_pb2.ModelSpec(name=servable.name, signature_name=signature_name)
+    spec = ModelSpecProto(name=servable.name, signature_name=signature_name)
     spec.version.value = servable.version
     return bytes(spec.SerializeToString())

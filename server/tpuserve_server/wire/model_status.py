@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis.get_model_status_pb2 import (
-    GetModelStatusRequest,
-    GetModelStatusResponse,
-    ModelVersionStatus,
-)
-from tensorflow_serving.apis.status_pb2 import StatusProto
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec, VersionStatus
+from tpuserve_server.messages.official import (
+    GetModelStatusRequest,
+    GetModelStatusResponse,
+    ModelVersionStatus,
+    StatusProto,
+)
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 

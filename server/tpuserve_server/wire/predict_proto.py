@@ -1,30 +1,26 @@
 """PredictRequest and PredictResponse: bytes to the core's types and back."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId, Tensors
+from tpuserve_server.messages.official import PredictRequest
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 from tpuserve_server.wire.varint import varint
 
-if TYPE_CHECKING:
-    from tensorflow_serving.apis.predict_pb2 import PredictRequest as PredictRequestProto
 
-
-def parse_predict_request(body: bytes) -> "PredictRequestProto":
+def parse_predict_request(body: bytes) -> PredictRequest:
     """The message in `body`; raises InvalidArgument when there is none."""
     try:
-        return predict_pb2.PredictRequest.FromString(body)
+        return PredictRequest.FromString(body)
     except DecodeError:
         raise InvalidArgument("Malformed PredictRequest") from None
 
 
-def decode_predict_spec(proto: "PredictRequestProto") -> ModelSpec:
+def decode_predict_spec(proto: PredictRequest) -> ModelSpec:
     """The request's model spec; raises InvalidArgument when it is missing or names no model."""
     if not proto.HasField("model_spec"):
         raise InvalidArgument("Missing ModelSpec")
@@ -34,7 +30,7 @@ def decode_predict_spec(proto: "PredictRequestProto") -> ModelSpec:
     return spec
 
 
-def decode_predict_inputs(proto: "PredictRequestProto", max_repeated_bytes: int) -> dict[str, Array]:
+def decode_predict_inputs(proto: PredictRequest, max_repeated_bytes: int) -> dict[str, Array]:
     """The tensors as arrays, some of them views of the message; raises InvalidArgument.
 
     A message of any size can ask for `max_repeated_bytes` of memory, so see first that it is for a model that is here

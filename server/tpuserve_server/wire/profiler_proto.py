@@ -6,17 +6,18 @@ that nothing here reads or writes, `tool_options` and `monitor_result`, are left
 
 from typing import Any
 
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
-from tensorflow.tsl.profiler.protobuf import profiler_options_pb2, xplane_pb2
 
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.messages.official import ProfileOptions, XSpace
+from tpuserve_server.messages.pool import add_file
 from tpuserve_server.wire.varint import read_varint, varint
 
-_OPTIONS = f".{profiler_options_pb2.ProfileOptions.DESCRIPTOR.full_name}"
-_XSPACE = f".{xplane_pb2.XSpace.DESCRIPTOR.full_name}"
+_OPTIONS = f".{ProfileOptions.DESCRIPTOR.full_name}"
+_XSPACE = f".{XSpace.DESCRIPTOR.full_name}"
 _STRING, _BYTES = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES
 _BOOL, _UINT64, _INT32 = (
     FieldDescriptorProto.TYPE_BOOL,
@@ -108,7 +109,7 @@ def _parse(name: str, body: bytes) -> Any:  # noqa: ANN401 (as above)
 
 
 def _file() -> FileDescriptorProto:
-    options, xplane = profiler_options_pb2.DESCRIPTOR.name, xplane_pb2.DESCRIPTOR.name
+    options, xplane = ProfileOptions.DESCRIPTOR.file.name, XSpace.DESCRIPTOR.file.name
     file = FileDescriptorProto(name="tpuserve_server/profiler_service.proto", package="tensorflow", syntax="proto3")
     file.dependency[:] = [options, xplane]
     for name, fields in _MESSAGES.items():
@@ -132,7 +133,7 @@ def _field(name: str, number: int, kind: Any) -> FieldDescriptorProto:  # noqa: 
     return field
 
 
-_DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(_file().SerializeToString())
+_DESCRIPTOR = add_file(_file())
 _CLASSES: dict[str, type[Message]] = {
     name: message_factory.GetMessageClass(message) for name, message in _DESCRIPTOR.message_types_by_name.items()
 }

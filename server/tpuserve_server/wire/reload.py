@@ -1,11 +1,10 @@
 """HandleReloadConfigRequest: the message to ModelConfigs, and the answer."""
 
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest, ReloadConfigResponse
-from tensorflow_serving.apis.status_pb2 import StatusProto
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.messages.official import ReloadConfigRequest, ReloadConfigResponse, StatusProto
 from tpuserve_server.wire.model_server_config import extended, model_configs
 
 # The metrics that a request may name are TensorFlow's own, of which there are none here.

@@ -8,19 +8,15 @@ import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import tensor_pb2
 
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
+from tpuserve_server.messages.official import TensorProto, TensorShapeProto
 from tpuserve_server.wire.dtypes import BY_DTYPE, BY_NUMBER, WireType
 from tpuserve_server.wire.varint import packed_varints, read_varint, varint
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.tensor_pb2 import TensorProto
-    from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 # What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
@@ -67,7 +63,7 @@ class RepeatBudget:
         return True
 
 
-def decode_tensor(alias: str, proto: "TensorProto", budget: RepeatBudget | None = None) -> Array:
+def decode_tensor(alias: str, proto: TensorProto, budget: RepeatBudget | None = None) -> Array:
     """The array in `proto`, possibly a read-only view of its bytes; strings become an object array of bytes.
 
     Arrays larger than what was sent for them, whose last value repeats, come out of `budget`.
@@ -113,7 +109,7 @@ def _error(alias: str, reason: str) -> InvalidArgument:
     return InvalidArgument(f"tensor parsing error: {alias}: {reason}")
 
 
-def _decode_shape(alias: str, proto: "TensorShapeProto", wire_type: WireType, content: bytes) -> tuple[int, ...]:
+def _decode_shape(alias: str, proto: TensorShapeProto, wire_type: WireType, content: bytes) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise _error(alias, "the shape has unknown rank")
     shape = tuple([dim.size for dim in proto.dim])
@@ -169,7 +165,7 @@ def _decode_string_list(alias: str, content: bytes, shape: tuple[int, ...]) -> A
     return strings.reshape(shape)
 
 
-def _decode_values(alias: str, proto: "TensorProto", wire_type: WireType) -> Array:
+def _decode_values(alias: str, proto: TensorProto, wire_type: WireType) -> Array:
     field = wire_type.field
     if field == "float8_val":
         float8s: Array = np.frombuffer(proto.float8_val, wire_type.dtype)
@@ -229,7 +225,7 @@ def _header(number: int, shape: tuple[int, ...]) -> bytes:
 
 def _string_values(array: Array) -> bytes:
     if array.size > _MANY_STRINGS:
-        return bytes(tensor_pb2.TensorProto(string_val=array.reshape(-1).tolist()).SerializeToString())
+        return bytes(TensorProto(string_val=array.reshape(-1).tolist()).SerializeToString())
     tag = _TAGS["string_val"]
     parts: list[bytes] = []
     for value in array.flat:

@@ -1,0 +1,43 @@
+"""The TensorFlow executor of a server that may never need it: who runs device programs alone imports no TensorFlow."""
+
+import threading
+from pathlib import Path
+
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow_start import start_tensorflow
+
+
+class TensorFlowOnDemand:
+    """A TensorFlowExecutor from the first version on. Safe to use from several loading threads; `_lock` guards it."""
+
+    def __init__(self, options: TensorFlowOptions) -> None:
+        """Nothing is imported yet."""
+        self._options = options
+        self._lock = threading.Lock()
+        self._executor: Executor | None = None
+
+    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
+        """As TensorFlowExecutor; the first time TensorFlow is imported before, which takes seconds.
+
+        Raises:
+            ServingError: as TensorFlowExecutor; FailedPrecondition where TensorFlow cannot be imported.
+        """
+        return self._started().load(servable_id, path, allow_bfloat16=allow_bfloat16)
+
+    def _started(self) -> Executor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = _start(self._options)
+            return self._executor
+
+
+def _start(options: TensorFlowOptions) -> Executor:
+    try:
+        start_tensorflow()
+        from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+    except ImportError as error:
+        raise FailedPrecondition(f"a SavedModel needs TensorFlow, which cannot be imported: {error.msg}") from error
+    return TensorFlowExecutor(options)

@@ -1,0 +1,53 @@
+"""Renews `official.binpb` from the installed packages: `python -m tpuserve_server.messages.generate`.
+
+Needs tensorflow and tensorflow-serving-api, from whose modules the descriptors come as they are.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+DESCRIPTORS = Path(__file__).with_name("official.binpb")
+
+# With all that they import they define every message that the server reads or writes.
+_MODULES = (
+    "tensorflow.core.protobuf.config_pb2",
+    "tensorflow.core.protobuf.meta_graph_pb2",
+    "tensorflow.tsl.profiler.protobuf.profiler_options_pb2",
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2",
+    "tensorflow_serving.apis.model_service_pb2",
+    "tensorflow_serving.apis.prediction_log_pb2",
+    "tensorflow_serving.apis.prediction_service_pb2",
+)
+
+
+def official_files() -> bytes:
+    """The serialized FileDescriptorSet: each file once, after those that it imports. protobuf's own are left out."""
+    found: dict[str, FileDescriptor] = {}
+    for module in _MODULES:
+        found.update((file.name, file) for file in _in_order(importlib.import_module(module).DESCRIPTOR))
+    files = FileDescriptorSet()
+    for file in found.values():
+        if file.package != "google.protobuf":
+            file.CopyToProto(files.file.add())
+    return files.SerializeToString(deterministic=True)
+
+
+def _in_order(file: FileDescriptor) -> Iterator[FileDescriptor]:
+    for dependency in file.dependencies:
+        yield from _in_order(dependency)
+    yield file
+
+
+def main() -> None:
+    """Write the set beside this module."""
+    DESCRIPTORS.write_bytes(official_files())
+    sys.stdout.write(f"wrote {DESCRIPTORS}\n")
+
+
+if __name__ == "__main__":
+    main()

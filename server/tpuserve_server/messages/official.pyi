@@ -1,0 +1,75 @@
+from google.protobuf.descriptor import EnumDescriptor, ServiceDescriptor
+from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
+from tensorflow.core.protobuf.config_pb2 import (
+    CallableOptions as CallableOptions,
+)
+from tensorflow.core.protobuf.config_pb2 import (
+    ConfigProto as ConfigProto,
+)
+from tensorflow.core.protobuf.config_pb2 import (
+    RunOptions as RunOptions,
+)
+from tensorflow.core.protobuf.meta_graph_pb2 import (
+    MetaGraphDef as MetaGraphDef,
+)
+from tensorflow.core.protobuf.meta_graph_pb2 import (
+    SignatureDef as SignatureDef,
+)
+from tensorflow.core.protobuf.meta_graph_pb2 import (
+    TensorInfo as TensorInfo,
+)
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as RewriterConfig
+from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions as ProfileOptions
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace as XSpace
+from tensorflow_serving.apis.classification_pb2 import ClassificationRequest as ClassificationRequest
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataRequest as GetModelMetadataRequest,
+)
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataResponse as GetModelMetadataResponse,
+)
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    SignatureDefMap as SignatureDefMap,
+)
+from tensorflow_serving.apis.get_model_status_pb2 import (
+    GetModelStatusRequest as GetModelStatusRequest,
+)
+from tensorflow_serving.apis.get_model_status_pb2 import (
+    GetModelStatusResponse as GetModelStatusResponse,
+)
+from tensorflow_serving.apis.get_model_status_pb2 import (
+    ModelVersionStatus as ModelVersionStatus,
+)
+from tensorflow_serving.apis.inference_pb2 import (
+    InferenceTask as InferenceTask,
+)
+from tensorflow_serving.apis.inference_pb2 import (
+    MultiInferenceRequest as MultiInferenceRequest,
+)
+from tensorflow_serving.apis.logging_pb2 import LogMetadata as LogMetadata
+from tensorflow_serving.apis.model_management_pb2 import (
+    ReloadConfigRequest as ReloadConfigRequest,
+)
+from tensorflow_serving.apis.model_management_pb2 import (
+    ReloadConfigResponse as ReloadConfigResponse,
+)
+from tensorflow_serving.apis.model_pb2 import ModelSpec as ModelSpec
+from tensorflow_serving.apis.predict_pb2 import PredictRequest as PredictRequest
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog as PredictionLog
+from tensorflow_serving.apis.status_pb2 import StatusProto as StatusProto
+from tensorflow_serving.config.file_system_storage_path_source_pb2 import (
+    FileSystemStoragePathSourceConfig as FileSystemStoragePathSourceConfig,
+)
+from tensorflow_serving.config.logging_config_pb2 import LoggingConfig as LoggingConfig
+from tensorflow_serving.config.model_server_config_pb2 import (
+    ModelConfig as ModelConfig,
+)
+from tensorflow_serving.config.model_server_config_pb2 import (
+    ModelServerConfig as ModelServerConfig,
+)
+
+DATA_TYPE: EnumDescriptor
+MODEL_TYPE: EnumDescriptor
+MODEL_SERVICE: ServiceDescriptor
+PREDICTION_SERVICE: ServiceDescriptor
