@@ -26,14 +26,14 @@ def framed(record: bytes) -> bytes:
 
 
 def read_records(file: BinaryIO) -> Iterator[bytes]:
-    """The records of an open file, one after another.
+    """The records of an open file, one after another. What is too short for a length is its end, as for TensorFlow.
 
     Raises:
         ValueError: it is cut short, damaged or no TFRecord.
         OSError: it cannot be read.
     """
     left = os.fstat(file.fileno()).st_size
-    while header := file.read(_HEADER_BYTES):
+    while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
         _check(header[: _LENGTH.size], header[_LENGTH.size :], "length")
         (length,) = _LENGTH.unpack(header[: _LENGTH.size])
         left -= len(header) + length + _CHECKSUM.size

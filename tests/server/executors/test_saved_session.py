@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 from tests.saved_models import save_mlp
 from tpuserve_server.core.errors import InvalidArgument, NotFound
@@ -16,10 +15,11 @@ from tpuserve_server.executors import tensorflow_c
 from tpuserve_server.executors.saved_session import SavedSession
 from tpuserve_server.executors.session_config import TensorFlowOptions, run_options, session_config
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.messages.official import CallableOptions, ConfigProto
 
 pytestmark = pytest.mark.timeout(120)
 ZEROS = np.zeros((1, 64), np.float32)
-MLP = config_pb2.CallableOptions(feed=["serving_default_x:0"], fetch=["StatefulPartitionedCall:0"])
+MLP = CallableOptions(feed=["serving_default_x:0"], fetch=["StatefulPartitionedCall:0"])
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_loading_leaves_no_thread_that_the_kernel_serves_last(mlp: Path) -> None
 
 
 def test_options_are_laid_over_the_operators_own_configuration() -> None:
-    file = config_pb2.ConfigProto(inter_op_parallelism_threads=3, intra_op_parallelism_threads=5)
+    file = ConfigProto(inter_op_parallelism_threads=3, intra_op_parallelism_threads=5)
     config = session_config(TensorFlowOptions(intra_op_parallelism=2, session_config=file), bfloat16=False)
     assert (config.inter_op_parallelism_threads, config.intra_op_parallelism_threads) == (3, 2)
     assert dict(config.device_count) == {"GPU": 0}

@@ -5,10 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
-from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
-from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.deadline import Deadline
@@ -17,14 +14,15 @@ from tpuserve_server.core.tracer import TraceOptions
 from tpuserve_server.frontends.profiler import ProfilerMethods
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod
 from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.messages.official import ProfileOptions, XSpace
+from tpuserve_server.messages.pool import message_class
 
 CONTEXT = CallContext(Deadline.never(), {})
 LONG_MS = 60_000
 
 
 def message(name: str, **fields: object) -> Message:
-    described = descriptor_pool.Default().FindMessageTypeByName(f"tensorflow.{name}")
-    made: Message = message_factory.GetMessageClass(described)(**fields)
+    made: Message = message_class(f"tensorflow.{name}")(**fields)
     return made
 
 
