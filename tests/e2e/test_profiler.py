@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from google.protobuf import message_factory
 from google.protobuf.message import Message
-from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.e2e.running_server import RunningServer
@@ -67,7 +66,7 @@ def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningSe
 def test_a_server_writes_nothing_where_a_client_says(server: RunningServer, tmp_path: Path) -> None:
     request = message(
         "ProfileRequest",
-        opts=ProfileOptions(version=1, host_tracer_level=2, duration_ms=200),
+        opts={"version": 1, "host_tracer_level": 2, "duration_ms": 200},
         repository_root=str(tmp_path),
         session_id="s",
         host_name="h",

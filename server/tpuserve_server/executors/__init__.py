@@ -1,1 +1,1 @@
-"""What runs models: TensorFlow on the CPU. Executors know the core alone."""
+"""What runs models: TensorFlow on the CPU. Executors know the core and the messages alone."""

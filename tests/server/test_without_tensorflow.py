@@ -1,0 +1,32 @@
+"""What the server imports before a model needs TensorFlow: everything but TensorFlow."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import tpuserve_server
+
+# What runs SavedModels; imported when the first is loaded.
+RUNS_TENSORFLOW = {f"tpuserve_server.executors.{name}" for name in ("saved_session", "tensorflow", "tensorflow_c")}
+MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
+
+
+@pytest.fixture(scope="module")
+def import_times() -> str:
+    """`python -X importtime` of every other module, one line for each that was imported."""
+    program = f"import {', '.join(sorted(MODULES - RUNS_TENSORFLOW))}"
+    command = [sys.executable, "-X", "importtime", "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+@pytest.mark.timeout(90)
+def test_no_module_but_those_that_run_it_imports_tensorflow(import_times: str) -> None:
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in import_times.splitlines()}
+    assert {"tpuserve_server", "google", "numpy"} <= imported
+    assert not {"tensorflow", "tensorflow_serving", "keras"} & imported
+
+
+def test_the_modules_that_run_it_are_there() -> None:
+    assert RUNS_TENSORFLOW < MODULES
