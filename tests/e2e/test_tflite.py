@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.running_server import run_server
+from tests.e2e.running_server import RunningServer, run_server
 from tests.saved_models import save_half_plus_two
 from tests.tflite_models import half_plus_two, save
 from tpuserve_client import Client
@@ -28,9 +29,17 @@ def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_al
         with Client(server.rest) as rest:
             assert rest.predict("m", {"serving_default_x": x}).version == 1
         assert "LiteRT" in server.log.read_text()
+        assert not has_tensorflow(server)
         save_half_plus_two(tmp_path / "hidden")
         shutil.move(tmp_path / "hidden", base_path / "2")
         with Client(server.grpc) as later:
             later.wait_until_ready(60, "m", version=2)
+            assert has_tensorflow(server)
             assert later.predict("m", {"x": x})["y"].tolist() == [[3], [4], [5]]
         assert server.terminate() == 0
+
+
+def has_tensorflow(server: RunningServer) -> bool:
+    """Whether its library is in the memory of one of the server's processes."""
+    process = psutil.Process(server.process.pid)
+    return any("tensorflow" in each.path for one in (process, *process.children(True)) for each in one.memory_maps())

@@ -1,12 +1,14 @@
 """What the server needs of a MetaGraphDef, read without its graph, which may be of any size."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.executors.tensorflow_start import start_tensorflow
+from tpuserve_server.messages.dtypes import BY_NUMBER
 from tpuserve_server.messages.official import MetaGraphDef, TensorInfo, TensorProto
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
@@ -69,16 +71,28 @@ def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
 
 
 def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
-    # A string tensor arrives and leaves as an array of bytes objects.
-    dtype: np.dtype[np.generic] = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
     shape = info.tensor_shape
     dims = None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
-    return TensorSpec(alias, dtype, dims, graph_name=info.name)
+    return TensorSpec(alias, _dtype(info.dtype), dims, graph_name=info.name)
+
+
+def _dtype(number: int) -> np.dtype[Any]:
+    """A string tensor is an array of bytes objects. Resources and the like are for TensorFlow to say."""
+    wire_type = BY_NUMBER.get(number)
+    return wire_type.dtype if wire_type else np.dtype(_tensorflow().dtypes.as_dtype(number).as_numpy_dtype)
+
+
+def _tensorflow() -> Any:  # noqa: ANN401 (a module)
+    """For what few signatures have: models of TensorFlow Lite are loaded without it."""
+    start_tensorflow()
+    import tensorflow as tf
+
+    return tf
 
 
 def _default(alias: str, tensor: TensorProto) -> Array:
     try:
-        array: Array = tf.make_ndarray(tensor)
+        array: Array = _tensorflow().make_ndarray(tensor)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"tensor parsing error: {alias}") from error
     return array

@@ -12,7 +12,7 @@ import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.wire.dtypes import BY_DTYPE, WireType
+from tpuserve_server.messages.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows

@@ -5,6 +5,7 @@ from google.protobuf.message import DecodeError
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, Signature, TensorSpec
+from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.messages.official import (
     GetModelMetadataRequest,
     GetModelMetadataResponse,
@@ -13,7 +14,6 @@ from tpuserve_server.messages.official import (
     TensorInfo,
     TensorShapeProto,
 )
-from tpuserve_server.wire.dtypes import BY_DTYPE
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 # The one metadata field there is (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).

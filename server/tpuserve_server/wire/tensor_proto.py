@@ -14,8 +14,8 @@ import numpy as np
 
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
+from tpuserve_server.messages.dtypes import BY_DTYPE, BY_NUMBER, WireType
 from tpuserve_server.messages.official import TensorProto, TensorShapeProto
-from tpuserve_server.wire.dtypes import BY_DTYPE, BY_NUMBER, WireType
 from tpuserve_server.wire.varint import packed_varints, read_varint, varint
 
 # What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.

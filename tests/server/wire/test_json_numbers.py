@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike
 
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.wire import json_tensor
-from tpuserve_server.wire.dtypes import BY_DTYPE
 from tpuserve_server.wire.json_numbers import parse_numbers
 from tpuserve_server.wire.json_tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
-from tpuserve_server.wire.dtypes import BY_DTYPE
+from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.wire.json_response import encode_predictions
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Oc"]

@@ -1,0 +1,14 @@
+import gc
+
+from tpuserve_server.core.garbage import settle_garbage_collector
+
+
+def test_what_is_there_at_the_start_is_never_collected_again() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        settle_garbage_collector()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > thresholds[0]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
