@@ -47,9 +47,11 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def take_picture(self, to: Path) -> None:
-        """All of the page, as PNG."""
-        answer = self._call("Page.captureScreenshot", captureBeyondViewport=True)
+    def take_picture(self, to: Path, height: int | None = None) -> None:
+        """The page as PNG: all of it, or its first `height` CSS pixels."""
+        width, whole = self.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height or whole, whole), "scale": 1}
+        answer = self._call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         to.write_bytes(base64.b64decode(answer["data"]))
 
     def print_page(self) -> bytes:
