@@ -5,8 +5,8 @@
         --input-tensor InfeedQueue/dequeue=image --output-tensor probabilities
 
 TPUEstimator is gone from TensorFlow; what it called is not. The TPU graph is made as it made it, and needs no TPU for
-that: two replicas, each a loop of training steps that take their batches from the infeed. The steps themselves are
-taken by the same model on what there is here.
+that: a host that fills the infeed, and two replicas, each a loop of training steps that take their batches from there.
+The steps themselves are taken by the same model on what there is here.
 """
 
 import argparse
@@ -75,17 +75,31 @@ def save_tpu_graph(meta: Path, tensorflow_1: bool = True) -> Path:
     v1 = tf.compat.v1
     with tf.Graph().as_default(), _loops_of_tensorflow_1() if tensorflow_1 else contextlib.nullcontext():
         v1.train.get_or_create_global_step()
-        shapes = [[BATCH_PER_CORE, 8, 8, 1], [BATCH_PER_CORE]]
-        infeed = tpu_feed.InfeedQueue(tuple_types=[tf.float32, tf.int32], tuple_shapes=shapes)
+        infeed = tpu_feed.InfeedQueue(number_of_tuple_elements=2)
+        infeed.generate_enqueue_ops([_next_batch() for _ in range(CORES)], tpu_ordinal_function=lambda core: core)
 
         def train_step(last_loss: Any) -> Any:  # noqa: ANN401 - tensors
             with v1.device(v1.tpu.core(0)):
                 image, label = infeed.generate_dequeue_op()
             return step(image, label, v1.tpu.CrossShardOptimizer(v1.train.AdamOptimizer(0.003)))
 
-        v1.tpu.shard(lambda: training_loop.repeat(100, train_step, [0.0]), num_shards=CORES)
+        def train_steps(replica: Any) -> Any:  # noqa: ANN401 - tensors
+            """Each replica is told its number, whether it asks for it or not."""
+            tf.reshape(replica, [])
+            return training_loop.repeat(100, train_step, [0.0])
+
+        v1.tpu.shard(train_steps, [tf.range(CORES)], num_shards=CORES)
         v1.train.export_meta_graph(str(meta))
     return meta
+
+
+def _next_batch() -> list[Any]:
+    """What one core is fed: an image and a label for each of its rows, from the host's input pipeline."""
+    import tensorflow as tf
+
+    image, label = tf.zeros([BATCH_PER_CORE, 8, 8, 1]), tf.zeros([BATCH_PER_CORE], tf.int32)
+    dataset = tf.data.Dataset.from_tensors((image, label)).repeat()
+    return list(tf.compat.v1.data.make_initializable_iterator(dataset).get_next())
 
 
 @contextlib.contextmanager

@@ -42,6 +42,9 @@ def test_training_graph_of_tpu_estimator_serves_as_its_inference_graph_does(
 ) -> None:
     from examples.tpu_estimator.example import EXAMPLE
 
+    assert {"TPUReplicatedInput", "InfeedEnqueueTuple", "InfeedDequeueTuple", "TPUReplicatedOutput"} <= {
+        node.op for node in _read(estimator).graph_def.node
+    }
     finished = export(estimator, tmp_path / "digits", *INFEED)
     assert finished.code == 0, finished.err
     assert "7 matched, 12 of optimizer state left out" in finished.out

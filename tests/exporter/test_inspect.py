@@ -109,6 +109,7 @@ def test_a_tpu_graph_tells_its_tpu_operations_and_where_it_could_be_cut(tensorfl
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         session.run(v1.get_variable("dense/kernel", [3, 2], use_resource=True).initializer)
+        session.run(v1.get_variable("beta1_power", initializer=0.9).initializer)
         v1.train.Saver().save(session, str(tmp_path / "model.ckpt-5"), write_meta_graph=False)
     with tf.Graph().as_default() as graph:  # no session here has a kernel for it
         images = v1.placeholder(tf.float32, [None, 3], "images")
@@ -126,6 +127,7 @@ def test_a_tpu_graph_tells_its_tpu_operations_and_where_it_could_be_cut(tensorfl
     assert document["facts"]["Placeholder"] == "images, text"
     assert document["facts"]["TPUReplicatedInput"] == "replicated"
     assert found.names() == {"dense/kernel": ("float32", [3, 2])}
+    assert found.names("optimizer") == {"beta1_power": ("float32", [])}
     assert inspect(tmp_path / "model.ckpt-5", "--json").document["kind"] == "TF1 checkpoint"
     (tmp_path / "model.ckpt-5.index").unlink()
     alone = inspect(tmp_path / "model.ckpt-5.meta", "--json")

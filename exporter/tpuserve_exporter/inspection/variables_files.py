@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.name_based import OPTIMIZER_SCALARS
 from tpuserve_exporter.sources.object_graph import (
     OBJECT_GRAPH_KEY,
     ROOT,
@@ -81,7 +82,7 @@ def _part(name: str, names: Container[str]) -> str:
     if name in _BOOKKEEPING:
         return "other"
     above = name.rpartition("/")[0]
-    return "optimizer" if above and above in names else "model"
+    return "optimizer" if (above and above in names) or OPTIMIZER_SCALARS.fullmatch(name) else "model"
 
 
 def list_files(prefix: Path) -> dict[str, int]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = frozenset({"global_step", "save_counter"})
 # What optimizers keep beside a slot for every variable.
-_OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
+OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _slots(rest: Iterable[str], stored: Mapping[str, Stored]) -> Iterator[str]:
     for name in rest:
         inside = f"/{name}/"
         below = any(f"/{variable}/" in inside and not name.endswith(variable) for variable in variables)
-        if below or _OPTIMIZER_SCALARS.fullmatch(name):
+        if below or OPTIMIZER_SCALARS.fullmatch(name):
             yield name
 
 
