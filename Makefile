@@ -50,7 +50,7 @@ $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
 	$(BIN)/python -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
 	@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(TORCH)/lib/python3*/site-packages)/over_venv.pth
-	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-serve; do \
+	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-serve; do \
 		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
 	@touch $@
 

@@ -211,6 +211,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="What the layers compute in; variables keep their dtype.",
 )
 @click.option(
+    "--int8",
+    is_flag=True,
+    help="Weights of 8 bits, as Keras quantises Dense, EinsumDense and Embedding; of Keras 3 models.",
+)
+@click.option(
     "--freeze",
     is_flag=True,
     help="Fold batch norms into the kernels before them, compute what follows from the weights alone, and drop "
@@ -224,12 +229,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--atol",
     type=click.FloatRange(min=0),
-    help="Absolute tolerance [1e-5; in bfloat16 2e-2, in float16 2.5e-3; with another --compute-dtype 5e-2].",
+    help="Absolute tolerance [1e-5; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2].",
 )
 @click.option(
     "--rtol",
     type=click.FloatRange(min=0),
-    help="Relative tolerance [1e-4; in bfloat16 2e-2, in float16 2.5e-3; with another --compute-dtype 5e-2].",
+    help="Relative tolerance [1e-4; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2].",
 )
 @click.option(
     "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
@@ -299,6 +304,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         output_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("output_tensors")),
         batch_sizes=arguments.pop("batch_sizes"),
         compute_dtype=dtype,
+        int8=arguments.pop("int8"),
         freeze=arguments.pop("freeze"),
         weights=arguments.pop("weights"),
         renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),

@@ -5,7 +5,9 @@ from typing import Any, Literal
 import click
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.store_uri import OutBase, parse_out_base
+from tpuserve_exporter.options.tpu_topology import TpuTopology, parse_topologies
 
 
 class BatchSizes(click.ParamType[tuple[int, ...]]):
@@ -49,5 +51,49 @@ class OutBasePath(click.ParamType[OutBase]):
     ) -> OutBase:  # fmt: skip
         try:
             return parse_out_base(str(value))
+        except OptionConflict as error:
+            self.fail(str(error), param, ctx)
+
+
+class Topologies(click.ParamType[tuple[TpuTopology, ...]]):
+    """`v5e:1x1,v6e-8`: TPUs by their topology or their machine."""
+
+    name = "TPU,TPU,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> tuple[TpuTopology, ...]:  # fmt: skip
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_topologies(str(value))
+        except OptionConflict as error:
+            self.fail(str(error), param, ctx)
+
+
+class Mesh(click.ParamType[DeviceMesh]):
+    """`data=2,model=4`."""
+
+    name = "data=N,model=M"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> DeviceMesh:  # fmt: skip
+        try:
+            return value if isinstance(value, DeviceMesh) else DeviceMesh.parse(str(value))
+        except OptionConflict as error:
+            self.fail(str(error), param, ctx)
+
+
+class Shard(click.ParamType[ShardRule]):
+    """`embedding/.*=model,-`."""
+
+    name = "REGEX=AXES"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> ShardRule:  # fmt: skip
+        try:
+            return value if isinstance(value, ShardRule) else ShardRule.parse(str(value))
         except OptionConflict as error:
             self.fail(str(error), param, ctx)

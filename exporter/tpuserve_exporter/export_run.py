@@ -5,7 +5,7 @@ import functools
 import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from tpuserve_exporter.version.manifest import (
     ManifestCpu,
     ManifestFreezing,
     ManifestParity,
+    ManifestQuantized,
     ManifestSignature,
     ManifestSignatureParity,
     ManifestSource,
@@ -150,6 +151,8 @@ class Export:
             source = self._open_kind()
             if isinstance(source.model, Path) and (options.signatures or options.batching):
                 raise OptionConflict("a SavedModel brings its own signatures: --signature and --batching do not apply")
+            if source.quantized is not None and "tflite" in options.also:
+                raise OptionConflict("TensorFlow Lite takes no model that Keras has quantised: --int8 or --also tflite")
             at_step = "" if source.step is None else f" at step {source.step}"
             restored = "" if source.restore is None else f"; {source.restore.summary()}"
             step.detail = f"{source.kind} {source.name}{at_step}{restored}"
@@ -341,6 +344,7 @@ def describe_version(
                 for name, one in checked.signatures.items()
             },
         ),
+        quantized=None if source.quantized is None else ManifestQuantized(**asdict(source.quantized)),
         frozen=frozen,
         fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files, device),
         labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,

@@ -135,7 +135,7 @@ def test_jax_parameters_of_this_process(tensorflow: None, tmp_path: Path) -> Non
     [
         ({"batch_sizes": "many"}, "'many' is not a list of positive numbers"),
         ({"model": "a.b:c"}, "the model that was given has its weights already"),
-        ({"compute_dtype": "bfloat16"}, "save it, and export the file"),
+        ({"compute_dtype": "bfloat16"}, "save it, export the file"),
     ],
 )
 def test_options_that_do_not_fit_are_told(

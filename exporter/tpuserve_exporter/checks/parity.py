@@ -59,6 +59,12 @@ def check_parity(
     result = ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
     if result.failed:
         raise _failure(signature, result, tolerance)
+    if below := result.below(tolerance.top1):
+        raise ParityFailed(
+            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
+            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
+            parity={signature.name: result.to_json()},
+        )
     return result
 
 

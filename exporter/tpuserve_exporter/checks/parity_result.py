@@ -55,6 +55,11 @@ class ParityResult:
             f"{name}: {one.ranked - one.agreeing} of {one.ranked}" for name, one in found if one.agreeing < one.ranked
         ]
 
+    def below(self, top1: float) -> list[str]:
+        """Outputs that have the source's class first in less than that part of the rows: `scores: 60.0%`."""
+        shares = {name: one.top1_agreement for name, one in self.outputs.items()}
+        return [f"{name}: {share:.1%}" for name, share in shares.items() if share is not None and share < top1]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "rows": self.rows,

@@ -126,9 +126,12 @@ class Checks:
     def _choose_tolerance(self, source: OpenedSource, session: SessionModel) -> Tolerance:
         """StableHLO within a graph does not show what it computes in: then the source knows."""
         options = self._options
-        converted = options.model.compute_dtype != "keep"
         stated = source.compute_dtype or ""
         coarsest = next((dtype for dtype in COARSE if dtype in stated or session.makes(dtype)), "float32")
+        # What is folded is rounded elsewhere, as what is computed in another dtype.
+        converted = options.model.compute_dtype != "keep" or (options.model.freeze and coarsest in COARSE)
+        if source.quantized is not None:
+            coarsest = "int8"
         return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
 
     def _check(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.keras_inputs import check_distinct, input_specs, path_names
 from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.quantization import Quantized, quantize
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 
@@ -68,6 +69,18 @@ def described_dtype(model: "keras.Model") -> str:
     if any("bfloat16" in name for name in names):
         return "bfloat16" if names == {"bfloat16"} else "mixed_bfloat16"
     return str(model.dtype_policy.name)
+
+
+def is_changed(options: ModelOptions) -> bool:
+    """Whether another model is to be served than the one that was restored."""
+    return options.compute_dtype != "keep" or options.int8
+
+
+def change(model: "keras.Model", options: ModelOptions) -> Quantized | None:
+    """Let a restored model compute as the options say. Raises OptionConflict where there is nothing to quantise."""
+    if options.compute_dtype != "keep":
+        with_compute_dtype(model, options.compute_dtype)
+    return quantize(model) if options.int8 else None
 
 
 def with_compute_dtype(model: "keras.Model", dtype: ComputeDtype) -> "keras.Model":

@@ -126,6 +126,7 @@ class ModelOptions:
     output_tensors: tuple[TensorNaming, ...] = ()
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     compute_dtype: ComputeDtype = "keep"
+    int8: bool = False
     freeze: bool = False
     weights: Weights = "auto"
     renames: tuple[Rename, ...] = ()

@@ -137,6 +137,7 @@ def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
         ("rows independent", "yes" if independent else "no: requests will not share batches"),
         ("compute dtype", manifest.compute_dtype),
+        *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
         ("largest difference", _describe_parity(manifest.parity)),
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),

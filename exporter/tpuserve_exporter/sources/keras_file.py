@@ -18,7 +18,7 @@ from tpuserve_exporter.errors import (
 )
 from tpuserve_exporter.models.builder import build_model
 from tpuserve_exporter.models.keras_inputs import build_weights
-from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
+from tpuserve_exporter.models.keras_serving import change, described_dtype, is_changed, serve_keras, serve_keras_2
 from tpuserve_exporter.models.normalization import renew_constants
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
@@ -47,9 +47,10 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         if archive.is_keras_2 and source.suffix == ".keras":
             return _open_keras_2(archive, options)
     loaded = _load(archive, options)
-    served = loaded.model
-    if options.compute_dtype != "keep":
-        served = with_compute_dtype(_load(archive, options).model, options.compute_dtype)
+    served, quantized = loaded.model, None
+    if is_changed(options):
+        served = _load(archive, options).model
+        quantized = change(served, options)
     return OpenedSource(
         kind="keras",
         name=source.name,
@@ -58,6 +59,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         compute_dtype=described_dtype(served),
         builder=options.builder,
         restore=loaded.restore,
+        quantized=quantized,
     )
 
 
@@ -135,8 +137,8 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
             f"{archive.path.name} was written by Keras {archive.keras_version}, which takes tf_keras: "
             "pip install tf-keras, or name a function that builds the model in Keras 3, --model pkg.module:function"
         )
-    if options.compute_dtype != "keep":
-        raise OptionConflict("--compute-dtype is for Keras 3 models: build the model in Keras 3, --model")
+    if is_changed(options):
+        raise OptionConflict("--compute-dtype and --int8 are for Keras 3 models: build the model in Keras 3, --model")
     model = _load_keras_2(archive, options)
     averaged = restore_h5_averages(archive, model, options)
     function = serve_keras_2(model, options)

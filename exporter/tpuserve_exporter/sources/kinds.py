@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import ExportError, MissingExtra, SourceUnreadable
+from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -49,10 +49,18 @@ KINDS = {
     )
 }
 
+# What may hold a model of Keras 3, which --int8 is for.
+_QUANTIZED = frozenset({"tf2-ckpt", "keras"})
+
 
 def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
-    """Read the source. Raises ExportError: MissingExtra, or what its kind's module raises."""
+    """Read the source. Raises ExportError: MissingExtra, OptionConflict, or what its kind's module raises."""
     require_packages(kind, source.name)
+    if options.int8 and kind not in _QUANTIZED:
+        raise OptionConflict(
+            f"--int8 is how Keras quantises its own models, and {source.name} is {KINDS[kind].title}: quantise the "
+            "model in its own framework before it is saved, or leave --int8 out"
+        )
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
     return opener(source, options)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras
+from tpuserve_exporter.models.keras_serving import described_dtype, is_changed, serve_keras
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -22,6 +22,10 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
     }  # fmt: skip
     if named := [name for name, value in given.items() if value]:
         raise OptionConflict(f"{', '.join(named)}: for checkpoints; the model that was given has its weights already")
+    if options.int8 and not _is_keras(model):
+        raise OptionConflict(
+            "int8 is how Keras quantises its own models, in files: quantise this one before it is given"
+        )
     if isinstance(model, ServedFunction):
         return OpenedSource("function", "function", model, TracedReference(model))
     if _is_keras(model):
@@ -41,8 +45,8 @@ def _is_keras(model: object) -> "TypeGuard[keras.Model]":
 
 def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
 
-    if options.compute_dtype != "keep":
-        raise OptionConflict("compute_dtype would change the model that was given: save it, and export the file")
+    if is_changed(options):
+        raise OptionConflict("compute_dtype and int8 would change the model that was given: save it, export the file")
     return OpenedSource(
         kind="keras",
         name=model.name,

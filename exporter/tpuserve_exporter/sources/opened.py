@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpuserve_exporter.models.jax_function import JaxFunction
+from tpuserve_exporter.models.quantization import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.options.export_options import SourceKind
@@ -21,7 +22,7 @@ class OpenedSource:
     as the source model does; None where the SavedModel is itself the source. `compute_dtype` is a Keras policy name,
     None where only the written graph can tell. `notes` are what a user should know, besides those of `restore`.
     `live`: the model is the user's own, in this process. `jax` is what the model is made of where it is a JAX function,
-    with shapes for parameters.
+    with shapes for parameters. `quantized`: how far it is in 8 bits; the reference is not.
     """
 
     kind: SourceKind | Literal["function"]
@@ -35,6 +36,7 @@ class OpenedSource:
     notes: tuple[str, ...] = ()
     live: bool = False
     jax: JaxFunction | None = None
+    quantized: Quantized | None = None
 
     @property
     def has_choice(self) -> bool:

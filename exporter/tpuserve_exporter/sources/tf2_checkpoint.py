@@ -7,9 +7,10 @@ from typing import Any
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.builder import build_trackable, is_keras_2
 from tpuserve_exporter.models.keras_inputs import build_weights
-from tpuserve_exporter.models.keras_serving import described_dtype, serve_keras, serve_keras_2, with_compute_dtype
+from tpuserve_exporter.models.keras_serving import change, described_dtype, is_changed, serve_keras, serve_keras_2
 from tpuserve_exporter.models.module_serving import build_variables, serve_module
 from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.quantization import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, step_of
@@ -33,9 +34,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     built = _build(options.builder, options)
     report = restore(built.model, graph, options)
     built.settle()
-    served = built
-    if options.compute_dtype != "keep":
-        served = _build_to_compute(options.builder, graph, options)
+    served = _build_to_compute(options.builder, graph, options) if is_changed(options) else built
     return OpenedSource(
         kind="tf2-ckpt",
         name=graph.prefix.name,
@@ -45,6 +44,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         step=read_step(graph),
         builder=options.builder,
         restore=report,
+        quantized=served.quantized,
     )
 
 
@@ -55,6 +55,7 @@ class _Built:
     model: Any
     function: ServedFunction
     compute_dtype: str | None
+    quantized: Quantized | None = None
 
     def settle(self) -> None:
         """After the variables are set."""
@@ -80,15 +81,15 @@ def _build(builder: str, options: ModelOptions) -> _Built:
 
 
 def _build_to_compute(builder: str, graph: ObjectGraph, options: ModelOptions) -> _Built:
-    """Another model, which computes in the dtype that was asked for. Raises OptionConflict for what is not Keras 3."""
+    """Another model, which computes as was asked for. Raises OptionConflict for what is not Keras 3."""
     import keras
 
     model = _build(builder, options).model
     if not isinstance(model, keras.Model):
-        raise OptionConflict("--compute-dtype is for Keras 3 models: let the builder make one of that dtype")
+        raise OptionConflict("--compute-dtype and --int8 are for Keras 3 models: let the builder make one that does so")
     restore(model, graph, options)
-    with_compute_dtype(model, options.compute_dtype)
-    return _Built(model, serve_keras(model, options), described_dtype(model))
+    quantized = change(model, options)
+    return _Built(model, serve_keras(model, options), described_dtype(model), quantized)
 
 
 def read_step(graph: ObjectGraph) -> int | None:

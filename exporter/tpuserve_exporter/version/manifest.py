@@ -132,6 +132,19 @@ class ManifestFreezing(_Part):
         return ", ".join(done) or "nothing to fold"
 
 
+class ManifestQuantized(_Part):
+    """`layers` with weights of 8 bits, and the bytes of all variables before and after."""
+
+    mode: Literal["int8"] = "int8"
+    layers: int
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        sizes = f"{self.bytes_before / 1e6:.3g} MB of weights became {self.bytes_after / 1e6:.3g} MB"
+        return f"{self.layers} layer(s) in {self.mode}, {sizes}"
+
+
 class ManifestFile(_Part):
     sha256: str
     size_bytes: int
@@ -148,6 +161,7 @@ class Manifest(_Part):
     cpu: ManifestCpu
     signatures: dict[str, ManifestSignature]
     parity: ManifestParity
+    quantized: ManifestQuantized | None = Field(default=None, exclude_if=lambda value: value is None)
     frozen: ManifestFreezing | None = Field(default=None, exclude_if=lambda value: value is None)
     fingerprint: str | None = Field(default=None, exclude_if=lambda value: value is None)
     labels: str | None = Field(default=None, exclude_if=lambda value: value is None)

@@ -27,6 +27,7 @@ class Companion:
 COMPANIONS = (
     Companion("export", "tpuserve-exporter", "Turn a checkpoint into a checked, versioned SavedModel."),
     Companion("inspect", "tpuserve-exporter", "Tell what a checkpoint, a graph or a SavedModel contains."),
+    Companion("check", "tpuserve-exporter", "Tell whether a version compiles for a TPU and fits, without one."),
     Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
     Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
 )

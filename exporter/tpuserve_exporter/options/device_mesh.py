@@ -1,0 +1,90 @@
+"""How a version is spread over the devices of a TPU: a mesh, and rules that say which weights are cut where."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.tpu_topology import TpuTopology
+
+AXES = ("data", "model")
+# In --shard, a dimension that stays whole.
+_WHOLE = ("", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMesh:
+    """Devices in `data` rows of `model` each: batches are cut over `data`, weights over `model`."""
+
+    data: int = 1
+    model: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "DeviceMesh":
+        """`data=2,model=4`; an axis that is left out has one device. Raises OptionConflict."""
+        sizes: dict[str, int] = {}
+        for part in text.split(","):
+            axis, equals, size = part.strip().partition("=")
+            if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
+                raise OptionConflict(f"--mesh {text!r} is not of the form data=N,model=M, or one of the two")
+            sizes[axis] = int(size)
+        return cls(**sizes)
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.model
+
+    def __str__(self) -> str:
+        """As it is asked for: `model=4`."""
+        return ",".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "data=1"
+
+    def check(self, topology: TpuTopology) -> None:
+        """Raises OptionConflict where it takes more devices than there are."""
+        if self.devices <= topology.devices:
+            return
+        larger = next((one.name for one in topology.larger() if one.devices >= self.devices), None)
+        there = f"{topology.name} has {topology.devices}"
+        raise OptionConflict(
+            f"--mesh {self} takes {self.devices} devices, and {there}{f': {larger} has enough' if larger else ''}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRule:
+    """Weights whose names `pattern` finds are cut: `axes` has a mesh axis for each dimension, None leaves it whole."""
+
+    pattern: re.Pattern[str]
+    axes: tuple[str | None, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "ShardRule":
+        """`embedding/.*=model,-`: split at the last `=`, an axis or `-` for each dimension. Raises OptionConflict."""
+        regex, equals, listed = text.rpartition("=")
+        axes = tuple(None if part.strip() in _WHOLE else part.strip() for part in listed.split(","))
+        named = [axis for axis in axes if axis is not None]
+        if not regex or not equals or not named or set(named) - set(AXES) or len(set(named)) < len(named):
+            raise OptionConflict(
+                f"--shard {text!r} is not of the form REGEX=AXES, such as 'embedding/.*=model,-': for each dimension "
+                "data or model, each once, or - where it stays whole"
+            )
+        try:
+            return cls(re.compile(regex), axes)
+        except re.error as error:
+            raise OptionConflict(f"--shard {text!r}: {error}") from error
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "ShardRule":
+        """As the manifest has it."""
+        return cls(re.compile(written["pattern"]), tuple(written["axes"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pattern": self.pattern.pattern, "axes": list(self.axes)}
+
+    def __str__(self) -> str:
+        return f"{self.pattern.pattern}={','.join(axis or '-' for axis in self.axes)}"
+
+
+def find_axes(weight: str, rules: Sequence[ShardRule]) -> tuple[str | None, ...]:
+    """Those of the first rule that finds the name; none at all where no rule does: the weight is on every device."""
+    return next((rule.axes for rule in rules if rule.pattern.search(weight)), ())

@@ -1,0 +1,123 @@
+"""TPUs that the compiler knows, and the names that people have for them."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from tpuserve_exporter.errors import OptionConflict
+
+GIB = 2**30
+_FLAT = ("1x1", "1x2", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("1x1x1", "1x2x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8")
+
+
+@dataclass(frozen=True, slots=True)
+class TpuFamily:
+    """A generation of chips. Figures are of one device, of which a chip has `devices_per_chip`.
+
+    `hbm_bytes` is what the compiler allows a program, `flops_per_s` the published peak in bfloat16, `bytes_per_s` the
+    published bandwidth of HBM. `accelerator` is what the names of its machines begin with (v5litepod-4); the number
+    after it counts chips or, where `counts_cores`, two for each chip.
+    """
+
+    name: str
+    devices_per_chip: int
+    hbm_bytes: int
+    flops_per_s: float
+    bytes_per_s: float
+    grids: tuple[str, ...]
+    accelerator: str
+    counts_cores: bool
+
+
+def _family(
+    name: str, devices: int, hbm_gib: float, chip_tflops: float, chip_gb_per_s: float, grids: tuple[str, ...],
+    accelerator: str = "", counts_cores: bool = True,
+) -> TpuFamily:  # fmt: skip
+    return TpuFamily(
+        name, devices, int(hbm_gib * GIB), chip_tflops * 1e12 / devices, chip_gb_per_s * 1e9 / devices, grids,
+        accelerator or name, counts_cores,
+    )  # fmt: skip
+
+
+# HBM as libtpu 0.0.52 says it in its refusals; peak and bandwidth of a chip as Google publishes them for each kind.
+FAMILIES = {
+    family.name: family
+    for family in (
+        _family("v2", 2, 7.48, 46, 700, _FLAT),
+        _family("v3", 2, 15.48, 123, 900, _FLAT),
+        _family("v4", 2, 15.25, 275, 1228, _CUBES),
+        _family("v5e", 1, 15.75, 197, 819, _FLAT, "v5litepod", counts_cores=False),
+        _family("v5p", 1, 95.73, 459, 2765, _CUBES),
+        _family("v6e", 1, 31.24, 918, 1638, _FLAT, counts_cores=False),
+        _family("tpu7x", 2, 94.74, 2307, 7380, _CUBES),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TpuTopology:
+    """Chips of one kind, wired in a grid: `v5e:2x4`."""
+
+    family: TpuFamily
+    grid: str
+
+    @classmethod
+    def parse(cls, text: str) -> "TpuTopology":
+        """`v5e:2x2` as the compiler names it, or `v5litepod-4` as machines are. Raises OptionConflict."""
+        name = text.strip().lower()
+        family, colon, grid = name.partition(":")
+        if colon and family in FAMILIES and grid in FAMILIES[family].grids:
+            return cls(FAMILIES[family], grid)
+        found = None if colon else _find_machine(name)
+        if found is None:
+            raise OptionConflict(f"--tpu {text.strip()!r} is no TPU that is known here. {list_known()}")
+        return found
+
+    @property
+    def name(self) -> str:
+        return f"{self.family.name}:{self.grid}"
+
+    @property
+    def chips(self) -> int:
+        return math.prod(int(size) for size in self.grid.split("x"))
+
+    @property
+    def devices(self) -> int:
+        return self.chips * self.family.devices_per_chip
+
+    def larger(self) -> "tuple[TpuTopology, ...]":
+        """Those of the same family with more chips, ascending."""
+        grids = (TpuTopology(self.family, grid) for grid in self.family.grids)
+        return tuple(one for one in grids if one.chips > self.chips)
+
+
+def parse_topologies(text: str) -> tuple[TpuTopology, ...]:
+    """`v5e:1x1,v6e-8`: each once, in the order given. Raises OptionConflict."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise OptionConflict(f"--tpu names no TPU. {list_known()}")
+    return tuple(dict.fromkeys(TpuTopology.parse(part) for part in parts))
+
+
+def list_known() -> str:
+    """Every topology with its machine's name, as an error's last sentence."""
+    described = []
+    for family in FAMILIES.values():
+        count = 2 if family.counts_cores else 1
+        chips = [TpuTopology(family, grid).chips for grid in (family.grids[0], family.grids[-1])]
+        machines = f"{family.accelerator}-{chips[0] * count} to {family.accelerator}-{chips[1] * count}"
+        described.append(f"{family.name}:{{{','.join(family.grids)}}} ({machines})")
+    return f"There are {'; '.join(described)}"
+
+
+def _find_machine(name: str) -> TpuTopology | None:
+    """`v5litepod-4`, `v6e-8`, `v4-8`: the smallest grid of so many chips."""
+    match = re.fullmatch(r"(?P<kind>\w+)-(?P<count>\d+)", name)
+    if match is None:
+        return None
+    for family in FAMILIES.values():
+        if match["kind"] in (family.accelerator, family.name):
+            chips = int(match["count"]) / (2 if family.counts_cores else 1)
+            return next((one for one in (TpuTopology(family, g) for g in family.grids) if one.chips == chips), None)
+    return None

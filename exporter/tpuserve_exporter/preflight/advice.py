@@ -1,0 +1,83 @@
+"""What to do about programs that do not fit, and which batch sizes are worth having."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from tpuserve_exporter.preflight.compile_job import CompileOutcome
+from tpuserve_exporter.preflight.trials import Trial
+from tpuserve_exporter.preflight.verdict import ProgramVerdict
+
+# A batch size is not worth its program where the next larger one takes hardly longer.
+_AS_LONG = 1.1
+
+
+def advise(
+    verdicts: Sequence[ProgramVerdict], tried: Mapping[ProgramVerdict, Sequence[tuple[Trial, CompileOutcome]]]
+) -> list[str]:
+    """A sentence for each program that was too large and tried otherwise, in the order of the verdicts."""
+    return [_advise_one(one, verdicts, tried[one]) for one in verdicts if one in tried]
+
+
+def _advise_one(
+    failed: ProgramVerdict, verdicts: Iterable[ProgramVerdict], trials: Sequence[tuple[Trial, CompileOutcome]]
+) -> str:
+    smaller = [one.program.bucket for one in verdicts if one.passed and _beside(one, failed)]
+    fitting = [(trial, outcome) for trial, outcome in trials if trial.fits(outcome)]
+    ways = [f"smaller batches: {', '.join(smaller)}"] if smaller else []
+    ways += [trial.describe(outcome) for trial, outcome in fitting if trial.bfloat16]
+    ways += [trial.describe(outcome) for trial, outcome in fitting if not trial.bfloat16][:1]
+    head = f"{failed.topology.name}, batch {failed.program.bucket}: {failed}."
+    if ways:
+        return f"{head} What fits: {'; '.join(ways)}"
+    other = "no smaller batch, " if failed.program.batch_size is not None else ""
+    meshes = ", ".join(f"{trial.topology.name} with --mesh {trial.mesh}" for trial, _ in trials if not trial.bfloat16)
+    bfloat16 = "bfloat16" if any(trial.bfloat16 for trial, _ in trials) else ""
+    return f"{head} Nothing that was tried fits: {other}{' nor '.join(filter(None, (bfloat16, meshes)))}"
+
+
+def _beside(one: ProgramVerdict, failed: ProgramVerdict) -> bool:
+    return (one.program.part, one.topology, one.mesh, one.program.sequence_length) == (
+        failed.program.part, failed.topology, failed.mesh, failed.program.sequence_length,
+    )  # fmt: skip
+
+
+def suggest_batch_sizes(verdicts: Sequence[ProgramVerdict]) -> tuple[int, ...]:
+    """Those of the checked sizes that fit on every topology, without those that take as long as the next larger.
+
+    By estimated latency, at every length of sequences. Empty where nothing fits or nothing has rows.
+    """
+    by_size: dict[int, list[ProgramVerdict]] = {}
+    for one in verdicts:
+        if one.program.batch_size is not None:
+            by_size.setdefault(one.program.batch_size, []).append(one)
+    kept: list[int] = []
+    for size in sorted((size for size, ones in by_size.items() if all(one.passed for one in ones)), reverse=True):
+        if not kept or not _as_long(by_size[size], by_size[kept[-1]]):
+            kept.append(size)
+    return tuple(reversed(kept))
+
+
+def _as_long(these: Sequence[ProgramVerdict], larger: Sequence[ProgramVerdict]) -> bool:
+    """Whether each of `larger` takes hardly longer than the same program of these rows."""
+    return all(_upper(two) <= _AS_LONG * _upper(one) for one, two in zip(_sorted(these), _sorted(larger), strict=True))
+
+
+def _upper(one: ProgramVerdict) -> float:
+    return one.latency.upper_s if one.latency is not None else float(one.program.batch_size or 1)
+
+
+def _sorted(verdicts: Sequence[ProgramVerdict]) -> list[ProgramVerdict]:
+    return sorted(verdicts, key=lambda one: (one.program.part, one.topology.name, one.program.sequence_length or 0))
+
+
+def smallest_failing(verdicts: Sequence[ProgramVerdict]) -> list[ProgramVerdict]:
+    """Of each part on each topology, the program of the fewest rows that does not fit: what to make fit first."""
+    failing = [one for one in _sorted(verdicts) if one.verdict == "does not fit"]
+    of_part = groupby(failing, key=lambda one: (one.program.part, one.topology.name))
+    return [min(ones, key=lambda one: one.program.batch_size or 0) for _, ones in of_part]
+
+
+def rows_wasted(sizes: Iterable[int]) -> dict[int, float]:
+    """The share of a batch that is padding at most: one row more than the next smaller size holds."""
+    ordered = sorted(sizes)
+    return {size: 1 - (before + 1) / size for before, size in zip([0, *ordered[:-1]], ordered, strict=True)}

@@ -1,0 +1,123 @@
+"""One device program compiled for a TPU topology by libtpu, through JAX. Runs in compile_worker's process alone."""
+
+import math
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jax.sharding import Sharding
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"([\d.]+)([KMGT]?)"
+# `… temporaries (40.00G) exceeds available HBM (15.75G)`, or `Used 18.20G of 15.75G hbm`.
+_TOO_LARGE = (
+    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+    re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm"),
+)
+# Statuses that say something of the program. Others, such as INTERNAL and ABORTED, are the compiler's own trouble.
+_OF_THE_PROGRAM = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION", "OUT_OF_RANGE")
+
+
+def compile_program(job: CompileJob) -> CompileOutcome:
+    """Compile from shapes alone: no weight is read. Blocks, for seconds with large programs."""
+    import jax
+
+    started = time.monotonic()
+    try:
+        compiled, logical = _compile(job)
+    except jax.errors.JaxRuntimeError as error:
+        return read_refusal(str(error), time.monotonic() - started)
+    except Exception as error:  # damaged, of another version, not of this many weights: there is nothing to compile
+        return CompileOutcome("unknown", f"{type(error).__name__}: {_first_line(error)}")
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    return CompileOutcome(
+        "compiled",
+        compile_s=round(time.monotonic() - started, 3),
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        alias_bytes=memory.alias_size_in_bytes,
+        logical_bytes=logical,
+        flops=_known(cost.get("flops")),
+        bytes_accessed=_known(cost.get("bytes accessed")),
+    )
+
+
+def read_refusal(message: str, seconds: float) -> CompileOutcome:
+    """What the compiler's error says: too large, refused, or nothing of the program."""
+    status, _, reason = message.partition(":")
+    for pattern in _TOO_LARGE:
+        if said := pattern.search(message):
+            needed, available = (int(float(said[i]) * _UNITS[said[i + 1]]) for i in (1, 3))
+            return CompileOutcome(
+                "too large", compile_s=round(seconds, 3), needed_bytes=needed, available_bytes=available
+            )
+    if status == "RESOURCE_EXHAUSTED":
+        return CompileOutcome("too large", _first_line(reason), round(seconds, 3))
+    ending = "refused" if status in _OF_THE_PROGRAM else "unknown"
+    return CompileOutcome(ending, _first_line(message), round(seconds, 3))  # type: ignore[arg-type]  # of the two
+
+
+def _compile(job: CompileJob) -> tuple[Any, int]:
+    """The executable, and the bytes of a device's arguments and outputs without padding."""
+    import jax
+
+    program = jax.export.deserialize(bytearray(_read(job.program)))
+    call, avals = program.call, program.in_avals
+    if job.bfloat16:
+        from tpuserve_exporter.preflight.in_bfloat16 import in_bfloat16
+
+        call, avals = in_bfloat16(program)
+    shardings = _shardings(job)
+    shaped = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+        for aval, sharding in zip(avals, shardings, strict=True)
+    ]
+    compiled = jax.jit(call).trace(*shaped).lower(lowering_platforms=("tpu",)).compile()
+    arguments = sum(_size(aval, sharding) for aval, sharding in zip(avals, shardings, strict=True))
+    outputs = jax.tree.leaves(compiled.output_shardings)
+    return compiled, arguments + sum(_size(aval, one) for aval, one in zip(program.out_avals, outputs, strict=True))
+
+
+def _shardings(job: CompileJob) -> "list[Sharding]":
+    """Of each argument. One device takes all of them whole."""
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=job.topology).devices
+    if job.data * job.model == 1:
+        return [SingleDeviceSharding(devices[0])] * (len(job.row_inputs) + len(job.weight_axes))
+    mesh = Mesh(np.array(devices[: job.data * job.model]).reshape(job.data, job.model), ("data", "model"))
+    axes: Sequence[tuple[str | None, ...]] = [
+        *((("data",) if rows else ()) for rows in job.row_inputs),
+        *job.weight_axes,
+    ]
+    return [NamedSharding(mesh, PartitionSpec(*one)) for one in axes]
+
+
+def _size(aval: Any, sharding: "Sharding") -> int:  # noqa: ANN401 - jax's ShapedArray has no types
+    """Bytes of one device's part."""
+    elements: int = math.prod(sharding.shard_shape(aval.shape))
+    return elements * int(aval.dtype.itemsize)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _known(value: float | None) -> float | None:
+    """Costs that the compiler does not know are absent or negative."""
+    return None if value is None or value < 0 else float(value)
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,55 @@
+"""A program with every float32 in it in bfloat16, to find out whether it would fit then. Its numbers are not looked at.
+
+Rewrites the text of the module. What it does not foresee does not parse, and then nothing is said of bfloat16.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_CONSTANT = re.compile(r"dense<(?P<values>[^>]*)>(?P<type> : tensor<(?:\d+x)*f32>)")
+# Bytes of all elements, and one element by its bits: the upper half of a float32 is the bfloat16.
+_BYTES = re.compile(r'"0x([0-9A-F]+)"')
+_BITS = re.compile(r"0x([0-9A-F]{4})[0-9A-F]{4}\b")
+_FLOAT32 = re.compile(r"(?<![\w%@.\"])f32\b|(?<=x)f32(?=[>,])")
+
+
+def in_bfloat16(program: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # noqa: ANN401 - jax.export.Exported
+    """What to call, and the shapes of its arguments."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    text = rewrite(program.mlir_module())
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        serialized = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
+    shapes = {"in_avals": tuple(map(_halved, program.in_avals)), "out_avals": tuple(map(_halved, program.out_avals))}
+    halved = dataclasses.replace(program, mlir_module_serialized=serialized, **shapes)
+    return halved.call, halved.in_avals
+
+
+def rewrite(text: str) -> str:
+    """A module's text in MLIR, of float32 none."""
+    return _FLOAT32.sub("bf16", _CONSTANT.sub(_halve_constant, text))
+
+
+def _halve_constant(found: re.Match[str]) -> str:
+    values = _BYTES.sub(lambda one: f'"0x{_upper_halves(one[1])}"', found["values"])
+    if values == found["values"]:
+        values = _BITS.sub(r"0x\1", values)
+    return f"dense<{values}>{found['type']}"
+
+
+def _upper_halves(digits: str) -> str:
+    """Of little-endian float32, in hexadecimal digits."""
+    return np.frombuffer(bytes.fromhex(digits), np.uint16)[1::2].tobytes().hex().upper()
+
+
+def _halved(aval: Any) -> Any:  # noqa: ANN401 - jax's ShapedArray has no types
+    import jax.numpy as jnp
+
+    return aval.update(dtype=jnp.dtype(jnp.bfloat16)) if aval.dtype == np.float32 else aval

@@ -1,0 +1,142 @@
+"""The preflight of a version: every program compiled for every topology, and what to do where one does not fit."""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpuserve_exporter.errors import MissingExtra
+from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
+from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.preflight.advice import advise, rows_wasted, smallest_failing, suggest_batch_sizes
+from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.preflight.compiler_process import Compilers
+from tpuserve_exporter.preflight.program_shapes import ProgramShapes
+from tpuserve_exporter.preflight.sharding import check_rules
+from tpuserve_exporter.preflight.trials import Trial, list_trials, make_job
+from tpuserve_exporter.preflight.verdict import ProgramVerdict
+from tpuserve_exporter.preflight.version_programs import VersionProgram, VersionPrograms
+from tpuserve_exporter.progress import Progress, Step
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    """`advice` is a sentence for each program that does not fit; `batch_sizes` are suggested, from estimates."""
+
+    verdicts: tuple[ProgramVerdict, ...]
+    advice: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    compiler: str
+
+    @property
+    def passed(self) -> bool:
+        return all(one.passed for one in self.verdicts)
+
+    @property
+    def failures(self) -> list[ProgramVerdict]:
+        return [one for one in self.verdicts if not one.passed]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Of each program on each topology, for the manifest and the report."""
+        return [{**one.to_json(), "rows_padding_at_most": self._wasted(one.program)} for one in self.verdicts]
+
+    def summary(self) -> str:
+        """`5 of 6 compile and fit`"""
+        fitting = len(self.verdicts) - len(self.failures)
+        return f"{'all' if self.passed else fitting} of {len(self.verdicts)} compile and fit"
+
+    def _wasted(self, program: VersionProgram) -> float | None:
+        sizes = {one.program.batch_size for one in self.verdicts if one.program.batch_size is not None}
+        return None if program.batch_size is None else round(rows_wasted(sizes)[program.batch_size], 3)
+
+
+def check_compiler() -> str:
+    """Its name and version. Raises MissingExtra."""
+    absent = [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise MissingExtra(
+            f"--tpu takes {' and '.join(absent)}: pip install 'tpuserve-exporter[tpu]', on Linux on x86-64, where "
+            "Google builds the compiler for"
+        )
+    return f"libtpu {importlib.metadata.version('libtpu')}, jax {importlib.metadata.version('jax')}"
+
+
+class Preflight:
+    """Use once. Blocks while it runs; the compilers are processes of their own."""
+
+    def __init__(
+        self, topologies: Sequence[TpuTopology], mesh: DeviceMesh, rules: Sequence[ShardRule], progress: Progress
+    ) -> None:
+        """Without `rules` those of the version hold. Raises MissingExtra without a compiler, OptionConflict."""
+        self._compiler = check_compiler()
+        for topology in topologies:
+            mesh.check(topology)
+        self._topologies = topologies
+        self._mesh = mesh
+        self._rules = tuple(rules)
+        self._progress = progress
+
+    def run(self, read: VersionPrograms) -> PreflightReport:
+        """Raises SourceUnreadable for a program that is none, OptionConflict for rules that do not fit the weights."""
+        rules = self._rules or read.rules
+        shapes = {program.path: ProgramShapes.read(program) for program in read.programs}
+        if self._mesh.devices > 1:
+            every = {name: one.shape for shape in shapes.values() for name, one in shape.weights.items()}
+            check_rules(rules, every, self._mesh)
+        with Compilers() as compilers:
+            verdicts = self._compile(compilers, read.programs, rules)
+            tried = self._try(compilers, verdicts, shapes, rules)
+        return PreflightReport(
+            tuple(verdicts), tuple(advise(verdicts, tried)), suggest_batch_sizes(verdicts), self._compiler
+        )
+
+    def _compile(
+        self, compilers: Compilers, programs: Sequence[VersionProgram], rules: Sequence[ShardRule]
+    ) -> list[ProgramVerdict]:
+        unknown = CompileOutcome("unknown")
+        asked = [
+            ProgramVerdict(program, topology, self._mesh, unknown)
+            for topology in self._topologies
+            for program in programs
+        ]
+        jobs = [make_job(one, one.topology, one.mesh, rules) for one in asked]
+        names = ", ".join(topology.name for topology in self._topologies)
+        with self._progress.step(f"Compile for {names}") as step:
+            outcomes = _run(compilers, jobs, step)
+            verdicts = [
+                ProgramVerdict(one.program, one.topology, one.mesh, outcome)
+                for one, outcome in zip(asked, outcomes, strict=True)
+            ]
+            step.detail = f"{sum(one.passed for one in verdicts)} of {len(verdicts)} compile and fit"
+        return verdicts
+
+    def _try(
+        self,
+        compilers: Compilers,
+        verdicts: Sequence[ProgramVerdict],
+        shapes: Mapping[Path, ProgramShapes],
+        rules: Sequence[ShardRule],
+    ) -> dict[ProgramVerdict, list[tuple[Trial, CompileOutcome]]]:
+        failing = smallest_failing(verdicts)
+        trials = [trial for one in failing for trial in list_trials(one, shapes[one.program.path], rules)]
+        tried: dict[ProgramVerdict, list[tuple[Trial, CompileOutcome]]] = {one: [] for one in failing}
+        if not trials:
+            return tried
+        with self._progress.step("Try what would fit") as step:
+            outcomes = _run(compilers, [trial.job() for trial in trials], step)
+            for trial, outcome in zip(trials, outcomes, strict=True):
+                tried[trial.program].append((trial, outcome))
+            step.detail = f"{len(trials)} other way(s)"
+        return tried
+
+
+def _run(compilers: Compilers, jobs: Sequence[CompileJob], step: Step) -> list[CompileOutcome]:
+    """In the order of the jobs."""
+    outcomes: dict[int, CompileOutcome] = {}
+    step.advance(0, len(jobs))
+    for number, outcome in compilers.run(jobs):
+        outcomes[number] = outcome
+        step.advance(len(outcomes), len(jobs))
+    return [outcomes[number] for number in range(len(jobs))]

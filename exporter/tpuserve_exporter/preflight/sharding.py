@@ -1,0 +1,64 @@
+"""Rules applied to weights, and rules made up for weights that are too large for one device."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule, find_axes
+
+# Smaller weights are on every device: cutting them saves nothing and costs an exchange.
+_CUT_FROM_BYTES = 2**20
+
+
+def check_rules(rules: Sequence[ShardRule], shapes: Mapping[str, tuple[int, ...]], mesh: DeviceMesh) -> None:
+    """Raises OptionConflict for a rule that finds no weight, or that a weight cannot be cut by."""
+    for rule in rules:
+        if not any(rule.pattern.search(name) for name in shapes):
+            raise OptionConflict(f"--shard '{rule}' finds no weight: there are {_some(shapes)}")
+    for name, shape in shapes.items():
+        _check_weight(name, shape, find_axes(name, rules), mesh)
+
+
+def _check_weight(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: DeviceMesh) -> None:
+    if len(axes) > len(shape):
+        raise OptionConflict(f"the --shard rule for {name} has {len(axes)} axes, and its shape is {list(shape)}")
+    for size, axis in zip(shape, axes, strict=False):
+        devices = 1 if axis is None else getattr(mesh, axis)
+        if size % devices:
+            raise OptionConflict(
+                f"{name} of shape {list(shape)} cannot be cut along {axis}={devices}: {size} is no multiple of that"
+            )
+
+
+def make_rules(weights: Mapping[str, tuple[tuple[int, ...], int]], model: int) -> tuple[ShardRule, ...]:
+    """Rules that cut every large weight along the longest dimension that `model` divides. Of each: shape and bytes.
+
+    Weights whose names differ in numbers alone share one.
+    """
+    rules: dict[str, ShardRule] = {}
+    for name, (shape, size_bytes) in weights.items():
+        axis = _longest(shape, model)
+        if size_bytes < _CUT_FROM_BYTES or axis is None:
+            continue
+        axes = tuple("model" if one == axis else None for one in range(len(shape)))
+        pattern = f"^{_any_number(name)}$"
+        kept = rules.setdefault(pattern, ShardRule(re.compile(pattern), axes))
+        if kept.axes != axes:  # shaped otherwise than another of its kind
+            exact = f"^{re.escape(name)}$"
+            rules = {exact: ShardRule(re.compile(exact), axes), **rules}
+    return tuple(rules.values())
+
+
+def _longest(shape: tuple[int, ...], model: int) -> int | None:
+    fitting = [(size, -axis) for axis, size in enumerate(shape) if size % model == 0]
+    return -max(fitting)[1] if fitting else None
+
+
+def _any_number(name: str) -> str:
+    """`block_12/kernel` → `block_\\d+/kernel`"""
+    return re.sub(r"\d+", r"\\d+", re.sub(r"[.^$*+?{}\[\]\\|()]", lambda one: "\\" + one[0], name))
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")

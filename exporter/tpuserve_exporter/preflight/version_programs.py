@@ -1,0 +1,159 @@
+"""The device programs of a version, as its manifest lists them (docs/manifest.md)."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.options.device_mesh import ShardRule
+
+_MANIFEST = Path("assets.extra/tpuserve/manifest.json")
+_FORMAT_VERSION = 1
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Tensor(_Entry):
+    shape: tuple[int | None, ...]
+
+
+class _Program(_Entry):
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    file: str
+
+
+class _PartEntry(_Entry):
+    inputs: Mapping[str, _Tensor]
+    weights: tuple[str, ...]
+    programs: tuple[_Program, ...]
+
+
+class _Rule(_Entry):
+    pattern: str
+    axes: tuple[str | None, ...]
+
+
+class _Device(_Entry):
+    format_version: int
+    shard: tuple[_Rule, ...] = ()
+    parts: Mapping[str, _PartEntry]
+
+
+class _File(_Entry):
+    sha256: str
+
+
+class _Manifest(_Entry):
+    device: _Device | None = None
+    files: Mapping[str, _File] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionProgram:
+    """One program file, and how its arguments are called.
+
+    `file` is relative to the version; `row_inputs` says of each input whether its first dimension is the rows'.
+    """
+
+    part: str
+    batch_size: int | None
+    sequence_length: int | None
+    version: Path
+    file: str
+    row_inputs: tuple[bool, ...]
+    weights: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.version / self.file
+
+    @property
+    def bucket(self) -> str:
+        """`8`, `8 x 128`; `as it is` without rows and sequences."""
+        sizes = [str(size) for size in (self.batch_size, self.sequence_length) if size is not None]
+        return " x ".join(sizes) or "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPrograms:
+    """All programs of a version, and the rules that it was exported with."""
+
+    programs: tuple[VersionProgram, ...]
+    rules: tuple[ShardRule, ...]
+
+    @classmethod
+    def read(cls, version: Path) -> "VersionPrograms":
+        """Raises SourceUnreadable where it is no version, or one without device programs, or a file is damaged."""
+        manifest = _read_manifest(version)
+        if manifest.device is None:
+            raise SourceUnreadable(
+                f"version {version.name} has no device programs: export it again with --tpu, or --device-programs"
+            )
+        if manifest.device.format_version > _FORMAT_VERSION:
+            raise SourceUnreadable(
+                f"its device programs have format_version {manifest.device.format_version}; this exporter knows "
+                f"{_FORMAT_VERSION}: upgrade tpuserve-exporter"
+            )
+        found = cls._list(version, manifest.device)
+        for program in found.programs:
+            check_file(program, manifest.files)
+        return found
+
+    @classmethod
+    def describe(cls, version: Path, device: Mapping[str, Any]) -> "VersionPrograms":
+        """Those of a version that is being written: `device` is what its manifest will say."""
+        return cls._list(version, _Device.model_validate(device))
+
+    @classmethod
+    def _list(cls, version: Path, device: _Device) -> "VersionPrograms":
+        programs = tuple(
+            VersionProgram(
+                part=name, batch_size=one.batch_size, sequence_length=one.sequence_length, version=version,
+                file=one.file, weights=part.weights,
+                row_inputs=tuple(bool(spec.shape) and spec.shape[0] is None for spec in part.inputs.values()),
+            )
+            for name, part in device.parts.items()
+            for one in part.programs
+        )  # fmt: skip
+        return cls(programs, tuple(ShardRule.read(rule.model_dump()) for rule in device.shard))
+
+
+def check_file(program: VersionProgram, files: Mapping[str, _File]) -> None:
+    """Raises SourceUnreadable where it is not the file that was written."""
+    try:
+        written = program.path.read_bytes()
+    except OSError as error:
+        raise SourceUnreadable(f"the program {program.file} cannot be read: {error.strerror}") from error
+    described = files.get(program.file)
+    if described is not None and hashlib.sha256(written).hexdigest() != described.sha256:
+        raise SourceUnreadable(
+            f"the program {program.file} is damaged: its SHA-256 is not what the manifest says. Export the version "
+            "again, or copy it anew"
+        )
+
+
+def _read_manifest(version: Path) -> _Manifest:
+    try:
+        return _Manifest.model_validate_json((version / _MANIFEST).read_bytes())
+    except FileNotFoundError as error:
+        raise SourceUnreadable(_no_version(version)) from error
+    except OSError as error:
+        raise SourceUnreadable(f"the manifest cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SourceUnreadable(f"{_MANIFEST} is damaged: {where}: {first['msg']}") from error
+
+
+def _no_version(version: Path) -> str:
+    numbers = sorted(int(one.name) for one in version.glob("*") if one.name.isdecimal() and (one / _MANIFEST).exists())
+    if numbers:
+        return f"{version} is a base path: name one of its versions, such as {version / str(numbers[-1])}"
+    return f"{version} is no version directory: there is no {_MANIFEST} in it"

@@ -1,0 +1,95 @@
+"""What the preflight found of each program: the same cells on the page and on the terminal."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_exporter.report_page.units import megabytes, seconds
+
+Row: TypeAlias = Mapping[str, Any]
+# Topology, mesh and the HBM that a program may have on one device.
+Place: TypeAlias = tuple[str, int, int, int]
+
+COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "rows")
+_GIB = 2**30
+_INTRO = (
+    "Every program was compiled by the TPU's own compiler, from shapes, without a TPU. Sizes are of one device. "
+    "Latencies are estimates, of the device alone: from arithmetic at its peak or reading and writing once, to all the "
+    "bytes that the compiler counts, without what devices exchange. Layout: how many times their own size arguments "
+    "and outputs take. Rows: the share of a batch that is padding at most."
+)
+
+
+def show_preflight(document: Mapping[str, Any]) -> Markup:
+    """Of a published version's manifest, or of a failed export's details."""
+    rows = list_rows(document)
+    if not rows:
+        return Markup()
+    tables = [_show_place(place, ones) for place, ones in groupby(rows, key=place_of)]
+    advice = [element("p", sentence) for sentence in document.get("preflight_advice") or ()]
+    return element("section", element("h2", "On TPUs"), element("p", _INTRO, class_="quiet"), *tables, *advice)
+
+
+def list_rows(document: Mapping[str, Any]) -> list[Row]:
+    if not document["ok"]:
+        return list(document.get("preflight") or ())
+    return list((document["manifest"].get("device") or {}).get("preflight") or ())
+
+
+def place_of(row: Row) -> Place:
+    return row["topology"], row["mesh"]["data"], row["mesh"]["model"], row["hbm_bytes"]["available"]
+
+
+def describe_place(place: Place) -> str:
+    """`v5e:2x2, --mesh model=4: 15.75 GiB a device`"""
+    topology, data, model, available = place
+    axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
+    mesh = f", --mesh {axes}" if axes else ", one device"
+    return f"{topology}{mesh}: {_gib(available)} GiB{' a device' if data * model > 1 else ''}"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """In the order of COLUMNS."""
+    sizes = [str(size) for size in (row["batch_size"], row["sequence_length"]) if size is not None]
+    bucket = " x ".join(sizes) or "as it is"
+    if row["latency_s_estimate"] is None:
+        return (bucket, row["reason"], *[""] * (len(COLUMNS) - 2))
+    lower, upper = row["latency_s_estimate"]
+    wasted = row["rows_padding_at_most"]
+    return (
+        bucket,
+        row["reason"],
+        f"{_gib(row['hbm_bytes']['needed'])} GiB",
+        seconds(row["compile_s"]),
+        _flops(row["flops"]),
+        megabytes(row["bytes_accessed"]),
+        f"{_latency(lower)} to {_latency(upper)}",
+        "-" if row["layout_padding"] is None else f"{row['layout_padding']:.2f} x",
+        "-" if wasted is None else f"<= {100 * wasted:.0f} %",
+    )
+
+
+def _show_place(place: Place, rows: Iterable[Row]) -> Markup:
+    head = element("tr", *(element("th", name, scope="col") for name in COLUMNS))
+    body = [element("tr", *(element("td", text) for text in cells(row))) for row in rows]
+    table = element("table", element("thead", head), element("tbody", *body), class_="numbers")
+    return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"))
+
+
+def _gib(size_bytes: float) -> str:
+    gib = size_bytes / _GIB
+    return f"{gib:.2f}" if gib >= 1 else f"{gib:.2g}"
+
+
+def _flops(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def _latency(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

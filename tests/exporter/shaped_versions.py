@@ -1,0 +1,79 @@
+"""Version directories with device programs lowered from shapes alone: all that a preflight reads, of any size."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = "assets.extra/tpuserve/programs/device"
+
+# A shape and a dtype; in an input's the first dimension is the rows'.
+Shape = tuple[tuple[int, ...], Any]
+
+
+def write_version(
+    version: Path,
+    call: Callable[..., tuple[Any, ...]],
+    inputs: Mapping[str, Shape],
+    weights: Mapping[str, Shape],
+    batch_sizes: Iterable[int],
+    shard: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """`call` takes inputs and then weights, and returns a tuple. The SavedModel and the weights are left out."""
+    (version / FOLDER).mkdir(parents=True)
+    files = {f"{FOLDER}/b{size}.jaxexport": _lower(call, size, inputs, weights) for size in batch_sizes}
+    for name, written in files.items():
+        (version / name).write_bytes(written)
+    part = {
+        "inputs": {name: {"dtype": np.dtype(dtype).name, "shape": [None, *shape[1:]]} for name, (shape, dtype) in
+                   inputs.items()},
+        "weights": list(weights),
+        "outputs": {},
+        "programs": [{"batch_size": size, "sequence_length": None, "file": name} for size, name in
+                     zip(batch_sizes, files, strict=True)],
+    }  # fmt: skip
+    manifest = {
+        "device": {"format_version": 1, "shard": list(shard), "parts": {"device": part}, "signatures": {}},
+        "files": {name: {"sha256": hashlib.sha256(written).hexdigest()} for name, written in files.items()},
+    }
+    (version / "assets.extra/tpuserve/manifest.json").write_text(json.dumps(manifest))
+    return version
+
+
+def _lower(
+    call: Callable[..., tuple[Any, ...]], size: int, inputs: Mapping[str, Shape], weights: Mapping[str, Shape]
+) -> bytes:
+    import jax
+
+    shapes = [
+        *(jax.ShapeDtypeStruct((size, *shape[1:]), dtype) for shape, dtype in inputs.values()),
+        *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in weights.values()),
+    ]
+    anywhere = [jax.export.DisabledSafetyCheck.platform()]
+    program = jax.export.export(jax.jit(call), platforms=("tpu",), disabled_checks=anywhere)(*shapes)
+    return bytes(program.serialize())
+
+
+def write_classifier(version: Path, batch_sizes: Iterable[int] = (1, 8)) -> Path:
+    """Two small layers."""
+    import jax
+
+    def call(x: Any, kernel: Any, bias: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with
+        return (jax.nn.softmax(x @ kernel + bias),)
+
+    weights = {"dense/kernel": ((64, 10), np.float32), "dense/bias": ((10,), np.float32)}
+    return write_version(version, call, {"x": ((1, 64), np.float32)}, weights, batch_sizes)
+
+
+def write_lookup(version: Path, shard: Iterable[Mapping[str, Any]] = ()) -> Path:
+    """A table of 40 GiB, and a layer over the sum of some of its rows."""
+    import jax
+
+    def call(ids: Any, table: Any, kernel: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with
+        return (jax.nn.softmax(table[ids].sum(1) @ kernel),)
+
+    weights = {"embedding/table": ((10 * 2**20, 1024), np.float32), "dense/kernel": ((1024, 10), np.float32)}
+    return write_version(version, call, {"ids": ((1, 16), np.int32)}, weights, (8,), shard)

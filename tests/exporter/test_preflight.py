@@ -1,0 +1,347 @@
+"""Device programs compiled for real TPU topologies by libtpu, and what is said of them."""
+
+import functools
+import importlib.util
+import json
+import signal
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.exporter.shaped_versions import FOLDER, write_classifier, write_lookup
+from tpuserve_exporter.check_cli import command
+from tpuserve_exporter.options.device_mesh import DeviceMesh
+from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
+from tpuserve_exporter.preflight.advice import rows_wasted, suggest_batch_sizes
+from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.preflight.compiler import read_refusal
+from tpuserve_exporter.preflight.compiler_process import CompilerProcess, Compilers
+from tpuserve_exporter.preflight.in_bfloat16 import rewrite
+from tpuserve_exporter.preflight.sharding import make_rules
+from tpuserve_exporter.preflight.verdict import ProgramVerdict
+from tpuserve_exporter.preflight.version_programs import VersionProgram
+
+# Compilers use every core; those that need one share a process.
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group(__name__)]
+compiles = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu, which has wheels for Linux on x86-64, is not installed"
+)
+
+V5E = TpuTopology.parse("v5e:1x1")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+def check(*arguments: object) -> Checked:
+    done = CliRunner().invoke(command, [str(argument) for argument in arguments], standalone_mode=False)
+    if isinstance(done.exception, click.ClickException):
+        return Checked(done.exception.exit_code, done.stdout, done.exception.format_message())
+    assert done.exception is None, done.exception
+    return Checked(done.return_value, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classifier(tmp_path_factory.mktemp("classifier") / "1")
+
+
+@pytest.fixture(scope="module")
+def lookup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_lookup(tmp_path_factory.mktemp("lookup") / "1")
+
+
+@compiles
+def test_every_program_is_compiled_for_every_topology(classifier: Path) -> None:
+    done = check(classifier, "--tpu", "v5litepod-1,v6e:1x1", "--json")
+    rows = done.document["preflight"]
+    assert done.code == 0, done.out
+    assert [(row["topology"], row["batch_size"], row["verdict"]) for row in rows] == [
+        (topology, size, "compiles and fits") for topology in ("v5e:1x1", "v6e:1x1") for size in (1, 8)
+    ]
+    for row in rows:
+        hbm, (lower, upper) = row["hbm_bytes"], row["latency_s_estimate"]
+        assert hbm["needed"] >= hbm["arguments"] + hbm["outputs"] > 64 * 10 * 4
+        assert 0 < lower <= upper < 1e-3
+        assert row["flops"] > 2 * 64 * 10
+        assert row["layout_padding"] >= 1
+    assert "libtpu" in done.document["compiler"]
+
+
+@compiles
+def test_people_are_told_in_a_table(classifier: Path) -> None:
+    done = check(classifier, "--tpu", "v5e:1x1")
+    assert done.code == 0
+    assert "Compile for v5e:1x1" in done.out
+    assert "v5e:1x1, one device: 15.75 GiB" in done.out
+    assert done.out.count("compiles and fits") == 2
+    assert "no TPU was used" in done.out
+
+
+@compiles
+def test_what_does_not_fit_is_refused_with_what_would(lookup: Path) -> None:
+    done = check(lookup, "--tpu", "v5e:1x1", "--json")
+    (row,) = done.document["preflight"]
+    assert done.code == 4
+    assert row["reason"] == "does not fit: needs 40.00 of 15.75 GiB, 24.25 GiB too much"
+    (advice,) = done.document["advice"]
+    assert "on v5e:2x2 with --mesh model=4 --shard '^embedding/table$=model,-' (10.00 GiB a device)" in advice
+
+
+@compiles
+def test_a_table_cut_over_four_chips_fits(lookup: Path) -> None:
+    done = check(lookup, "--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "table$=model,-", "--json")
+    (row,) = done.document["preflight"]
+    assert (done.code, row["verdict"]) == (0, "compiles and fits")
+    assert 10 * 2**30 <= row["hbm_bytes"]["arguments"] < 10.1 * 2**30
+
+
+@compiles
+def test_the_version_s_own_rules_hold_where_none_are_given(tmp_path: Path) -> None:
+    version = write_lookup(tmp_path / "1", [{"pattern": "table", "axes": ["model", None]}])
+    assert check(version, "--tpu", "v5e:2x2", "--mesh", "model=4").code == 0
+    assert check(version, "--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model").code == 2
+
+
+@compiles
+def test_batches_are_cut_over_data(tmp_path: Path) -> None:
+    version = write_classifier(tmp_path / "1", (3, 512))
+    rows = check(version, "--tpu", "v5e:2x2", "--mesh", "data=4", "--json").document["preflight"]
+    whole = check(version, "--tpu", "v5e:2x2", "--json").document["preflight"]
+    # Three rows go to every device, as the server has it.
+    assert rows[0]["hbm_bytes"]["arguments"] == whole[0]["hbm_bytes"]["arguments"]
+    assert rows[1]["hbm_bytes"]["arguments"] < whole[1]["hbm_bytes"]["arguments"]
+
+
+@compiles
+def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
+    """The table of chips is from its refusals."""
+    program = str(lookup / FOLDER / "b8.jaxexport")
+    topologies = [TpuTopology(family, family.grids[0]) for family in FAMILIES.values() if family.hbm_bytes < 40 * 2**30]
+    jobs = [CompileJob(program, one.name, 1, 1, (False,), ((), ())) for one in topologies]
+    with Compilers() as compilers:
+        said = {number: outcome.available_bytes for number, outcome in compilers.run(jobs)}
+    assert [said[number] for number in range(len(jobs))] == [one.family.hbm_bytes for one in topologies]
+    assert len(jobs) == 5
+
+
+@compiles
+def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
+    program = str(lookup / FOLDER / "b8.jaxexport")
+    job = CompileJob(program, "v5e:2x2", 1, 4, (False,), (("model", None), ()))
+    with Compilers(most=1) as compilers:
+        outcomes = dict(compilers.run([job, replace(job, bfloat16=True)]))
+    assert outcomes[1].argument_bytes == pytest.approx(outcomes[0].argument_bytes / 2, rel=1e-3)
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--mesh", "model=4"], 2, "--mesh model=4 takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"),
+        (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2:{1x1,"),
+        (["--mesh", "model"], 2, "--mesh 'model' is not of the form data=N,model=M"),
+        (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "nothing=model"], 2,
+         "--shard 'nothing=model' finds no weight: there are dense/kernel, dense/bias"),
+        (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model"], 2,
+         "dense/kernel of shape [64, 10] cannot be cut along model=4: 10 is no multiple of that"),
+        (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "bias=-,model"], 2,
+         "the --shard rule for dense/bias has 2 axes, and its shape is [10]"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_for(classifier: Path, arguments: list[str], code: int, message: str) -> None:
+    done = check(classifier, *(["--tpu", "v5e:1x1"] if "--tpu" not in arguments else []), *arguments)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+@compiles
+def test_what_is_no_version_with_programs(classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, message in (
+        (tmp_path / "empty", "is no version directory"),
+        (classifier.parent, f"is a base path: name one of its versions, such as {classifier}"),
+    ):
+        done = check(path, "--tpu", "v5e:1x1", "--json")
+        assert (done.code, done.document["kind"]) == (6, "SourceUnreadable")
+        assert message in done.document["error"]
+    (manifest := tmp_path / "empty/assets.extra/tpuserve/manifest.json").parent.mkdir(parents=True)
+    manifest.write_text('{"files": {}}')
+    assert "has no device programs: export it again with --tpu" in check(tmp_path / "empty", "--tpu", "v5e:1x1").err
+    manifest.write_text('{"files": {}, "device": {"format_version": 1, "parts": 3}}')
+    assert "manifest.json is damaged: device.parts" in check(tmp_path / "empty", "--tpu", "v5e:1x1").err
+
+
+@compiles
+def test_a_damaged_program_is_refused(tmp_path: Path) -> None:
+    version = write_classifier(tmp_path / "1")
+    program = version / FOLDER / "b8.jaxexport"
+    program.write_bytes(program.read_bytes()[:100])
+    done = check(version, "--tpu", "v5e:1x1")
+    assert done.code == 6
+    assert f"the program {FOLDER}/b8.jaxexport is damaged: its SHA-256 is not" in done.err
+    manifest = version / "assets.extra/tpuserve/manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "files": {}}))
+    assert f"the program {FOLDER}/b8.jaxexport cannot be read by jax" in check(version, "--tpu", "v5e:1x1").err
+
+
+def test_without_the_compiler_the_extra_is_named(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    done = check(classifier, "--tpu", "v5e:1x1")
+    assert done.code == 10
+    assert "--tpu takes libtpu: pip install 'tpuserve-exporter[tpu]'" in done.err
+
+
+@pytest.fixture
+def job() -> CompileJob:
+    return CompileJob("b8.jaxexport", "v5e:1x1", 1, 1, (True,), ((),))
+
+
+@pytest.mark.parametrize(
+    ("module", "timeout_s", "reason"),
+    [
+        ("aborting_compiler", 60.0, "the compiler ended by SIGABRT: F0000 check failed: the chip is imaginary"),
+        ("hanging_compiler", 0.5, "the compiler did not answer in 0.5 s"),
+    ],
+)
+def test_a_compiler_that_dies_or_hangs_has_checked_nothing(
+    job: CompileJob, module: str, timeout_s: float, reason: str
+) -> None:
+    start = functools.partial(CompilerProcess, timeout_s, f"tests.exporter.{module}")
+    with Compilers(most=2, start=start) as compilers:
+        outcomes = [outcome for _, outcome in compilers.run([job] * 3)]
+    assert outcomes == [CompileOutcome("unknown", reason)] * 3
+    assert str(_verdict(8, outcomes[0])) == f"not checked: {reason}"
+
+
+def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:
+    """As Ctrl-C does while all of them work."""
+    started: list[CompilerProcess] = []
+
+    def start() -> CompilerProcess:
+        started.append(CompilerProcess(module="tests.exporter.hanging_compiler"))
+        return started[-1]
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt), Compilers(most=2, start=start) as compilers:
+            list(compilers.run([job] * 3))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(started) == 2
+    assert threading.enumerate() == [threading.main_thread()]
+
+
+@pytest.mark.parametrize(
+    ("message", "ending", "needed", "available"),
+    [
+        ("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+         "temporaries (40.00G) exceeds available HBM (15.75G). HLO module: jit_call.\nSee", "too large", 40.0, 15.75),
+        ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.20G of "
+         "15.75G hbm. Exceeded hbm capacity by 2.45G.", "too large", 18.2, 15.75),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem", "too large", None, None),
+        ("UNIMPLEMENTED: no float64 here", "refused", None, None),
+        ("ABORTED: Internal error when accessing libtpu multi-process lockfile", "unknown", None, None),
+        ("INTERNAL: RET_CHECK failure", "unknown", None, None),
+    ],
+)  # fmt: skip
+def test_the_compiler_s_refusals_are_read(
+    message: str, ending: str, needed: float | None, available: float | None
+) -> None:
+    outcome = read_refusal(message, 0.5)
+    assert outcome.ending == ending
+    for size, gib in ((outcome.needed_bytes, needed), (outcome.available_bytes, available)):
+        assert size == (None if gib is None else int(gib * 2**30))
+
+
+def _verdict(size: int, outcome: CompileOutcome, topology: TpuTopology = V5E) -> ProgramVerdict:
+    program = VersionProgram("device", size, None, Path("1"), f"b{size}.jaxexport", (True,), ("w",))
+    return ProgramVerdict(program, topology, DeviceMesh(), outcome)
+
+
+def _compiled(**sizes: float) -> CompileOutcome:
+    return replace(CompileOutcome("compiled"), **sizes)  # type: ignore[arg-type]  # sizes are whole numbers
+
+
+def test_what_compiles_and_needs_more_than_there_is_does_not_fit() -> None:
+    outcome = _compiled(argument_bytes=15 * 2**30, output_bytes=2**30)
+    assert str(_verdict(8, outcome)) == "does not fit: needs 16.00 of 15.75 GiB, 0.25 GiB too much"
+    assert _verdict(8, outcome, TpuTopology.parse("v6e:1x1")).passed
+
+
+def test_latency_is_no_less_than_arithmetic_and_memory_take() -> None:
+    by_flops = _verdict(8, _compiled(argument_bytes=8, bytes_accessed=8.0, flops=197e12)).latency
+    assert by_flops is not None
+    assert (by_flops.lower_s, by_flops.upper_s) == pytest.approx((1.0, 1.0))
+    by_bytes = _verdict(8, _compiled(argument_bytes=819 * 10**6, bytes_accessed=3 * 819e6)).latency
+    assert by_bytes is not None
+    assert (by_bytes.lower_s, by_bytes.upper_s) == pytest.approx((1e-3, 3e-3))
+    # A table of which a program reads some rows.
+    rows = _verdict(8, _compiled(argument_bytes=8 * 2**30, bytes_accessed=819e3, flops=0.0)).latency
+    assert rows is not None
+    assert rows.lower_s == pytest.approx(1e-6)
+    assert _verdict(8, CompileOutcome("unknown")).latency is None
+
+
+def test_batch_sizes_that_take_as_long_as_the_next_are_not_suggested() -> None:
+    took = {1: 1e9, 2: 5e9, 4: 5.1e9, 8: 5.2e9, 16: 10e9}
+    verdicts = [_verdict(size, _compiled(bytes_accessed=moved)) for size, moved in took.items()]
+    too_large = _verdict(32, CompileOutcome("too large", needed_bytes=2**40, available_bytes=2**34))
+    assert suggest_batch_sizes([*verdicts, too_large]) == (1, 8, 16)
+    assert suggest_batch_sizes([too_large]) == ()
+
+
+def test_rows_wasted_are_those_of_one_row_more_than_the_next_smaller() -> None:
+    assert rows_wasted([8, 1, 2, 32]) == {1: 0.0, 2: 0.0, 8: 1 - 3 / 8, 32: 1 - 9 / 32}
+
+
+def test_rules_are_made_for_large_weights_alone_and_shared_by_blocks() -> None:
+    large = 2**24
+    weights = {
+        "block_0/kernel": ((512, 1024), large),
+        "block_1/kernel": ((512, 1024), large),
+        "head.0/odd": ((7, 9), large),
+        "scale": ((1024,), 4096),
+    }
+    assert [str(rule) for rule in make_rules(weights, 4)] == [r"^block_\d+/kernel$=-,model"]
+    otherwise = {"block_0/kernel": ((512, 1024), large), "block_1/kernel": ((1024, 512), large)}
+    assert [str(rule) for rule in make_rules(otherwise, 4)] == [
+        r"^block_1/kernel$=model,-", r"^block_\d+/kernel$=-,model",
+    ]  # fmt: skip
+
+
+def test_constants_keep_their_values_in_bfloat16() -> None:
+    blob = np.array([1.0, -2.5], np.float32).tobytes().hex().upper()
+    text = (
+        f'%a = stablehlo.constant dense<"0x{blob}"> : tensor<2xf32> loc("f32")\n'
+        "%b = stablehlo.constant dense<0xFF800000> : tensor<f32>\n"
+        "%c = stablehlo.constant dense<[0x7FC00000, 1.5]> : tensor<2xf32>\n"
+        "%d = stablehlo.constant dense<0xFF800000> : tensor<i32>\n"
+        "%e = stablehlo.convert %a : (tensor<2xf32>) -> tensor<2xf64>"
+    )
+    halved = np.array([1.0, -2.5], np.float32).view(np.uint16)[1::2].tobytes().hex().upper()
+    assert rewrite(text) == (
+        f'%a = stablehlo.constant dense<"0x{halved}"> : tensor<2xbf16> loc("f32")\n'
+        "%b = stablehlo.constant dense<0xFF80> : tensor<bf16>\n"
+        "%c = stablehlo.constant dense<[0x7FC0, 1.5]> : tensor<2xbf16>\n"
+        "%d = stablehlo.constant dense<0xFF800000> : tensor<i32>\n"
+        "%e = stablehlo.convert %a : (tensor<2xbf16>) -> tensor<2xf64>"
+    )
