@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from tpuserve_exporter.cli_types import Mesh, Shard, Topologies
 from tpuserve_exporter.errors import CannotLower, ExportError
@@ -81,9 +82,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_document(report, code), indent=2))
     else:
-        from tpuserve_exporter.reporting.preflight_table import print_preflight
-
-        print_preflight(console, report.to_json(), report.advice, report.batch_sizes)
+        _print(console, report)
     return code
 
 
@@ -100,6 +99,15 @@ def _run(
 
     preflight = Preflight(topologies, mesh, rules, choose_progress(as_json, console))
     return preflight.run(VersionPrograms.read(version))
+
+
+def _print(console: Console, report: "PreflightReport") -> None:
+    from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
+
+    print_preflight(console, report.to_json())
+    for sentence in report.advice:
+        console.print(Text(f"! {sentence}", style="yellow"), soft_wrap=True)
+    print_suggestion(console, report)
 
 
 def _document(report: "PreflightReport", code: int) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from tpuserve_exporter.cli_types import BatchSizes, OutBasePath, Version
+from tpuserve_exporter.cli_types import BatchSizes, Mesh, OutBasePath, Shard, Topologies, Version
 from tpuserve_exporter.errors import ExportError, OptionConflict
+from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
     InGraphBatching,
@@ -25,6 +26,7 @@ from tpuserve_exporter.options.export_options import (
     SequenceOptions,
     SourceKind,
     TensorNaming,
+    TpuOptions,
     Weights,
 )
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest, check_names
@@ -53,7 +55,7 @@ Exit codes:
   1  an error nobody foresaw
   2  wrong usage, or the checkpoint does not fit the model
   3  parity: the SavedModel answers otherwise than the source
-  4  an operation that what was asked for cannot have
+  4  an operation that what was asked for cannot have; with --tpu-strict, a program that does not fit
   5  the version is taken, or the base cannot be written
   6  the source cannot be read
   7  the builder failed
@@ -204,6 +206,22 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "machine's CPU. Needs no TPU.",
 )
 @click.option(
+    "--tpu",
+    "topologies",
+    type=Topologies(),
+    default=(),
+    help="TPUs to compile those programs for, without one: do they fit? E.g. v5e:1x1,v6e:2x2, or v5litepod-4.",
+)
+@click.option("--tpu-strict", is_flag=True, help="With --tpu: publish nothing unless every program compiles and fits.")
+@click.option("--mesh", type=Mesh(), help="With --tpu: devices to spread the version over, e.g. data=2,model=4.")
+@click.option(
+    "--shard",
+    "rules",
+    type=Shard(),
+    multiple=True,
+    help="Weights to cut over the mesh, an axis or - for each dimension, e.g. 'embedding/.*=model,-'. Repeat.",
+)
+@click.option(
     "--compute-dtype",
     type=click.Choice(["keep", "float32", "bfloat16"]),
     default="keep",
@@ -315,8 +333,9 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     if sequences.pad_values and not sequences.buckets:
         raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
     batching = _read_batching(arguments)
+    tpu = _read_tpu(arguments)
     return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, batching=batching,
+        model=model, sequences=sequences, signatures=signatures, batching=batching, tpu=tpu,
         kind=None if kind == "auto" else kind, **arguments,
     )  # fmt: skip
 
@@ -328,6 +347,21 @@ def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
     if given and not in_graph:
         raise OptionConflict(f"--batch-{min(given).replace('_', '-')} is for --batching in-graph, which is not given")
     return InGraphBatching(**given) if in_graph else None
+
+
+def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
+    """--tpu is for programs, and so asks for them."""
+    topologies, mesh, rules = arguments.pop("topologies"), arguments.pop("mesh"), arguments.pop("rules")
+    strict = arguments.pop("tpu_strict")
+    for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
+        if given and not topologies:
+            raise OptionConflict(f"{option} is for --tpu, which is not given")
+    for topology in topologies if mesh else ():
+        mesh.check(topology)
+    arguments["device_programs"] = arguments["device_programs"] or bool(topologies)
+    if rules and not arguments["device_programs"]:
+        raise OptionConflict("--shard is for device programs: give --device-programs, or --tpu")
+    return TpuOptions(topologies, mesh or DeviceMesh(), rules, strict)
 
 
 def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:

@@ -14,7 +14,7 @@ from tpuserve_exporter.checks.training_left import find_training
 from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
-from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.errors import CannotLower, OptionConflict
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
@@ -22,6 +22,8 @@ from tpuserve_exporter.models.weights_check import describe, find_not_finite, na
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.preflight.preflight import Preflight, PreflightReport, check_shard_rules
+from tpuserve_exporter.preflight.version_programs import VersionPrograms
 from tpuserve_exporter.programs.device_programs import ModelToLower, describe_programs, write_programs
 from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.to_lower import lower_part, lower_saved_model
@@ -80,6 +82,7 @@ class Exported:
     published: bool = True
     serve_check: ServeCheck | None = None
     variables: tuple[StoredArray, ...] = ()
+    preflight: PreflightReport | None = None
 
 
 class Export:
@@ -97,6 +100,7 @@ class Export:
         self._warnings: list[str] = []
         self._frozen: ManifestFreezing | None = None
         self._device: ManifestDevice | None = None
+        self._preflight: PreflightReport | None = None
         self._checks = Checks(options, progress, self._warn)
 
     def run(self) -> Exported:
@@ -107,6 +111,7 @@ class Export:
             check_litert()
         if options.device_programs:
             check_lowering()
+        preflight = self._prepare_preflight()
         if options.serve_check:
             find_server()
         source = self._freeze(self._open())
@@ -114,6 +119,8 @@ class Export:
             source = self._write(source, staged)
             for warning in find_training(staged):
                 self._warn(warning)
+            if self._device is not None:
+                self._device = self._check_device(staged, self._device, preflight)
             asked = self._checks.ask(source, staged, self._device)
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, asked, staged, session, self._device)
@@ -139,6 +146,7 @@ class Export:
             published=there is None,
             serve_check=served,
             variables=variables,
+            preflight=self._preflight,
         )
 
     def _warn(self, message: str) -> None:
@@ -241,6 +249,26 @@ class Export:
         for reason in model.left_out:
             self._warn(f"{reason}: it runs on the CPU, device programs or not")
         return device
+
+    def _prepare_preflight(self) -> Preflight | None:
+        """Raises MissingExtra, and OptionConflict for a mesh that a topology is too small for."""
+        tpu = self._options.tpu
+        return Preflight(tpu.topologies, tpu.mesh, tpu.rules, self._progress) if tpu.topologies else None
+
+    def _check_device(self, staged: Path, device: ManifestDevice, preflight: Preflight | None) -> ManifestDevice:
+        """With the rules, and what a preflight found. Raises OptionConflict, and CannotLower with --tpu-strict."""
+        rules = self._options.tpu.rules
+        device = device.model_copy(update={"shard": tuple(rule.to_json() for rule in rules)})
+        programs = VersionPrograms.describe(staged, device.model_dump())
+        if preflight is None:
+            check_shard_rules(programs, rules)
+            return device
+        report = self._preflight = preflight.run(programs)
+        if not report.passed and self._options.tpu.strict:
+            raise CannotLower(report.explain(), preflight=report.to_json(), preflight_advice=list(report.advice))
+        for warning in report.warnings():
+            self._warn(warning)
+        return device.model_copy(update={"preflight": tuple(report.to_json())})
 
     def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:
         options = self._options

@@ -62,3 +62,10 @@ def texts() -> keras.Model:
     vectors = keras.layers.Embedding(6, 3, name="table")(ids) * real
     pooled = keras.ops.sum(vectors, axis=1)
     return keras.Model(ids, {"scores": keras.layers.Dense(2)(pooled), "weights": keras.ops.sum(vectors, axis=2)})
+
+
+def spreading() -> keras.Model:
+    """`features` [batch, 1] → `least` [batch, 1]: on the way, eight thousand million numbers a row."""
+    features = keras.Input((1,), name="features")
+    spread = keras.ops.sort(keras.ops.cumsum(keras.ops.tile(features[:, :, None], [1, 2**17, 2**14]), axis=2), axis=1)
+    return keras.Model(features, keras.ops.min(spread, axis=(1, 2))[:, None])

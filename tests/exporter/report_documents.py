@@ -3,6 +3,21 @@
 from typing import Any
 
 
+def preflight(topology: str, size: int, needed_gib: int) -> dict[str, Any]:
+    """A program of so many rows, which fits on a v5e or does not."""
+    fits = needed_gib < 15
+    return {
+        "part": "device", "topology": topology, "mesh": {"data": 1, "model": 1},
+        "batch_size": size, "sequence_length": None,
+        "verdict": "compiles and fits" if fits else "does not fit",
+        "reason": "compiles and fits" if fits else f"does not fit: needs {needed_gib}.00 of 15.75 GiB",
+        "hbm_bytes": {"needed": needed_gib * 2**30, "available": int(15.75 * 2**30)},
+        "compile_s": 1.25, "flops": 4.2e9 if fits else None, "bytes_accessed": 3e9 if fits else None,
+        "latency_s_estimate": [1.2e-3, 3.7e-3] if fits else None,
+        "layout_padding": 1.5 if fits else None, "rows_padding_at_most": 0.875,
+    }  # fmt: skip
+
+
 def published() -> dict[str, Any]:
     """A version with two outputs, one of which puts another class first now and then."""
     output = {"max_abs_difference": 5.1e-3, "mean_abs_difference": 1.2e-5, "top1_agreement": 0.9921}
@@ -29,6 +44,7 @@ def published() -> dict[str, Any]:
         "seconds": 31.8,
         "warnings": ["names differ from the checkpoint's: matched by position in the model"],
         "warmup_records": 3,
+        "preflight_advice": ["v5e:1x1, batch 32: does not fit. What fits: smaller batches: 8"],
         "steps": [
             {"title": "Start TensorFlow", "seconds": 4.9, "detail": "", "failed": False},
             {"title": "Write the SavedModel", "seconds": 0.7, "detail": "0.8 MB", "failed": False},
@@ -51,6 +67,7 @@ def published() -> dict[str, Any]:
                 "max_abs_difference": 5.1e-3, "atol": 0.02, "rtol": 0.02, "rows": 32,
                 "signatures": {"serving_default": parity},
             },
+            "device": {"preflight": [preflight("v5e:1x1", 8, 4), preflight("v5e:1x1", 32, 20)]},
             "files": {
                 "saved_model.pb": {"sha256": "0" * 64, "size_bytes": 67_200},
                 "variables/variables.data-00000-of-00001": {"sha256": "0" * 64, "size_bytes": 2_000_000},

@@ -155,7 +155,7 @@ def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["--mesh", "model=4"], 2, "--mesh model=4 takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"),
-        (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2:{1x1,"),
+        (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2, v3, v5e, v6e in 1x1,"),
         (["--mesh", "model"], 2, "--mesh 'model' is not of the form data=N,model=M"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "nothing=model"], 2,
          "--shard 'nothing=model' finds no weight: there are dense/kernel, dense/bias"),

@@ -56,6 +56,8 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
         "tpuserve serve --model_name=an_image_classifier_with_quite_a_long_name "
         "--model_base_path=models/an_image_classifier_with_quite_a_long_name",
         "np.zeros((1, 8, 8, 1), np.float32)",
+        "v5e:1x1, one device: 15.75 GiB", "does not fit: needs 20.00 of 15.75 GiB", "1.2 ms to 3.7 ms", "4.00 GiB",
+        "4.2 G", "What fits: smaller batches: 8",
     ):  # fmt: skip
         assert told in text, told
 

@@ -34,7 +34,9 @@ def test_an_unknown_topology_lists_those_there_are(given: str) -> None:
         parse_topologies(given)
     message = str(raised.value)
     assert message.startswith(f"--tpu {given!r} is no TPU that is known here. There are ")
-    assert "v5e:{1x1,1x2,2x2,2x4,4x4,4x8,8x8,8x16,16x16} (v5litepod-1 to v5litepod-256)" in message
+    assert "There are v2, v3, v5e, v6e in 1x1, 1x2, 2x2, 2x4," in message
+    assert "; v4, v5p, tpu7x in 1x1x1, 1x2x1, 2x2x1," in message
+    assert "write v5e:2x2, or a machine's name, v5litepod-4, v6e-8," in message
     assert all(family in message for family in FAMILIES)
 
 

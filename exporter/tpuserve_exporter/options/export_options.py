@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.options.tpu_topology import TpuTopology
 
 SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
@@ -152,12 +154,25 @@ class InGraphBatching:
 
 
 @dataclass(frozen=True, slots=True)
+class TpuOptions:
+    """TPUs to compile device programs for, and how a version is spread over the devices of one.
+
+    `strict`, a program that does not fit ends the export.
+    """
+
+    topologies: tuple[TpuTopology, ...] = ()
+    mesh: DeviceMesh = field(default_factory=DeviceMesh)
+    rules: tuple[ShardRule, ...] = ()
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ExportOptions:
     """One export. `atol` and `rtol` None take the default of the model's compute dtype.
 
     Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
     class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel, and
-    `device_programs` whether to write programs for a TPU, too.
+    `device_programs` whether to write programs for a TPU, too, which `tpu` says how to check.
     """
 
     source: Path
@@ -169,6 +184,7 @@ class ExportOptions:
     batching: InGraphBatching | None = None
     also: tuple[Literal["tflite"], ...] = ()
     device_programs: bool = False
+    tpu: TpuOptions = field(default_factory=TpuOptions)
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     atol: float | None = None

@@ -101,14 +101,12 @@ def parse_topologies(text: str) -> tuple[TpuTopology, ...]:
 
 
 def list_known() -> str:
-    """Every topology with its machine's name, as an error's last sentence."""
-    described = []
+    """Every topology, and how machines are called, as an error's last sentences."""
+    families: dict[tuple[str, ...], list[str]] = {}
     for family in FAMILIES.values():
-        count = 2 if family.counts_cores else 1
-        chips = [TpuTopology(family, grid).chips for grid in (family.grids[0], family.grids[-1])]
-        machines = f"{family.accelerator}-{chips[0] * count} to {family.accelerator}-{chips[1] * count}"
-        described.append(f"{family.name}:{{{','.join(family.grids)}}} ({machines})")
-    return f"There are {'; '.join(described)}"
+        families.setdefault(family.grids, []).append(family.name)
+    listed = "; ".join(f"{', '.join(names)} in {', '.join(grids)}" for grids, names in families.items())
+    return f"There are {listed}: write v5e:2x2, or a machine's name, v5litepod-4, v6e-8, v4-8, v5p-8, tpu7x-8"
 
 
 def _find_machine(name: str) -> TpuTopology | None:

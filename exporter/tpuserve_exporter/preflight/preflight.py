@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,20 @@ class PreflightReport:
     def failures(self) -> list[ProgramVerdict]:
         return [one for one in self.verdicts if not one.passed]
 
+    def warnings(self) -> list[str]:
+        """What did not pass: the advice, and every other reason once."""
+        others = [one for one in self.failures if one.verdict != "does not fit"]
+        reasons = dict.fromkeys(f"{one.topology.name}, batch {one.program.bucket}: {one}" for one in others)
+        return [*self.advice, *reasons]
+
+    def explain(self) -> str:
+        """Why an export ends that asked for all of them to pass."""
+        failed = f"{len(self.failures)} of {len(self.verdicts)} programs do not pass for the TPUs asked for"
+        return f"{failed}. {'. '.join(self.warnings())}"
+
     def to_json(self) -> list[dict[str, Any]]:
         """Of each program on each topology, for the manifest and the report."""
         return [{**one.to_json(), "rows_padding_at_most": self._wasted(one.program)} for one in self.verdicts]
-
-    def summary(self) -> str:
-        """`5 of 6 compile and fit`"""
-        fitting = len(self.verdicts) - len(self.failures)
-        return f"{'all' if self.passed else fitting} of {len(self.verdicts)} compile and fit"
 
     def _wasted(self, program: VersionProgram) -> float | None:
         sizes = {one.program.batch_size for one in self.verdicts if one.program.batch_size is not None}
@@ -82,9 +88,7 @@ class Preflight:
         """Raises SourceUnreadable for a program that is none, OptionConflict for rules that do not fit the weights."""
         rules = self._rules or read.rules
         shapes = {program.path: ProgramShapes.read(program) for program in read.programs}
-        if self._mesh.devices > 1:
-            every = {name: one.shape for shape in shapes.values() for name, one in shape.weights.items()}
-            check_rules(rules, every, self._mesh)
+        check_rules(self._rules or (rules if self._mesh.devices > 1 else ()), _weights(shapes.values()), self._mesh)
         with Compilers() as compilers:
             verdicts = self._compile(compilers, read.programs, rules)
             tried = self._try(compilers, verdicts, shapes, rules)
@@ -130,6 +134,15 @@ class Preflight:
                 tried[trial.program].append((trial, outcome))
             step.detail = f"{len(trials)} other way(s)"
         return tried
+
+
+def check_shard_rules(read: VersionPrograms, rules: Sequence[ShardRule]) -> None:
+    """Raises OptionConflict for rules that no weight goes by, SourceUnreadable as Preflight.run."""
+    check_rules(rules, _weights(ProgramShapes.read(program) for program in read.programs), DeviceMesh())
+
+
+def _weights(shapes: Iterable[ProgramShapes]) -> dict[str, tuple[int, ...]]:
+    return {name: one.shape for of_program in shapes for name, one in of_program.weights.items()}
 
 
 def _run(compilers: Compilers, jobs: Sequence[CompileJob], step: Step) -> list[CompileOutcome]:

@@ -46,7 +46,7 @@ def describe_place(place: Place) -> str:
     topology, data, model, available = place
     axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
     mesh = f", --mesh {axes}" if axes else ", one device"
-    return f"{topology}{mesh}: {_gib(available)} GiB{' a device' if data * model > 1 else ''}"
+    return f"{topology}{mesh}: {_hbm(available)}{' a device' if data * model > 1 else ''}"
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         bucket,
         row["reason"],
-        f"{_gib(row['hbm_bytes']['needed'])} GiB",
+        _hbm(row["hbm_bytes"]["needed"]),
         seconds(row["compile_s"]),
         _flops(row["flops"]),
         megabytes(row["bytes_accessed"]),
@@ -77,9 +77,9 @@ def _show_place(place: Place, rows: Iterable[Row]) -> Markup:
     return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"))
 
 
-def _gib(size_bytes: float) -> str:
-    gib = size_bytes / _GIB
-    return f"{gib:.2f}" if gib >= 1 else f"{gib:.2g}"
+def _hbm(size_bytes: float) -> str:
+    """As the compiler counts: 15.75 GiB."""
+    return f"{size_bytes / _GIB:.2f} GiB" if size_bytes >= _GIB / 10 else f"{size_bytes / 2**20:.1f} MiB"
 
 
 def _flops(value: float | None) -> str:

@@ -1,8 +1,8 @@
-"""What the preflight found, as a table for each topology."""
+"""What the preflight found: a table for each topology, or a line for each program where there is no room for one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -11,37 +11,59 @@ from rich.text import Text
 
 from tpuserve_exporter.report_page.preflight_section import COLUMNS, cells, describe_place, place_of
 
+if TYPE_CHECKING:
+    from tpuserve_exporter.preflight.preflight import PreflightReport
+
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 _PASSED = "compiles and fits"
-NOTE = "Latencies are estimates from flops and bytes, without what devices exchange; no TPU was used."
+_NOTE = "Latencies are estimates from flops and bytes, without what devices exchange; no TPU was used."
+# Columns of a terminal that a table takes.
+_TABLE_WIDTH = 118
 
 
-def print_preflight(console: Console, rows: Rows, advice: Sequence[str], batch_sizes: Sequence[int]) -> None:
+def print_preflight(console: Console, rows: Rows) -> None:
     """`rows` are PreflightReport.to_json()."""
-    for table in _tables(rows):
-        console.print(table)
-    console.print(Text(NOTE, style="dim"), soft_wrap=True)
-    for sentence in advice:
-        console.print(Text(f"! {sentence}", style="yellow"), soft_wrap=True)
-    if batch_sizes and set(batch_sizes) != {row["batch_size"] for row in rows}:
-        sizes = ",".join(map(str, batch_sizes))
-        console.print(
-            Text(f"Suggested: --batch-sizes {sizes}. The others do not fit, or take as long as the next larger."),
-            soft_wrap=True,
-        )
+    if console.width < _TABLE_WIDTH:
+        for line in _lines(rows):
+            console.print(line, soft_wrap=True)
+    else:
+        for table in _tables(rows):
+            console.print(table)
+    console.print(Text(_NOTE, style="dim"), soft_wrap=True)
+
+
+def print_suggestion(console: Console, report: "PreflightReport") -> None:
+    """Batch sizes, where others than those there are seem better."""
+    if report.batch_sizes and set(report.batch_sizes) != {one.program.batch_size for one in report.verdicts}:
+        sizes = ",".join(map(str, report.batch_sizes))
+        others = "the others do not fit, or take as long as the next larger, by these estimates"
+        console.print(Text(f"Suggested: --batch-sizes {sizes} ({others})"), soft_wrap=True)
+
+
+def _lines(rows: Rows) -> Iterator[Text]:
+    several = len({row["part"] for row in rows}) > 1
+    for place, ones in groupby(rows, key=place_of):
+        yield Text(describe_place(place), style="bold")
+        for row in ones:
+            bucket, verdict, *numbers = cells(row)
+            told = [f"{name} {value}" for name, value in zip(COLUMNS[2:], numbers, strict=True) if value]
+            name = f"{row['part']} {bucket}" if several else bucket
+            yield Text.assemble(f"  batch {name}: ", (verdict, _style(row)), "".join(f", {one}" for one in told))
 
 
 def _tables(rows: Rows) -> Iterator[Table]:
-    parts = {row["part"] for row in rows}
+    several = len({row["part"] for row in rows}) > 1
     for place, ones in groupby(rows, key=place_of):
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title=describe_place(place))
         table.title_justify, table.title_style = "left", "bold"
         for name in COLUMNS:
             table.add_column(name, overflow="fold", justify="left" if name in COLUMNS[:2] else "right")
         for row in ones:
-            part = f"{row['part']} " if len(parts) > 1 else ""
             bucket, verdict, *numbers = cells(row)
-            style = "green" if row["verdict"] == _PASSED else "red"
-            table.add_row(part + bucket, Text(verdict, style=style), *numbers)
+            table.add_row(f"{row['part']} {bucket}" if several else bucket, Text(verdict, _style(row)), *numbers)
         yield table
+
+
+def _style(row: Mapping[str, Any]) -> str:
+    return "green" if row["verdict"] == _PASSED else "red"

@@ -13,6 +13,7 @@ from rich.text import Text
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.export_run import Exported
+from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
 from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 from tpuserve_exporter.version.manifest import ManifestParity
@@ -33,6 +34,8 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "seconds": round(seconds, 3),
         "warnings": list(exported.warnings),
         "warmup_records": exported.warmup_records,
+        "preflight_advice": [] if exported.preflight is None else list(exported.preflight.advice),
+        "suggested_batch_sizes": [] if exported.preflight is None else list(exported.preflight.batch_sizes),
         "serve_check": None if exported.serve_check is None else asdict(exported.serve_check),
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
@@ -54,6 +57,9 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 
 def print_success(console: Console, exported: Exported, seconds: float) -> None:
     """A panel on a terminal, lines elsewhere."""
+    if exported.preflight is not None:
+        print_preflight(console, exported.preflight.to_json())
+        print_suggestion(console, exported.preflight)
     facts = _facts(exported, seconds)
     title = _title(exported)
     if not console.is_terminal:

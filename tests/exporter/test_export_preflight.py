@@ -1,0 +1,82 @@
+"""`tpuserve export --tpu`: what the preflight found is in the version and in its reports, or ends the export."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.exporter import device_builders
+from tests.exporter.conftest import Finished, read_manifest
+
+pytestmark = [
+    pytest.mark.xdist_group(__name__),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="libtpu, for Linux on x86-64, is not installed"
+    ),
+    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+Export = Callable[..., Finished]
+DIGITS = ("--model", "examples.digits.model:build", "--batch-sizes", "1,4")
+
+
+def test_a_version_carries_what_its_programs_take_on_a_tpu(
+    export: Export, digits_checkpoint: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    rule = "hidden/kernel=-,model"
+    done = export(
+        digits_checkpoint, tmp_path / "m", *DIGITS, "--tpu", "v5litepod-4", "--mesh", "data=2,model=2", "--shard", rule,
+        "--tpu-strict", "--report", page, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    device = read_manifest(tmp_path / "m/1")["device"]
+    assert device["shard"] == [{"pattern": "hidden/kernel", "axes": [None, "model"]}]
+    assert [(row["topology"], row["batch_size"], row["verdict"]) for row in device["preflight"]] == [
+        ("v5e:2x2", 1, "compiles and fits"), ("v5e:2x2", 4, "compiles and fits"),
+    ]  # fmt: skip
+    assert device["preflight"][0]["mesh"] == {"data": 2, "model": 2}
+    assert done.document["suggested_batch_sizes"]
+    assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB a device" in page.read_text()
+    again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
+    assert "Version 1 already holds exactly this" in again.out  # compile times tell no versions apart
+
+
+def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(
+    export: Export, tensorflow: None, tmp_path: Path
+) -> None:
+    device_builders.spreading().save(tmp_path / "model.keras")
+    arguments = (tmp_path / "model.keras", tmp_path / "m", "--batch-sizes", "2", "--tpu", "v5e:1x1", "--tpu-strict")
+    done = export(*arguments, "--json")
+    assert (done.code, done.document["kind"]) == (4, "CannotLower")
+    assert (
+        "1 of 1 programs do not pass for the TPUs asked for. v5e:1x1, batch 2: does not fit: needs "
+        in done.document["error"]
+    )
+    assert done.document["preflight"][0]["verdict"] == "does not fit"
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mesh", "model=4"), "--mesh is for --tpu, which is not given"),
+        (("--tpu-strict",), "--tpu-strict is for --tpu, which is not given"),
+        (("--shard", "kernel=model,-"), "--shard is for device programs: give --device-programs, or --tpu"),
+        (("--tpu", "v5e:1x1", "--mesh", "model=4"), "--mesh model=4 takes 4 devices, and v5e:1x1 has 1"),
+        (("--tpu", "v5litepod-3"), "'v5litepod-3' is no TPU that is known here"),
+        (("--device-programs", "--shard", "nothing=model"), "--shard 'nothing=model' finds no weight: there are conv1"),
+        (("--tpu", "v5e:2x2", "--mesh", "model=3", "--shard", "hidden/kernel=-,model"),
+         "hidden/kernel of shape [1024, 64] cannot be cut along model=3: 64 is no multiple of that"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together(
+    export: Export, digits_checkpoint: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = export(digits_checkpoint, tmp_path / "m", *DIGITS, *arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert not (tmp_path / "m").exists()
