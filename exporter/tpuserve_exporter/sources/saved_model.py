@@ -1,6 +1,7 @@
 """An existing SavedModel, taken over file by file: its signatures are its own."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from tpuserve_exporter.models.served_function import ServedFunction, TracedRefer
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.object_graph import open_checkpoint, read_tensor
+from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_object_graph, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model_file import check_whole, read_saved_model
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _OURS = "tpuserve"
 # What TensorFlow 2 adds to a variable's path.
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+# Under which Keras keeps all of them, beside those of the layers.
+_AGAIN = "_all_variables/"
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
@@ -102,9 +105,20 @@ def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
     if prefix is None:
         return
     reader = open_checkpoint(prefix)
+    names = _names(prefix, reader)
+    times = Counter(names.values())
     for key, dtype in reader.get_variable_to_dtype_map().items():
-        if dtype.is_floating or dtype.is_complex:
-            yield key.removesuffix(_VALUE), read_tensor(reader, prefix, key)
+        again = key.startswith(_AGAIN) and times[names[key]] > 1
+        if (dtype.is_floating or dtype.is_complex) and not again:
+            yield names[key], read_tensor(reader, prefix, key)
+
+
+def _names(prefix: Path, reader: "tf.train.CheckpointReader") -> dict[str, str]:
+    """What training called the values, by their keys: TensorFlow 2 keeps that beside them."""
+    names = {key: key.removesuffix(_VALUE) for key in reader.get_variable_to_dtype_map()}
+    if OBJECT_GRAPH_KEY in names:
+        names |= {one.key: one.name for one in read_object_graph(prefix).variables.values()}
+    return names
 
 
 def _leave_out(where: str, names: list[str]) -> list[str]:
