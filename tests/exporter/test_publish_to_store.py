@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from tests.exporter.conftest import Finished
 from tests.free_ports import free_ports
 from tests.object_stores import RunningStore, running_store
 from tpuserve_exporter.destinations.destination import open_destination
-from tpuserve_exporter.destinations.object_store import ObjectStore
+from tpuserve_exporter.destinations.object_store import CLAIM_FILE, ObjectStore
 from tpuserve_exporter.destinations.store_files import StoreFiles
 from tpuserve_exporter.errors import MissingExtra, OptionConflict, PublishFailed
-from tpuserve_exporter.options.store_uri import parse_out_base
+from tpuserve_exporter.options.store_uri import StoreUri, parse_out_base
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
@@ -131,6 +132,32 @@ def test_a_broken_off_upload_is_deleted_again(
     assert store.files.find(base.partition("://")[2]) == []
     monkeypatch.undo()
     assert destination.publish(staged, "next") == 1
+
+
+@pytest.mark.parametrize(
+    ("hours", "names", "left"),
+    [
+        (25, FILES[1:], False),
+        (23, FILES[1:], True),  # its exporter may be at it
+        (25, FILES, True),
+    ],
+    ids=["abandoned", "recent", "published"],
+)
+def test_what_a_killed_export_left_is_deleted_by_one_a_day_later(
+    store: RunningStore, staged: Path, request: pytest.FixtureRequest, hours: int, names: tuple[str, ...], left: bool
+) -> None:
+    base = parse_out_base(store.uri(f"abandoned/{request.node.callspec.id}/m"))
+    assert isinstance(base, StoreUri)
+    for name in (CLAIM_FILE.as_posix(), *names):
+        store.put(f"{base.key.partition('/')[2]}/3/{name}", b"left")
+    store.put(f"{base.key.partition('/')[2]}/2/saved_model.pb", b"by another tool, which claims nothing")
+    later = ObjectStore(base, clock=lambda: time.time() + hours * 3600)
+    with later.staging():
+        pass
+    files = StoreFiles(base.scheme)
+    assert sorted(files.folders(base)) == (["2", "3"] if left else ["2"])
+    assert set(files.sizes(base / "3")) == ({CLAIM_FILE.as_posix(), *names} if left else set())
+    assert later.publish(staged, "next") == (4 if left else 3)
 
 
 def test_of_racing_exporters_each_gets_a_number(base: str, staged: Path, store: RunningStore) -> None:

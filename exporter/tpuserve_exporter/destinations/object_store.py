@@ -8,6 +8,7 @@ import contextlib
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from tpuserve_exporter.destinations.destination import choose_number
@@ -20,6 +21,8 @@ from tpuserve_exporter.version.manifest import MANIFEST_FILE
 from tpuserve_exporter.version.published_version import PublishedVersion
 
 CLAIM_FILE = MANIFEST_FILE.with_name("claim")
+# Longer than the largest file takes to arrive: until then its exporter may be alive.
+_ABANDONED_AFTER_S = 24 * 60 * 60
 # In this order, after everything else.
 _LAST = ("saved_model.pb", MANIFEST_FILE.as_posix())
 
@@ -27,9 +30,10 @@ _LAST = ("saved_model.pb", MANIFEST_FILE.as_posix())
 class ObjectStore:
     """A Destination in a bucket."""
 
-    def __init__(self, base: StoreUri) -> None:
-        """Nothing is connected yet. Raises MissingExtra."""
+    def __init__(self, base: StoreUri, clock: Callable[[], float] = time.time) -> None:
+        """Nothing is connected yet. `clock` gives seconds since the epoch. Raises MissingExtra."""
         self._base = base
+        self._clock = clock
         self._files = StoreFiles(base.scheme)
 
     @property
@@ -42,7 +46,9 @@ class ObjectStore:
             raise PublishFailed(f"version {choice} of {self._base} is taken: a published version never changes")
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        """As Destination has it, where temporary files go."""
+        """As Destination has it, where temporary files go. What killed exporters left in the store is deleted."""
+        with contextlib.suppress(PublishFailed):  # not for these credentials to delete, or another is at it
+            self._remove_abandoned()
         return staging_directory(Path(tempfile.gettempdir()))
 
     def newest(self) -> PublishedVersion | None:
@@ -56,7 +62,7 @@ class ObjectStore:
     def publish(self, staged: Path, choice: VersionChoice) -> int:
         """As Destination has it. What was copied is deleted again if not all of it can be."""
         while True:
-            number = choose_number(choice, self._numbers(), time.time())
+            number = choose_number(choice, self._numbers(), self._clock())
             if self._claim(number):
                 break
             self.check(choice)  # or else another exporter was first: take the number after its
@@ -78,6 +84,19 @@ class ObjectStore:
         if number in self._numbers():
             return False
         return self._files.create(self.locate(number) / CLAIM_FILE.as_posix(), uuid.uuid4().bytes)
+
+    def _remove_abandoned(self) -> None:
+        """Versions that were claimed, have no manifest, and to which nothing was added for long."""
+        versions: dict[str, dict[str, float]] = {}
+        for name, written_at in self._files.times(self._base).items():
+            number, _, rest = name.partition("/")
+            if number.isdecimal():
+                versions.setdefault(number, {})[rest] = written_at
+        latest = self._clock() - _ABANDONED_AFTER_S
+        for number, there in versions.items():
+            unfinished = CLAIM_FILE.as_posix() in there and MANIFEST_FILE.as_posix() not in there
+            if unfinished and max(there.values()) < latest:
+                self._remove(self.locate(int(number)))
 
     def _upload(self, staged: Path, version: StoreUri) -> None:
         files = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if path.is_file()}

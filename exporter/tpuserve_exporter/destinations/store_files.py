@@ -39,10 +39,19 @@ class StoreFiles:
 
     def sizes(self, folder: StoreUri) -> dict[str, int]:
         """Every object below `folder` by its name relative to it, with its size in bytes. Raises PublishFailed."""
+        return {name: int(info["size"] or 0) for name, info in self._find(folder).items()}
+
+    def times(self, folder: StoreUri) -> dict[str, float]:
+        """As `sizes`, with the time that each was written, in seconds since the epoch. Raises PublishFailed."""
+        return {
+            name: (info.get("LastModified") or info["mtime"]).timestamp() for name, info in self._find(folder).items()
+        }
+
+    def _find(self, folder: StoreUri) -> dict[str, dict[str, Any]]:
         with self._errors(folder):
             found: dict[str, dict[str, Any]] = self._files.find(folder.key, detail=True)
         prefix = f"{folder.key}/"
-        return {key.removeprefix(prefix): int(info["size"] or 0) for key, info in found.items() if key != prefix}
+        return {key.removeprefix(prefix): info for key, info in found.items() if key != prefix}
 
     def create(self, uri: StoreUri, content: bytes) -> bool:
         """Write an object that is not there yet; False if it is. Raises PublishFailed.
