@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -71,7 +72,6 @@ def test_values_are_let_go_of_as_they_become_variables() -> None:
 
 
 def test_released_parameters_are_nowhere_in_memory() -> None:
-    import jax
     import tensorflow as tf
 
     def held() -> list[Any]:
@@ -90,6 +90,31 @@ def test_released_parameters_are_nowhere_in_memory() -> None:
     assert not held()
     assert tf.size(function_served.trackables[0].variables[0].read_value()) == 0
     np.testing.assert_array_equal(answer, np.full((2, 1237), 3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("goes", "decide"),
+    [
+        (True, lambda x: x * 2 if x.shape[0] % 2 else x),
+        (True, lambda x: x * 2 if x.shape[0] == 4 else x),
+        (True, lambda x: jax.jit(lambda x: x * 2 if x.shape[0] % 2 == 0 else x)(x)),
+        (False, lambda x: x * 2 / x.shape[0]),
+        (False, lambda x: x - x.mean(axis=0)),
+    ],
+    ids=["odd", "four", "in a function of its own", "their number as a value", "their mean"],
+)
+def test_code_that_goes_by_the_number_of_rows_gets_a_program_for_each(goes: bool, decide: Any) -> None:  # noqa: ANN401
+    import tensorflow as tf
+
+    def call(params: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+        return {"y": decide(inputs["x"])}
+
+    served = _serve(JaxFunction(call, {}, X), (1, 2, 4))
+    assert ["the model's code goes by their number" in note for note in served.notes] == [True] * goes
+    _, graph = served.function.trace()
+    for count in (1, 2, 4):
+        rows = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+        np.testing.assert_allclose(graph(x=tf.constant(rows))["y"], decide(rows), rtol=1e-6)
 
 
 def test_dimensions_of_one_name_are_of_one_size() -> None:

@@ -51,12 +51,13 @@ class JaxInput:
 class JaxFunction:
     """`call(params, inputs)` takes a dictionary of arrays and returns one; traceable by jax.jit.
 
-    `params` holds arrays of numpy or JAX.
+    `params` holds arrays of numpy or JAX. `traced`: it is a program already, whose code decides nothing any more.
     """
 
     call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]
     params: PyTree
     inputs: Mapping[str, JaxInput]
+    traced: bool = False
 
     @property
     def batched(self) -> tuple[str, ...]:

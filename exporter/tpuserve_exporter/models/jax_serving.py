@@ -11,6 +11,7 @@ import numpy as np
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, PyTree
+from tpuserve_exporter.models.jax_rows import Operations, goes_by_rows, list_operations
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.signature import Array
 
@@ -44,7 +45,7 @@ def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[
     where JAX cannot lower it for CPU and TPU.
     """
     specs = {name: one.spec(name) for name, one in function.inputs.items()}
-    module, refusal = _try_free_rows(function) if function.batched else (_lower(function), "")
+    module, refusal = _try_free_rows(function, batch_sizes) if function.batched else (_lower(function), "")
     if module is not None:
         served = ServedFunction(specs, _convert(function, variables), [variables.module])
         return ServedJax(served, _shapes_alone(function), compute_dtype_of(module))
@@ -142,9 +143,11 @@ def _module_version() -> Iterator[None]:
         jax.config.update("jax_export_calling_convention_version", before)
 
 
-def _try_free_rows(function: JaxFunction) -> tuple[str | None, str]:
+def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple[str | None, str]:
     """The module's text, its free dimensions left free; or None, and why JAX cannot lower it so."""
     try:
+        if not function.traced and goes_by_rows(lambda rows: _operations(_sized(function, rows)), batch_sizes):
+            return None, "the model's code goes by their number"
         return _export(function), ""
     except Exception as error:  # a user's code given symbols for sizes may raise anything
         return None, f"{type(error).__name__}: {reason_of(error)}"
@@ -163,14 +166,23 @@ def _lower(function: JaxFunction) -> str:
         raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error
 
 
+def _operations(function: JaxFunction) -> Operations:
+    return list_operations(function.call, _shapes_alone(function).params, _abstract_inputs(function))
+
+
 def _export(function: JaxFunction) -> str:
     import jax
     from jax import export
 
-    scope = export.SymbolicScope()
-    inputs = {name: _abstract(one, scope) for name, one in function.inputs.items()}
-    params = _shapes_alone(function).params
+    params, inputs = _shapes_alone(function).params, _abstract_inputs(function)
     return str(export.export(jax.jit(function.call), platforms=PLATFORMS)(params, inputs).mlir_module())
+
+
+def _abstract_inputs(function: JaxFunction) -> Mapping[str, Any]:
+    from jax import export
+
+    scope = export.SymbolicScope()
+    return {name: _abstract(one, scope) for name, one in function.inputs.items()}
 
 
 def _abstract(one: JaxInput, scope: Any) -> Any:  # noqa: ANN401 - jax has no types here

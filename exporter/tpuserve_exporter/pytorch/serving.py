@@ -62,7 +62,7 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
     """The served function. Raises OptionConflict, CannotLower, and BuilderFailed where no program can be made."""
     lowered = _Lowered(model, outputs, options.compute_dtype)
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
-    function = JaxFunction(lowered.call, params, model.inputs)
+    function = JaxFunction(lowered.call, params, model.inputs, traced=True)
     served = serve_jax(function, Variables.of(params), options.batch_sizes)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
