@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.device_metrics import DeviceMetrics
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ServingError
+from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.servable import Executor, InFlight, Servable
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
@@ -70,13 +71,15 @@ class DeviceChoice:
             return fall_back(error, "no_device")
         try:
             return pjrt.load(servable_id, path, allow_bfloat16=allow_bfloat16)
-        except ServingError as error:
+        except (FailedPrecondition, DataLoss) as error:
+            # Not for want of memory: a version that is to replace one on the device would go to the CPU for it.
             return fall_back(error, "programs_refused")
 
     def _executor(self) -> "PjrtExecutor":
         with self._lock:
             if self._pjrt is None:
                 self._pjrt = self._make_pjrt()
+                settle_garbage_collector()
             return self._pjrt
 
     def _fall_back(

@@ -11,12 +11,13 @@ import pytest
 
 from tests.device_programs import double_and_add, read_manifest, write_device_manifest, write_programs
 from tests.fake_device import FakeClock, FakeExecutor
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.pjrt.servable import PjrtServable
 
 pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)
@@ -125,6 +126,21 @@ def test_a_device_asked_for_by_name_is_had_or_the_load_fails(
     wanted: str, version: str, reason: str, request: pytest.FixtureRequest
 ) -> None:
     assert reason in Chosen(wanted).refusal(request.getfixturevalue(version))
+
+
+class FullDevice(PjrtExecutor):
+    """Has no memory left."""
+
+    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> PjrtServable:
+        raise ResourceExhausted("the device is out of memory")
+
+
+def test_a_version_that_does_not_fit_the_device_does_not_go_to_the_cpu(with_programs: Path) -> None:
+    measured = DeviceMeasurements()
+    chosen = Chosen("auto", lambda: FullDevice(PjrtOptions("cpu"), FakeExecutor, measured, FakeClock()))
+    with pytest.raises(ResourceExhausted):
+        chosen.choice.load(ID, with_programs, allow_bfloat16=False)
+    assert not chosen.saved_model.loaded
 
 
 def test_jax_is_not_imported_for_a_version_without_programs(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:

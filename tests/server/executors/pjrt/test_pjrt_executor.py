@@ -309,6 +309,12 @@ class TestRefusals:
             version
         )
 
+    def test_nothing_of_a_refused_version_stays_on_the_device(self, version: Path) -> None:
+        (version / FOLDER / "programs/device/b2.jaxexport").write_bytes(b"")
+        before = {id(array) for array in jax.live_arrays()}
+        refusal(version)
+        assert {id(array) for array in jax.live_arrays()} <= before
+
     def test_missing_weight(self, version: Path) -> None:
         change(version, {"weights": ["two", "three"]})
         assert refusal(version).endswith("weights.safetensors lacks weight 'three'")
