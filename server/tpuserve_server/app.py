@@ -14,6 +14,7 @@ from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
@@ -183,7 +184,9 @@ def _pjrt(
         # Only here: JAX is an extra, and of no use to a server without device programs.
         from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 
-        return PjrtExecutor(pjrt_options(settings), lambda: saved_model, metrics.devices, clock)
+        executor = PjrtExecutor(pjrt_options(settings), lambda: saved_model, metrics.devices, clock)
+        settle_garbage_collector()
+        return executor
 
     return make
 

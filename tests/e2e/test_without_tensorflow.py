@@ -1,0 +1,51 @@
+"""A server of device programs, from recorded requests to the request log, by Python's own list of what it imported."""
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from tests.device_programs import double_and_add, write_programs
+from tests.e2e.conftest import HOSTS
+from tests.e2e.running_server import RunningServer, run_server
+from tests.saved_models import predict_request, write_warmup
+from tpuserve_client import Client
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+MAX_RSS_BYTES = 600 * 10**6
+
+
+@pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def test_device_programs_are_served_without_it(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = tmp_path / "m" / "1"
+    write_warmup(version, predict_request(x=[[1.0, 2.0]]))
+    write_programs(version, double_and_add())
+    logged = tmp_path / "requests" / "log"
+    flags = ("--device=cpu", f"--request_log_path_prefix={logged}", "--request_log_format=tfrecord")
+    # As `python -X importtime`: a line on stderr for each module, in the process that Envoy embeds, too.
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with run_server(host, version.parent, tmp_path / "log", *flags) as server:
+        for address in (server.grpc, server.rest):
+            with Client(address) as client:
+                assert client.predict("m", {"x": np.ones((3, 2), np.float32)})["double"].tolist() == [[2, 2]] * 3
+                assert client.metadata("m").version == 1
+        assert rss_bytes(server) <= MAX_RSS_BYTES
+        assert server.terminate() == 0
+    log = (tmp_path / "log").read_text()
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in log.splitlines() if "import time:" in line
+    }
+    assert {"jax", "tpuserve_server"} <= imported
+    assert not {"tensorflow", "tensorflow_serving", "keras"} & imported
+    assert "1 recorded requests, 4 runs" in log
+    (file,) = logged.parent.iterdir()
+    assert len(list(tf.data.TFRecordDataset(str(file)))) == 2
+
+
+def rss_bytes(server: RunningServer) -> int:
+    """What the largest of the server's processes holds."""
+    process = psutil.Process(server.process.pid)
+    return max(each.memory_info().rss for each in (process, *process.children(recursive=True)))
