@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.errors import CannotLower
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.sources.graph_operations import drop_unused_functions
@@ -73,7 +73,10 @@ def flatten(function: ServedFunction) -> FlatGraph:
         names[:] = outputs
         return list(outputs.values())
 
-    traced = tf.function(call, autograph=False).get_concrete_function(*function.inputs.values())
+    try:
+        traced = tf.function(call, autograph=False).get_concrete_function(*function.inputs.values())
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise BuilderFailed(f"the model cannot be traced: {reason_of(error)}") from error
     graph_def = traced.graph.as_graph_def()
     drop_unused_functions(graph_def)
     _check(graph_def)
