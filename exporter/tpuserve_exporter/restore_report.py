@@ -112,8 +112,8 @@ class RestoreReport:
     def refusal(self, what: str, may_miss: bool = True) -> str:
         """`what` does not fit: how many variables do not, and what may be done. `may_miss`: --allow-missing applies."""
         if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNUSED}):
-            advice = "Take the model that was trained, and a checkpoint of that training"
-            return f"{what}, no variable is in both: {self.summary()}. {advice}"
+            of_one = "Take the model that was trained, and a checkpoint of that training"
+            return f"{what}, no variable is in both: {self.summary()}. {of_one}"
         fates = {entry.fate for entry in self.problems}
         advice = [
             f"{text}, {_KEEP}" if fate is Fate.MISSING and may_miss else text
