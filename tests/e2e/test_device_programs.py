@@ -85,7 +85,7 @@ def test_without_an_accelerator_auto_serves_the_saved_model_and_says_why(
 
 def test_a_device_that_was_asked_for_and_cannot_be_had_ends_the_server_with_the_reason(base_path: Path) -> None:
     command = [
-        EXECUTABLE,
+        str(EXECUTABLE),
         "--model_name=m",
         f"--model_base_path={base_path}",
         "--device=tpu",
