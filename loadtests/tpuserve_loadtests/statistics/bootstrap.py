@@ -1,0 +1,128 @@
+"""Intervals on how much one version's figures differ from another's, by resampling what was measured of both.
+
+Requests that follow each other are alike (a queue, a pause, a neighbour), so single requests cannot be drawn: blocks of
+time are (block bootstrap). Runs of A and B alternate, and what disturbs a round disturbs both: rounds are drawn in
+pairs, then blocks within each run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuserve_loadtests.statistics.histogram import Counts
+
+RESAMPLES: Final = 1000
+SEED: Final = 20
+# Latencies are gathered in steps of a fifth of a percent: a twenty-fifth of the least difference that is looked for.
+_STEP: Final = 0.002
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of time of one run: latencies in microseconds with their counts, and answers in so many seconds."""
+
+    latencies_us: Counts
+    counts: Counts
+    answered: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A run of A and one of B, one soon after the other. Each has at least one block."""
+
+    a: tuple[Block, ...]
+    b: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A figure of both, B's over A's, and the interval of that."""
+
+    a: float
+    b: float
+    ratio: float
+    low: float
+    high: float
+
+
+def ratios(
+    rounds: Sequence[Round], percentiles: Sequence[float], *, confidence: float, resamples: int = RESAMPLES
+) -> dict[str, Ratio]:
+    """Ratios of latency percentiles (`p99`; in microseconds) and of throughput (`rate`; answers a second).
+
+    Nothing but ratios that exist: a run without a single answer gives none. The same every time.
+    """
+    random = np.random.default_rng(SEED)
+    drawn = random.multinomial(len(rounds), np.full(len(rounds), 1 / len(rounds)), resamples)
+    # The first row is what was measured, each block once.
+    times = np.vstack([np.ones(len(rounds), np.int64), drawn])
+    edges = _edges([block for each in rounds for block in (*each.a, *each.b)])
+    a = _Sample([each.a for each in rounds], times, edges, random)
+    b = _Sample([each.b for each in rounds], times, edges, random)
+    figures = {f"p{percentile:g}": (a.percentile(percentile), b.percentile(percentile)) for percentile in percentiles}
+    figures["rate"] = (a.rate(), b.rate())
+    found = {name: _ratio(*both, confidence) for name, both in figures.items()}
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+
+class _Sample:
+    """One version's blocks and how often each resample (row 0: what was measured) has drawn each."""
+
+    def __init__(
+        self, runs: Sequence[Sequence[Block]], times: NDArray[np.int64], edges: _Floats, random: np.random.Generator
+    ) -> None:
+        blocks = [block for run in runs for block in run]
+        self._edges = edges
+        self._weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
+        self._counts = np.array([_binned(block, edges) for block in blocks])
+        self._answered = np.array([block.answered for block in blocks], np.float64)
+        self._seconds = np.array([block.seconds for block in blocks])
+
+    def percentile(self, percent: float) -> _Floats:
+        """Of each resample, in microseconds; NaN of one without requests."""
+        ends = np.cumsum(self._weights @ self._counts, axis=1)
+        wanted = ends[:, -1:] * percent / 100
+        found = self._edges[np.argmax(ends >= np.maximum(wanted, 1e-9), axis=1)]
+        return np.where(ends[:, -1] > 0, found, np.nan)
+
+    def rate(self) -> _Floats:
+        """Of each resample, answers a second."""
+        with np.errstate(invalid="ignore"):
+            rate: _Floats = (self._weights @ self._answered) / (self._weights @ self._seconds)
+        return rate
+
+
+def _draw(blocks: int, times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
+    """How often each block of a run is drawn by each resample that has drawn its round `times` times."""
+    weights = random.multinomial(times * blocks, np.full(blocks, 1 / blocks)).astype(np.float64)
+    weights[0] = 1.0
+    return weights
+
+
+def _edges(blocks: Sequence[Block]) -> _Floats:
+    every = np.concatenate([block.latencies_us for block in blocks])
+    if not len(every):
+        return np.ones(1)
+    steps = int(np.ceil(np.log(every.max() / every.min()) / _STEP)) + 1
+    edges: _Floats = every.min() * np.exp(np.arange(steps + 1) * _STEP)
+    return edges
+
+
+def _binned(block: Block, edges: _Floats) -> _Floats:
+    return np.bincount(np.searchsorted(edges, block.latencies_us), block.counts, len(edges)).astype(np.float64)
+
+
+def _ratio(a: _Floats, b: _Floats, confidence: float) -> Ratio | None:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        every = b / a
+    if not np.isfinite(every[0]) or a[0] <= 0:
+        return None
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(every[np.isfinite(every)], [tail, 100 - tail])
+    return Ratio(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))

@@ -1,0 +1,104 @@
+"""Simulated servers, as real ones are: requests like their neighbours, pauses, and rounds in which all is slower."""
+
+import numpy as np
+import pytest
+
+from tpuserve_loadtests.statistics.bootstrap import Block, Round
+from tpuserve_loadtests.statistics.comparison import Comparison, Verdict, compare
+
+ROUNDS = 6
+BLOCKS = 10
+PER_BLOCK = 400
+PAIRS = 100
+
+
+def run(random: np.random.Generator, level_us: float, *, offered: float | None = None) -> tuple[Block, ...]:
+    """A run of some thousand requests in blocks of a second; closed, unless a rate is offered."""
+    count = BLOCKS * PER_BLOCK
+    # A level that wanders slowly (correlation 0.98 from request to request) and some pauses that hit 20 in a row.
+    steps = random.normal(0, 0.02, count)
+    wander = np.empty(count)
+    level = 0.0
+    for index, step in enumerate(steps):
+        level = 0.98 * level + step
+        wander[index] = level
+    pauses = np.zeros(count)
+    for start in random.integers(0, count, 8):
+        pauses[start : start + 20] = random.uniform(0.2, 0.6)
+    latencies = level_us * np.exp(random.normal(0, 0.25, count) + wander + pauses)
+    blocks = []
+    for part in np.split(np.rint(latencies).astype(np.int64), BLOCKS):
+        rate = offered or 8e6 / part.mean()  # eight users
+        blocks.append(Block(*np.unique(part, return_counts=True), answered=len(part), seconds=len(part) / rate))
+    return tuple(blocks)
+
+
+def rounds_of(seed: int, factor: float, *, offered: float | None = None) -> list[Round]:
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(ROUNDS):
+        level_us = 5_000 * random.lognormal(0, 0.05)  # what the machine does meanwhile, to both
+        a, b = (run(random, level_us * times * random.lognormal(0, 0.005), offered=offered) for times in (1, factor))
+        found.append(Round(a, b))
+    return found
+
+
+def compared(seed: int, factor: float, *, offered: float | None = None) -> Comparison:
+    return compare(rounds_of(seed, factor, offered=offered))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_identical_versions_are_the_same_and_a_slower_one_is_worse() -> None:
+    identical = [compared(seed, 1.0).verdict for seed in range(PAIRS)]
+    assert identical.count(Verdict.SAME) >= 95
+    slower = [compared(1_000 + seed, 1.1).verdict for seed in range(PAIRS)]
+    assert slower.count(Verdict.WORSE) >= 90
+
+
+def test_a_faster_version_is_better_in_all_its_figures() -> None:
+    comparison = compared(1, 0.8)
+    assert comparison.verdict is Verdict.BETTER
+    assert {figure.name: figure.verdict for figure in comparison.figures}.keys() == {"p50", "p99", "rate"}
+    by_name = {figure.name: figure.ratio for figure in comparison.figures}
+    assert by_name["p50"].low < 0.8 < by_name["p50"].high
+    assert by_name["rate"].ratio == pytest.approx(1.25, rel=0.05)
+
+
+def test_an_open_load_has_the_same_rate_and_shows_the_latency() -> None:
+    comparison = compared(2, 1.3, offered=500.0)
+    verdicts = {figure.name: figure.verdict for figure in comparison.figures}
+    assert (verdicts["p50"], verdicts["rate"]) == (Verdict.WORSE, Verdict.SAME)
+    assert comparison.verdict is Verdict.WORSE
+
+
+def test_a_difference_below_the_least_effect_is_the_same() -> None:
+    comparison = compared(3, 1.03)
+    assert comparison.verdict is Verdict.SAME
+    assert compare(rounds_of(3, 1.03), least_effect=0.01).verdict is Verdict.WORSE
+
+
+def test_few_requests_resolve_nothing_and_raise_no_alarm() -> None:
+    random = np.random.default_rng(4)
+
+    def short() -> tuple[Block, ...]:
+        values = np.sort(np.rint(random.lognormal(8, 0.5, 30)).astype(np.int64))
+        return (Block(values, np.ones(30, np.int64), 30, 1.0),)
+
+    comparison = compare([Round(short(), short()) for _ in range(3)])
+    p99 = next(figure for figure in comparison.figures if figure.name == "p99")
+    assert not p99.resolved
+    assert p99.verdict is Verdict.SAME
+
+
+def test_a_version_that_answers_nothing_has_no_ratio_of_latencies() -> None:
+    random = np.random.default_rng(5)
+    nothing = (Block(np.empty(0, np.int64), np.empty(0, np.int64), 0, 1.0),)
+    comparison = compare([Round(run(random, 5_000), nothing) for _ in range(3)])
+    assert [figure.name for figure in comparison.figures] == ["rate"]
+    assert comparison.verdict is Verdict.WORSE
+
+
+def test_the_same_measurements_give_the_same_intervals() -> None:
+    rounds = rounds_of(6, 1.0)
+    assert compare(rounds) == compare(rounds)

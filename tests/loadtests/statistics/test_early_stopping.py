@@ -1,0 +1,60 @@
+"""The table is LoadGen's: its MultiStream scenario runs 662 queries, p99 with one late."""
+
+import numpy as np
+import pytest
+
+from tpuserve_loadtests.statistics.early_stopping import (
+    late_allowed,
+    late_probability,
+    lower_bound_us,
+    queries_needed,
+    upper_bound_us,
+)
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+
+LATE = (0, 1, 2, 5, 10, 50, 100)
+TABLE = {
+    90: (44, 64, 81, 127, 197, 681, 1_246),
+    99: (459, 662, 838, 1_307, 2_010, 6_898, 12_571),
+    99.9: (4_603, 6_636, 8_403, 13_105, 20_140, 69_058, 125_826),
+}
+CELLS = [(percentile, late, n) for percentile, row in TABLE.items() for late, n in zip(LATE, row, strict=True)]
+
+
+@pytest.mark.parametrize(("percentile", "late", "queries"), CELLS)
+def test_so_many_queries_show_a_percentile(percentile: float, late: int, queries: int) -> None:
+    assert queries_needed(percentile, late) == queries
+    assert late_allowed(queries, percentile) == late
+    assert late_allowed(queries - 1, percentile) == (late - 1 if late else None)
+
+
+def test_the_probability_holds_for_millions_of_queries() -> None:
+    # A tenth of a percent late is what is expected: about even odds.
+    assert late_probability(10_000_000, 10_000, 0.999) == pytest.approx(0.5, abs=0.01)
+    assert late_probability(10_000_000, 9_000, 0.999) < 1e-20
+    assert late_probability(5, 5, 0.99) == 1
+
+
+def test_the_bounds_enclose_the_percentile_as_often_as_they_say() -> None:
+    random = np.random.default_rng(3)
+    held = {"above": 0, "below": 0}
+    true_p99_us = 100_000 * -np.log(0.01)
+    for _ in range(300):
+        histogram = LatencyHistogram()
+        for latency in random.exponential(100_000, 2_000):
+            histogram.record(float(latency))
+        upper, lower = upper_bound_us(histogram, 99), lower_bound_us(histogram, 99)
+        assert upper is not None
+        assert lower is not None
+        held["above"] += upper >= true_p99_us * 0.999
+        held["below"] += lower <= true_p99_us * 1.001
+    assert held["above"] >= 293  # 99 % of 300 are 297; fewer than 293 come once in 30 such tests of a right bound
+    assert held["below"] >= 293
+
+
+def test_too_few_requests_bound_nothing() -> None:
+    histogram = LatencyHistogram()
+    histogram.record(5, 458)
+    assert upper_bound_us(histogram, 99) is None
+    histogram.record(7)
+    assert upper_bound_us(histogram, 99) == 7
