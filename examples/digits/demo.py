@@ -75,7 +75,7 @@ def demo(work: Path) -> None:
             predict(address, held_out)
         heading("Load test: 10 s")
         run("loadtest", MODEL, "--grpc", f"127.0.0.1:{grpc_port}", "--rest", f"http://127.0.0.1:{rest_port}",
-            "--duration", "10s")  # fmt: skip
+            "--duration", "10s", "--generator-limit", "note")  # fmt: skip
         heading("Stop")
         stop(process)
     print(f"\nDemo finished in {time.monotonic() - started_s:.0f} s. Next: make serve, or README.md.")

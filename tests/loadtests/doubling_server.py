@@ -5,6 +5,7 @@ It lives in the tests' own process, as threads; the load generator, which belong
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,19 +22,26 @@ from tpuserve_client._proto import serving_pb2
 
 MODEL = "doubling"
 PREDICTION = "/tensorflow.serving.PredictionService"
+STALL_S = 1.0
 QUEUE_FULL = "The batch scheduling queue is full"
 
 
 @dataclass
 class Doubling:
-    """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none."""
+    """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none.
+
+    `service_s`: its device takes so long for each, one after the other. Before the `stall_at`-th it stops for a second.
+    """
 
     fail_every: int = 0
+    service_s: float = 0.0
+    stall_at: int = 0
     garbled: bool = False
     grpc_address: str = ""
     rest_url: str = ""
     rows: list[int] = field(default_factory=list)
     reached: threading.Event = field(default_factory=threading.Event)
+    _free_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
@@ -43,7 +51,11 @@ class Doubling:
         with self._lock:
             self.rows.append(len(x))
             refused = self.fail_every and len(self.rows) % self.fail_every == 0
+            stall_s = STALL_S if len(self.rows) == self.stall_at else 0.0
+            finish_s = self._free_s = max(self._free_s, time.monotonic()) + self.service_s + stall_s
         self.reached.set()
+        if self.service_s or self.stall_at:
+            time.sleep(max(finish_s - time.monotonic(), 0))
         return None if refused else x * 2
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
 
+# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+BUSY_IS_FINE = ["--generator-limit", "note"]
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 
 
@@ -28,7 +30,8 @@ def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def both(server: Doubling) -> list[str]:
-    return [MODEL, "--grpc", server.grpc_address, "--rest", server.rest_url, "--users", "4", "--duration", "700ms"]
+    addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
+    return [MODEL, *addresses, "--users", "4", "--duration", "700ms", "--warm-up", "0", *BUSY_IS_FINE]
 
 
 def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, tmp_path: Path) -> None:
@@ -42,7 +45,8 @@ def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, 
     for figures in report["protocols"].values():
         assert figures["requests"] > 20
         assert 0 < figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["max_ms"]
-        assert figures["rate_per_s"] == pytest.approx(figures["requests"] / report["elapsed_s"])
+        # Answers that came when the time was up are no part of the rate.
+        assert 0 < figures["rate_per_s"] <= figures["requests"] / report["elapsed_s"]
     # Nothing was sent that is not in the table, and nothing is in the table that did not arrive.
     assert report["total"]["requests"] == len(server.rows)
     assert set(server.rows) == {3}
@@ -57,7 +61,7 @@ def test_the_table_has_a_line_for_each_protocol_and_the_total(server: Doubling) 
     assert "p50" in run.stdout
     assert "p99" in run.stdout
     assert "\x1b" not in run.stdout  # plain, since nobody watches
-    assert "2 users" in run.stderr
+    assert "Running for 0.7 s: 4 users" in run.stderr
 
 
 def test_failures_are_counted_and_named_and_make_the_exit_code_1(server: Doubling) -> None:
@@ -76,7 +80,7 @@ def test_failures_are_counted_and_named_and_make_the_exit_code_1(server: Doublin
 
 def test_the_commonest_error_is_named_under_the_table(server: Doubling) -> None:
     server.fail_every = 2
-    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.5")
+    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.5", *BUSY_IS_FINE)
     assert run.returncode == 1
     assert f"x gRPC: RESOURCE_EXHAUSTED: {QUEUE_FULL}" in run.stdout
     assert "REST" not in run.stdout
@@ -84,7 +88,19 @@ def test_the_commonest_error_is_named_under_the_table(server: Doubling) -> None:
 
 def test_an_answer_that_cannot_be_read_is_a_failure(server: Doubling) -> None:
     server.garbled = True
-    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "1", "--duration", "0.5", "--json")
+    run = loadtest(
+        MODEL,
+        "--grpc",
+        server.grpc_address,
+        "--users",
+        "1",
+        "--duration",
+        "0.5",
+        "--warm-up",
+        "0",
+        *BUSY_IS_FINE,
+        "--json",
+    )
     assert run.returncode == 1
     assert "PredictResponse" in json.loads(run.stdout)["errors"][0]["message"]
 
@@ -110,6 +126,12 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         ([MODEL, "--input", __file__], "files are understood"),
         ([MODEL, "--protocol", "both", "--users", "1"], "cannot be shared"),
         ([MODEL, "--rest", "localhost:8501"], "is no rest address"),
+        ([MODEL, "--rate", "fast"], "is no rate"),
+        ([MODEL, "--rate", "5", "--users", "2"], "give one of them"),
+        ([MODEL, "--fail-if", "p99>20ms", "rate=5"], "unexpected extra argument"),
+        ([MODEL, "--fail-if", "p99>20"], "p99 takes us or ms or s"),
+        ([MODEL, "--trace", __file__], "one instant in seconds"),
+        ([MODEL, "--label", "canary", "--version", "3"], "at most one can be"),
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(server: Doubling, arguments: list[str], complaint: str) -> None:
@@ -147,6 +169,9 @@ def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> No
         "32",
         "--duration",
         "10m",
+        "--warm-up",
+        "0",
+        *BUSY_IS_FINE,
         "--json",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

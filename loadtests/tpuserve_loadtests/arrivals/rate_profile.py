@@ -1,0 +1,89 @@
+"""How a rate goes over a run: level (`500`), in steps (`100,200,400`), or as a ramp (`100..1000`)."""
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Instants: TypeAlias = NDArray[np.float64]
+
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(?:\.\.(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of time in which the rate goes evenly from one value to another, in requests a second."""
+
+    seconds: float
+    start_per_s: float
+    end_per_s: float
+
+    @property
+    def requests(self) -> float:
+        """How many requests there are in it, on average."""
+        return self.seconds * (self.start_per_s + self.end_per_s) / 2
+
+    def instants(self, requests: Instants) -> Instants:
+        """When, in seconds from the segment's start, so many requests have come, on average."""
+        slope = (self.end_per_s - self.start_per_s) / self.seconds
+        root = self.start_per_s + np.sqrt(np.maximum(self.start_per_s**2 + 2 * slope * requests, 0))
+        return np.divide(2 * requests, root, out=np.zeros_like(requests), where=root > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RateProfile:
+    """Segments, one after the other."""
+
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def parse(cls, text: str, seconds: float) -> Self:
+        """Rates as they are written on a command line; parts share the time evenly. ValueError for anything else."""
+        found = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+        rates = [(float(part[1]), float(part[2] or part[1])) for part in found if part]
+        if len(rates) < len(found) or not all(max(pair) > 0 for pair in rates):
+            raise ValueError(f"{text!r} is no rate; write 500, steps as 100,200,400 or a ramp as 100..1000")
+        return cls(tuple(Segment(seconds / len(rates), *pair) for pair in rates))
+
+    def after(self, warm_up_s: float) -> "RateProfile":
+        """This profile, preceded by its first rate for `warm_up_s` seconds."""
+        if warm_up_s <= 0:
+            return self
+        first = self.segments[0].start_per_s or self.segments[0].end_per_s
+        return RateProfile((Segment(warm_up_s, first, first), *self.segments))
+
+    @property
+    def requests(self) -> float:
+        """How many requests there are in all, on average."""
+        return sum(segment.requests for segment in self.segments)
+
+    @property
+    def mean_per_s(self) -> float:
+        """The mean rate over all of it."""
+        return self.requests / sum(segment.seconds for segment in self.segments)
+
+    def instants(self, requests: Instants) -> Instants:
+        """When, in seconds from the start, so many requests have come, on average; those that never do are left out.
+
+        `requests` ascends. This turns arrivals at one a second into arrivals at this profile's rates.
+        """
+        ends = [0.0, *itertools.accumulate(segment.requests for segment in self.segments)]
+        starts_s = [0.0, *itertools.accumulate(segment.seconds for segment in self.segments)]
+        cuts = np.searchsorted(requests, ends)
+        parts = [
+            starts_s[number] + segment.instants(requests[cuts[number] : cuts[number + 1]] - ends[number])
+            for number, segment in enumerate(self.segments)
+        ]
+        return np.concatenate(parts)
+
+    def __str__(self) -> str:
+        return ",".join(
+            f"{each.start_per_s:g}"
+            if math.isclose(each.start_per_s, each.end_per_s)
+            else f"{each.start_per_s:g}..{each.end_per_s:g}"
+            for each in self.segments
+        )

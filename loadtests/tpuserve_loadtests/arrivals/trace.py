@@ -1,0 +1,27 @@
+"""Recorded arrivals: a text file with one instant a line, in seconds; the first is the start."""
+
+from pathlib import Path
+
+import numpy as np
+
+
+class BadTrace(ValueError):
+    """A file that is no record of arrivals."""
+
+
+def read_trace(path: Path, speed: float = 1.0) -> tuple[float, ...]:
+    """Seconds from the first arrival on, ascending, `speed` times as fast as recorded. `#` starts a comment."""
+    try:
+        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        instants = np.array([float(line) for line in lines if line])
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadTrace(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    except ValueError as error:
+        raise BadTrace(f"{path}: a line holds one instant in seconds; {error}") from None
+    if len(instants) < 2 or not np.isfinite(instants).all():
+        raise BadTrace(f"{path}: at least two instants in seconds are needed")
+    instants.sort()
+    relative: list[float] = ((instants - instants[0]) / speed).tolist()
+    if relative[-1] <= 0:
+        raise BadTrace(f"{path}: all arrivals are at one instant")
+    return tuple(relative)

@@ -1,0 +1,54 @@
+"""`tpuserve loadtest`: the command line. What is slow to import is imported when a run is certain."""
+
+import click
+
+from tpuserve_loadtests.cli.compare_command import compare
+from tpuserve_loadtests.cli.run_command import run
+from tpuserve_loadtests.cli.search_command import search
+from tpuserve_loadtests.cli.sweep_command import sweep
+from tpuserve_loadtests.cli.worker_command import worker
+
+EPILOG = """\b
+Exit codes:
+   0  all went well
+   1  requests failed (the commonest errors are listed); compare: B is worse; search: no rate holds
+   2  usage: also a model that the server does not know, and inputs that do not fit it
+   3  the server cannot be reached
+  98  the load generator was the limit: the figures say nothing about the server
+  99  a gate of --fail-if failed
+
+\b
+Examples:
+  tpuserve loadtest digits                                          the same as `run digits`
+  tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%'
+  tpuserve loadtest sweep digits --rate 100,200,400,800
+  tpuserve loadtest search digits --slo 'p99<=20ms'
+  tpuserve loadtest compare digits 3 4
+"""
+
+
+class Commands(click.Group):
+    """Subcommands; what begins with anything else is `run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`tpuserve loadtest digits` is `tpuserve loadtest run digits`."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=Commands, epilog=EPILOG, no_args_is_help=True)
+def loadtest() -> None:
+    """Put a running server under load with predict requests and say what it holds.
+
+    Without a subcommand: run.
+    """
+
+
+for command in (run, sweep, search, compare, worker):
+    loadtest.add_command(command)
+
+
+def main() -> None:
+    """The `tpuserve-loadtest` executable, which people reach as `tpuserve loadtest`."""
+    loadtest(prog_name="tpuserve loadtest")

@@ -1,0 +1,125 @@
+"""`tpuserve loadtest compare`: is version B worse than version A?"""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+)
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+
+if TYPE_CHECKING:
+    from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.workload import Protocol
+
+DEFAULT_USERS = 8
+EXIT_WORSE = 99
+EPILOG = """\b
+A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or both: host:8500@canary.
+Examples:
+  tpuserve loadtest compare digits 3 4
+  tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
+  tpuserve loadtest compare digits old:8500 new:8500 --users 16
+
+Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 2 usage, 3 no server,
+98 the generator was the limit, 99 B is worse.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("model")
+@click.argument("a")
+@click.argument("b")
+@address_options
+@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
+@click.option("--rate", metavar="RATE", help="Open load, in requests/s.")
+@open_options
+@click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn.")
+@click.option(
+    "--least-effect",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="A smaller difference is none; 0.05 is 5 %.",
+)
+@time_options("10s", "1s")
+@request_options
+@generator_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Compare B with A, two versions of MODEL: the same load on both, in turn, --rounds times.
+
+    p50, p99 and rate differ if the 99 % interval of their ratio (block bootstrap) leaves out 1 and the ratio is beyond
+    --least-effect. B is worse if any of them is.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from rich.console import Console
+
+    from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
+
+    generators = Generators.given(given)
+    if generators.remote:
+        raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
+    targets = [_target(model, side, given) for side in (a, b)]
+    rounds = _rounds(targets, generators, given)
+    report = build_comparison((a, b), rounds, given["least_effect"], strict=given["generator_limit"] == "fail")
+    if given["as_json"]:
+        click.echo(json.dumps(comparison_document(report), indent=2))
+    else:
+        print_comparison(report, Console())
+    sys.exit(report.exit_code)
+
+
+def _rounds(
+    targets: "list[Target]", generators: Generators, given: dict[str, Any]
+) -> "list[tuple[Measured, Measured]]":
+    """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""
+    protocols = len(targets[0].addresses)
+    if given["rate"] and given["users"]:
+        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
+    load = (
+        open_load(given["rate"], given)
+        if given["rate"]
+        else closed_load(given["users"] or DEFAULT_USERS, given, protocols)
+    )
+    rounds: list[tuple[Measured, Measured]] = []
+    with generating(targets[0], generators) as of_a, generating(targets[1], generators) as of_b:
+        for number in range(given["rounds"]):
+            order = [(0, of_a), (1, of_b)]
+            found: dict[int, Measured] = {}
+            for side, runs in order if number % 2 == 0 else reversed(order):
+                title = f"Round {number + 1} of {given['rounds']}, {'AB'[side]}, for"
+                found[side] = run_load(runs, load, title=title)
+                if found[side].stopped:
+                    return rounds
+            rounds.append((found[0], found[1]))
+    return rounds
+
+
+def _target(model: str, side: str, given: dict[str, Any]) -> "Target":
+    spec, addresses = _side(model, side, given)
+    return find_target(spec, addresses, Requests.given(given))
+
+
+def _side(model: str, side: str, given: dict[str, Any]) -> "tuple[ModelSpec, dict[Protocol, str]]":
+    address, _, which = side.rpartition("@") if "@" in side else (side, "", "") if ":" in side else ("", "", side)
+    version = int(which) if which.isdigit() else None
+    spec = find_spec(model, version, which if which and version is None else None)
+    if not address:
+        return spec, find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+    if given["grpc_address"] or given["rest_url"]:
+        raise click.UsageError(f"{side!r} is an address of its own: --grpc and --rest do not go with it")
+    is_rest = address.startswith(("http://", "https://"))
+    return spec, find_addresses(None, None if is_rest else address, address if is_rest else None)

@@ -1,0 +1,58 @@
+"""Loads from options, and how one is run with a person watching."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.measurement.recorder import Counts
+    from tpuserve_loadtests.traffic.engine import Runs
+
+
+def closed_load(users: int, given: Mapping[str, Any], protocols: int) -> "Load":
+    """So many users, which the protocols share. A usage error for fewer than protocols."""
+    from tpuserve_loadtests.arrivals.load import Load
+
+    if users < protocols:
+        raise click.UsageError(f"--users {users} cannot be shared between {protocols} protocols")
+    return Load(given["duration"], given["warm_up"], users, seed=given["seed"])
+
+
+def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
+    """A rate as RateProfile.parse reads it. A usage error for none."""
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+
+    try:
+        profile = RateProfile.parse(rate, given["duration"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from None
+    return Load(
+        given["duration"],
+        given["warm_up"],
+        profile=profile,
+        process=given["process"],
+        burst=given["burst"],
+        seed=given["seed"],
+    )
+
+
+def run_load(runs: "Runs", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for") -> "Measured":
+    """Run it with progress on standard error; ends early when a gate can no longer be passed."""
+    from rich.console import Console
+
+    from tpuserve_loadtests.judgement.hopeless import Hopeless
+    from tpuserve_loadtests.reports.progress import Progress
+
+    hopeless = Hopeless(gates, load)
+    with Progress(load, Console(stderr=True), title) as progress:
+
+        def watch(elapsed_s: float, counts: "Counts") -> str:
+            progress.tick(elapsed_s, counts)
+            return hopeless.why(elapsed_s, counts)
+
+        return runs.run(load, watch)

@@ -1,0 +1,118 @@
+"""Options that the subcommands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from tpuserve_loadtests.duration import Duration
+
+DEFAULT_GRPC = "localhost:8500"
+DEFAULT_REST = "http://localhost:8501"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
+
+
+class _Decorator(Protocol):
+    def __call__(self, command: _Command) -> _Command: ...
+
+
+def address_options(command: _Command) -> _Command:
+    """Where the server is and what of it is measured."""
+    return _all(
+        click.option("--grpc", "grpc_address", metavar="HOST:PORT", help=f"gRPC address.  [default: {DEFAULT_GRPC}]"),
+        click.option("--rest", "rest_url", metavar="URL", help=f"REST address.  [default: {DEFAULT_REST}]"),
+        click.option(
+            "--protocol",
+            type=click.Choice(["grpc", "rest", "both"]),
+            help="What to measure.  [default: the protocols whose address is given, else both]",
+        ),
+    )(command)
+
+
+def version_options(command: _Command) -> _Command:
+    """Which version is asked."""
+    return _all(
+        click.option("--version", type=click.IntRange(0), help="Version of the model.  [default: the latest]"),
+        click.option("--label", help="Label of a version, as canary.  [default: none]"),
+    )(command)
+
+
+def request_options(command: _Command) -> _Command:
+    """What is sent."""
+    return _all(
+        click.option("--rows", type=click.IntRange(1), help="Rows in each request.  [default: 1]"),
+        click.option(
+            "--input",
+            "input_file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Inputs: .npz, .npy or .json; random ones that fit the model otherwise.",
+        ),
+        click.option("--signature", "signature_name", help="Signature to call.  [default: serving_default]"),
+        click.option("--timeout", type=Duration(), default="30s", show_default=True, help="Time for one request."),
+    )(command)
+
+
+def generator_options(command: _Command) -> _Command:
+    """The load generator itself."""
+    return _all(
+        click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Generator processes."),
+        click.option(
+            "--remote", type=click.IntRange(0), default=0, help="Wait for so many `tpuserve loadtest worker` elsewhere."
+        ),
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            default="0.0.0.0:5557",
+            show_default=True,
+            help="Where those of --remote find this process; whoever reaches it can take part.",
+        ),
+        click.option(
+            "--generator-limit",
+            type=click.Choice(["fail", "note"]),
+            default="fail",
+            show_default=True,
+            help="What to do where the load generator was the limit: exit code 98, or a note.",
+        ),
+        click.option("--seed", type=click.IntRange(0), default=20, show_default=True, help="Of random arrivals."),
+    )(command)
+
+
+def open_options(command: _Command) -> _Command:
+    """How requests of an open load come."""
+    return _all(
+        click.option(
+            "--arrivals",
+            "process",
+            type=click.Choice(["poisson", "constant", "bursts"]),
+            default="poisson",
+            show_default=True,
+            help="At random, evenly, or in bursts.",
+        ),
+        click.option("--burst", type=click.IntRange(2), default=10, show_default=True, help="Requests in a burst."),
+    )(command)
+
+
+def time_options(seconds: str, warm_up: str) -> _Decorator:
+    """How long a load lasts, and how much of it is not measured."""
+    return _all(
+        click.option("--duration", type=Duration(), default=seconds, show_default=True, help="10s, 2m, or seconds."),
+        click.option(
+            "--warm-up",
+            "warm_up",
+            type=Duration(zero=True),
+            default=warm_up,
+            show_default=True,
+            help="Time before that is not measured; 0 for none.",
+        ),
+    )
+
+
+def _all(*decorators: Callable[[Any], Any]) -> _Decorator:  # as click types them
+    def decorate(command: _Command) -> _Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate

@@ -1,0 +1,122 @@
+"""`tpuserve loadtest run`: one load, one table."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+    version_options,
+)
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.arrivals.load import Load
+
+DEFAULT_USERS = 32
+
+EPILOG = """\b
+Examples:
+  tpuserve loadtest run digits
+  tpuserve loadtest run digits --protocol grpc --users 64 --duration 1m
+  tpuserve loadtest run digits --rest http://localhost:8501 --input images.npz --rows 4 --json
+  tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
+  tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
+  tpuserve loadtest run digits --trace arrivals.txt --speed 2      instants in seconds, one a line
+
+Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the generator was the limit, 99 a gate failed.
+"""
+
+
+@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.argument("model")
+@address_options
+@version_options
+@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
+@click.option("--rate", metavar="RATE", help="Open load, in requests/s: 500, steps as 100,200 or a ramp as 100..1000.")
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Open load: recorded arrivals, an instant in seconds on each line.",
+)
+@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace: 2 is twice as fast.")
+@open_options
+@time_options("10s", "1s")
+@request_options
+@generator_options
+@click.option(
+    "--fail-if",
+    "gates",
+    multiple=True,
+    metavar="GATE...",
+    help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@click.option("--junit", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write JUnit XML, too.")
+def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Load a running server with predict requests for MODEL and print rates, failures and latencies.
+
+    Closed (--users): each user sends its next request as soon as the last one is answered. Open (--rate, --trace):
+    requests come whatever is answered, and latencies count from when each was due. Latencies are of answers, not of
+    failures.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    # Locust patches the process too: after gRPC has been told, and before anything else is imported.
+    from rich.console import Console
+
+    from tpuserve_loadtests.judgement.hopeless import limits_us
+    from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
+
+    gates = thresholds(given["gates"], "--fail-if")
+    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+    load = replace(_load(given, len(addresses)), limits_us=limits_us(gates))
+    spec = find_spec(model, given["version"], given["label"])
+    target = find_target(spec, addresses, Requests.given(given))
+    with generating(target, Generators.given(given)) as runs:
+        measured = run_load(runs, load, gates)
+    strict = given["generator_limit"] == "fail"
+    report = build_report(measured, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict)
+    if given["junit"] is not None:
+        given["junit"].write_text(junit_xml(report))
+    if given["as_json"]:
+        click.echo(report_json(report))
+    else:
+        print_report(report, Console())
+    sys.exit(report.exit_code)
+
+
+def _load(given: Mapping[str, Any], protocols: int) -> "Load":
+    chosen = [name for name in ("users", "rate", "trace_file") if given[name] is not None]
+    if len(chosen) > 1:
+        raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
+    if given["trace_file"] is not None:
+        return _trace_load(given)
+    if given["rate"] is not None:
+        return open_load(given["rate"], given)
+    return closed_load(given["users"] or DEFAULT_USERS, given, protocols)
+
+
+def _trace_load(given: Mapping[str, Any]) -> "Load":
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.trace import BadTrace, read_trace
+
+    try:
+        trace = read_trace(given["trace_file"], given["speed"])
+    except BadTrace as error:
+        raise click.BadParameter(str(error), param_hint="--trace") from None
+    # The recording says how long it lasts; its first part is the warm-up.
+    warm_up_s = min(given["warm_up"], trace[-1] / 2)
+    return Load(trace[-1] - warm_up_s, warm_up_s, trace=trace)

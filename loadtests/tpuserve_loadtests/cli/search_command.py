@@ -1,0 +1,137 @@
+"""`tpuserve loadtest search`: the highest rate at which an objective is kept."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuserve_loadtests.cli.loads import open_load, run_load
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+    version_options,
+)
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.searching import Found, Probe
+    from tpuserve_loadtests.traffic.engine import Runs
+
+EXIT_NONE = 99
+EXIT_GENERATOR = 98
+# One user alone tells where to begin: at half of what it gets.
+_FIRST_S = 2.0
+
+EPILOG = """\b
+Examples:
+  tpuserve loadtest search digits --slo 'p99<=20ms'
+  tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
+
+Exit codes: 0 a rate was found, 1 interrupted, 2 usage, 3 no server, 98 the generator was the limit, 99 no rate holds.
+"""
+
+
+@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.argument("model")
+@click.option(
+    "--slo", "objectives", multiple=True, required=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'."
+)
+@address_options
+@version_options
+@click.option("--from", "start", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]")
+@click.option("--to", "highest", type=click.FloatRange(0.1), default=1e6, help="Do not go beyond this rate.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(0.001, 1),
+    default=0.02,
+    show_default=True,
+    help="How close to each other what holds and what does not shall come; 0.02 is 2 %.",
+)
+@open_options
+@time_options("10s", "1s")
+@request_options
+@generator_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Find the highest rate of requests for MODEL at which every --slo is kept.
+
+    Rates are doubled until one does not hold, then halved between. Each lasts --duration, or longer where a percentile
+    needs more requests to be told with 99 % confidence; what is found is run again with other arrivals.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from tpuserve_loadtests.reports.search_report import print_probe
+    from tpuserve_loadtests.searching import search as search_rates
+    from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, Trials
+
+    objectives = _objectives(given["objectives"])
+    spec = find_spec(model, given["version"], given["label"])
+    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+    target = find_target(spec, addresses, Requests.given(given))
+    found, problem, exit_code = None, "", 0
+    with generating(target, Generators.given(given)) as runs:
+        trials = Trials(
+            lambda load: _run(runs, load, objectives),
+            open_load("1", given),
+            objectives,
+            trust_generator=given["generator_limit"] == "note",
+            on_probe=print_probe,
+        )
+        try:
+            start = given["start"] or _start(runs, given)
+            found = search_rates(trials.attempt, start, given["highest"], given["precision"])
+        except Interrupted:
+            problem, exit_code = "interrupted", 1
+        except GeneratorLimit as limit:
+            problem, exit_code = str(limit), EXIT_GENERATOR
+    _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
+    sys.exit(exit_code or (0 if found and found.best else EXIT_NONE))
+
+
+def _tell(found: "Found | None", probes: "list[Probe]", problem: str, *, as_json: bool) -> None:
+    from tpuserve_loadtests.reports.search_report import search_document, search_statement
+
+    if as_json:
+        click.echo(json.dumps(search_document(found, probes, problem), indent=2))
+    else:
+        click.echo(search_statement(found, probes, problem))
+
+
+def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
+    from tpuserve_loadtests.judgement.objective import is_objective
+
+    objectives = thresholds(texts, "--slo")
+    for objective in objectives:
+        if not is_objective(objective):
+            raise click.BadParameter(
+                f"{objective} says nothing that must be kept; write 'p99<=20ms'", param_hint="--slo"
+            )
+    return objectives
+
+
+def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
+    from dataclasses import replace
+
+    from tpuserve_loadtests.judgement.hopeless import limits_us
+
+    gates = tuple(objective.opposite for objective in objectives)
+    return run_load(runs, replace(load, limits_us=limits_us(gates)), gates, "Trying for")
+
+
+def _start(runs: "Runs", given: dict[str, Any]) -> float:
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.traffic.trials import Interrupted
+
+    measured = run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=1), title="One user for")
+    if measured.stopped:
+        raise Interrupted
+    return max(measured.rate_per_s / 2, 1.0)

@@ -1,0 +1,91 @@
+"""`tpuserve loadtest sweep`: one run at each of several loads, which makes a latency-throughput curve."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+    version_options,
+)
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.reports.run_report import RunReport
+
+DEFAULT_USERS = "1,2,4,8,16,32,64,128"
+EPILOG = """\b
+Examples:
+  tpuserve loadtest sweep digits                             1 to 128 users
+  tpuserve loadtest sweep digits --rate 100,200,400,800 --duration 30s
+
+Exit codes: as `run`, the highest of all runs.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("model")
+@address_options
+@version_options
+@click.option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
+@click.option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
+@open_options
+@time_options("10s", "1s")
+@request_options
+@generator_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
+
+    Ctrl-C ends it; what was measured is printed.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from rich.console import Console
+
+    from tpuserve_loadtests.reports.run_report import as_document, build_report
+    from tpuserve_loadtests.reports.sweep_report import print_sweep
+
+    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+    loads = _loads(given, len(addresses))
+    spec = find_spec(model, given["version"], given["label"])
+    target = find_target(spec, addresses, Requests.given(given))
+    strict = given["generator_limit"] == "fail"
+    reports: list[RunReport] = []
+    with generating(target, Generators.given(given)) as runs:
+        for load in loads:
+            measured = run_load(runs, load, title=f"Step {len(reports) + 1} of {len(loads)}, for")
+            reports.append(build_report(measured, model=str(spec), rows=target.workload.rows, strict=strict))
+            if measured.stopped:
+                break
+    if given["as_json"]:
+        click.echo(json.dumps([as_document(report) for report in reports], indent=2))
+    else:
+        print_sweep(reports, Console())
+    sys.exit(max(report.exit_code for report in reports))
+
+
+def _loads(given: dict[str, Any], protocols: int) -> "list[Load]":
+    if given["rate"] and given["users"]:
+        raise click.UsageError("--users are closed loads, --rate are open ones: give one of them")
+    if given["rate"]:
+        steps = open_load(given["rate"], given).profile
+        assert steps is not None  # an open load has one
+        rates = [segment.start_per_s for segment in steps.segments]
+        if any(segment.start_per_s != segment.end_per_s for segment in steps.segments):
+            raise click.BadParameter("steps are levels, not ramps: 100,200,400", param_hint="--rate")
+        return [replace(open_load(f"{rate:f}", given)) for rate in rates]
+    users = (given["users"] or DEFAULT_USERS).split(",")
+    if not all(each.strip().isdigit() and int(each) for each in users):
+        raise click.BadParameter(f"{given['users']!r}: write 1,2,4,8", param_hint="--users")
+    return [closed_load(max(int(each), protocols), given, protocols) for each in users]

@@ -1,0 +1,146 @@
+"""What is asked and where, made sure of before any load: addresses, the model's signature, requests that fit it."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
+
+if TYPE_CHECKING:
+    from tpuserve_client.model import ModelSpec, Signature
+    from tpuserve_loadtests.traffic.engine import Runs, Target
+    from tpuserve_loadtests.workload import Protocol
+
+EXIT_UNREACHABLE: Final = 3
+EXIT_WORKERS: Final = 98
+PROBE_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What is sent, as it was asked for."""
+
+    rows: int | None
+    input_file: Path | None
+    signature_name: str | None
+    timeout_s: float
+
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> Self:
+        """From the values of options.request_options."""
+        return cls(values["rows"], values["input_file"], values["signature_name"], values["timeout"])
+
+
+@dataclass(frozen=True, slots=True)
+class Generators:
+    """Which processes send it, as was asked for."""
+
+    processes: int
+    remote: int
+    listen: str
+
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> Self:
+        """From the values of options.generator_options."""
+        _, _, port = values["listen"].rpartition(":")
+        if values["remote"] and not port.isdigit():
+            raise click.BadParameter(f"{values['listen']!r} is no HOST:PORT", param_hint="--listen")
+        return cls(values["processes"], values["remote"], values["listen"])
+
+
+def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
+    """Ask every address for the model, and make the requests. Ends the program with a message where that fails."""
+    from tpuserve_client.errors import InvalidArgument
+    from tpuserve_loadtests.inputs import BadInput, read_inputs
+    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.workload import build_workload
+
+    signature = _ask_for_signature(spec, requests.signature_name, addresses)
+    try:
+        inputs = None if requests.input_file is None else read_inputs(requests.input_file, signature)
+        workload = build_workload(spec, signature, tuple(addresses), rows=requests.rows, inputs=inputs)
+    except (BadInput, InvalidArgument) as error:
+        raise click.UsageError(str(error)) from None
+    return Target(workload, {str(protocol): address for protocol, address in addresses.items()}, requests.timeout_s)
+
+
+def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
+    """The address of each protocol that is measured. A usage error for one that is none."""
+    from tpuserve_client.address import parse_address
+    from tpuserve_client.errors import InvalidArgument
+
+    given: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
+    chosen = _protocols(protocol, grpc_address, rest_url)
+    for name in chosen:
+        try:
+            place = parse_address(given[name])
+        except InvalidArgument as error:
+            raise click.BadParameter(error.message, param_hint=f"--{name}") from None
+        if place.is_rest != (name == "rest"):
+            raise click.BadParameter(f"{given[name]!r} is no {name} address", param_hint=f"--{name}")
+    return {name: given[name] for name in chosen}
+
+
+@contextmanager
+def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
+    """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured."""
+    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.workers import Crew, Workers, WorkersFailed
+
+    if generators.processes == 1 and not generators.remote:
+        with Engine(target) as engine, ctrl_c(engine.interrupted):
+            yield engine
+        return
+    local = 0 if generators.remote and generators.processes == 1 else generators.processes
+    host, _, port = generators.listen.rpartition(":")
+    crew = Crew(local, generators.remote, host, int(port)) if generators.remote else Crew(local)
+    if generators.remote:
+        click.echo(f"Waiting for {generators.remote} of `tpuserve loadtest worker HOST:{port}`", err=True)
+    try:
+        with Workers(target, crew) as workers, ctrl_c(workers.interrupted):
+            yield workers
+    except WorkersFailed as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_WORKERS)
+
+
+def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec":
+    """A usage error for a version and a label."""
+    from tpuserve_client.errors import InvalidArgument
+    from tpuserve_client.model import ModelSpec
+
+    try:
+        return ModelSpec(model, version, label)
+    except InvalidArgument as error:
+        raise click.UsageError(error.message) from None
+
+
+def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | None) -> "tuple[Protocol, ...]":
+    if chosen is None:
+        chosen = "both" if bool(grpc_address) == bool(rest_url) else "grpc" if grpc_address else "rest"
+    if chosen == "grpc":
+        return ("grpc",)
+    return ("rest",) if chosen == "rest" else ("grpc", "rest")
+
+
+def _ask_for_signature(spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]") -> "Signature":
+    """Ask every address for the model's metadata, which also shows that it can be reached before a run begins."""
+    from tpuserve_client import Client
+    from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
+
+    for address in addresses.values():
+        try:
+            with Client(address, timeout_s=PROBE_TIMEOUT_S) as client:
+                signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
+        except (Unavailable, DeadlineExceeded) as error:
+            click.echo(f"Error: {address} cannot be reached: {error.message}", err=True)
+            sys.exit(EXIT_UNREACHABLE)
+        except TpuserveError as error:
+            raise click.UsageError(f"{address}: {error.message}") from None
+    return signature

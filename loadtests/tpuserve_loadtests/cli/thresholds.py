@@ -1,0 +1,44 @@
+"""`--fail-if 'p99>20ms' 'rate<500'`: several thresholds after one option, which click alone would not take."""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.judgement.threshold import Threshold
+
+OPTIONS: Final = ("--fail-if", "--slo")
+_LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
+
+
+class ThresholdCommand(click.Command):
+    """A command whose thresholds may follow one option together."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each further threshold."""
+        return super().parse_args(ctx, _spread(args))
+
+
+def thresholds(texts: tuple[str, ...], option: str) -> "tuple[Threshold, ...]":
+    """Parse them; a usage error for one that is none."""
+    from tpuserve_loadtests.judgement.threshold import Threshold
+
+    try:
+        return tuple(Threshold.parse(text) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def _spread(args: list[str]) -> list[str]:
+    spread: list[str] = []
+    option = ""
+    for number, arg in enumerate(args):
+        if arg in OPTIONS:
+            option = arg
+        elif option and number >= 2 and args[number - 1] != option and _LIKE_ONE.match(arg):
+            spread.append(option)
+        elif option and args[number - 1] != option:
+            option = ""
+        spread.append(arg)
+    return spread

@@ -1,0 +1,112 @@
+"""What must, or must not, be true of a run: `p99<=20ms`, `error_rate>0.1%`, `rate<500`."""
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from tpuserve_loadtests.measurement.measured import Measured
+
+_COMPARED: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_MS: Final = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+_THRESHOLD: Final = re.compile(
+    r"(?P<metric>p\d{1,2}(?:\.\d+)?|max|mean|rate|error_rate)(?P<relation><=|>=|<|>)"
+    r"(?P<number>\d+(?:\.\d+)?)(?P<unit>us|ms|s|%|/s)?"
+)
+EXAMPLES: Final = "'p99>20ms', 'max>1s', 'mean>5ms', 'error_rate>0.1%' or 'rate<500'"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A comparison of one figure with a value: milliseconds of a latency, a share, or a rate per second."""
+
+    text: str
+    metric: str
+    relation: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for anything that is no threshold, and for units that do not fit."""
+        found = _THRESHOLD.fullmatch(text.replace(" ", ""))
+        if found is None:
+            raise ValueError(f"{text!r} is no threshold; write {EXAMPLES}")
+        metric, unit = found["metric"], found["unit"] or ""
+        units = {"error_rate": ("", "%"), "rate": ("", "/s")}.get(metric, tuple(_MS))
+        if unit not in units:
+            wanted = " or ".join(unit or "no unit" for unit in units)
+            raise ValueError(f"{text!r}: {metric} takes {wanted}, as in {EXAMPLES}")
+        scale = 0.01 if unit == "%" else _MS.get(unit, 1.0)
+        return cls(text, metric, found["relation"], float(found["number"]) * scale)
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether the value is milliseconds."""
+        return self.metric not in ("rate", "error_rate")
+
+    @property
+    def percentile(self) -> float | None:
+        """The percentile (0 to 100) that is compared; None for another metric."""
+        return float(self.metric[1:]) if re.fullmatch(r"p[\d.]+", self.metric) else None
+
+    @property
+    def upper(self) -> bool:
+        """Whether the comparison is true of values above."""
+        return self.relation in (">", ">=")
+
+    @property
+    def opposite(self) -> "Threshold":
+        """What is true where this is not."""
+        relation = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}[self.relation]
+        return replace(self, text=self.text.replace(self.relation, relation), relation=relation)
+
+    def figure(self, measured: Measured) -> float | None:
+        """What is compared; None where no request was answered."""
+        if self.metric == "rate":
+            return measured.rate_per_s
+        if self.metric == "error_rate":
+            return measured.error_rate if measured.total.requests else None
+        histogram = measured.total.histogram
+        if self.percentile is not None:
+            return measured.total.percentile_ms(self.percentile)
+        latency_us = histogram.max_us or None if self.metric == "max" else histogram.mean_us()
+        return None if latency_us is None else latency_us / 1000
+
+    def is_true_of(self, figure: float) -> bool:
+        """Whether the comparison holds of a figure."""
+        return _COMPARED[self.relation](figure, self.value)
+
+    def show(self, figure: float | None) -> str:
+        """A figure in the metric's unit."""
+        if figure is None:
+            return "no answers"
+        if self.metric == "error_rate":
+            return f"{100 * figure:.3g} %"
+        return f"{figure:.2f} ms" if self.is_latency else f"{figure:,.1f}/s"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What became of one --fail-if."""
+
+    gate: Threshold
+    figure: float | None
+    failed: bool
+
+    def __str__(self) -> str:
+        return f"{self.gate}: {'failed' if self.failed else 'passed'}, {self.gate.show(self.figure)}"
+
+
+def gate_results(gates: tuple[Threshold, ...], measured: Measured) -> tuple[GateResult, ...]:
+    """Each gate fails if it is true of the run, or if there is no figure to tell by."""
+    figures = [(gate, gate.figure(measured)) for gate in gates]
+    return tuple(GateResult(gate, figure, figure is None or gate.is_true_of(figure)) for gate, figure in figures)

@@ -1,0 +1,81 @@
+"""A run that is over, and the figures that are drawn from it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.measurement.tally import Summary, Tally
+from tpuserve_loadtests.statistics.bootstrap import Block
+from tpuserve_loadtests.statistics.stability import is_stable
+
+# Whether a run has settled is asked of fifths of it: windows of a few requests differ by chance.
+_PARTS = 5
+
+
+@dataclass(frozen=True)  # no slots: cached properties live in the instance
+class Measured:
+    """`span_s`: seconds that were measured, fewer than planned if `stopped` says why. `cores`: of each process."""
+
+    load: Load
+    recorder: Recorder
+    span_s: float
+    cores: tuple[float, ...]
+    stopped: str = ""
+
+    @cached_property
+    def total(self) -> Tally:
+        """All protocols together."""
+        return self.recorder.tally()
+
+    @property
+    def rate_per_s(self) -> float:
+        """Answers that came in the measured time, a second."""
+        return self._rate(*self.recorder.protocols)
+
+    @property
+    def error_rate(self) -> float:
+        """The share of requests that failed; 0 of none."""
+        return self.total.failures / self.total.requests if self.total.requests else 0.0
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether median latency and (closed) throughput of the last three fifths are within 10 %; None if unknown.
+
+        An open load's throughput is what was offered, and random.
+        """
+        size = max(len(self.recorder.windows) // _PARTS, 1)
+        if self.stopped or len(self.recorder.windows) < _PARTS:
+            return None
+        parts = [self.recorder.windows[start : start + size] for start in range(0, size * _PARTS, size)]
+        rates = [float(sum(window.answered.total() for window in part)) for part in parts]
+        medians: list[float | None] = []
+        for part in parts:
+            merged = Tally()
+            for window in part:
+                for tally in window.tallies.values():
+                    merged.add(tally)
+            medians.append(merged.percentile_ms(50))
+        found = (is_stable(medians), self.load.is_open or is_stable(rates))
+        return None if None in found else all(found)
+
+    def lines(self) -> list[Summary]:
+        """One line for each protocol, in the order they were named."""
+        names = self.recorder.protocols
+        return [self.recorder.tally(name).summary(name, self._rate(name)) for name in names]
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The windows that were measured as a whole, to be resampled."""
+        window_s = self.recorder.window_s
+        whole = self.recorder.windows[: max(int(self.span_s / window_s + 1e-6), 1)]
+        found = []
+        for window in whole:
+            merged = Tally()
+            for tally in window.tallies.values():
+                merged.add(tally)
+            found.append(Block(*merged.histogram.recorded(), answered=window.answered.total(), seconds=window_s))
+        return tuple(found)
+
+    def _rate(self, *protocols: str) -> float:
+        answered = sum(window.answered[name] for window in self.recorder.windows for name in protocols)
+        return answered / self.span_s if self.span_s > 0 else 0.0

@@ -1,0 +1,168 @@
+"""What one process observes of a run, in windows of time: tallies by protocol, and how late it was itself.
+
+Locust's own statistics round response times to two digits (and anything under a millisecond to zero), too coarse for
+serving objectives of a few milliseconds; these keep three digits from a microsecond to an hour.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Final
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.tally import Tally
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+
+# As many windows as a run has, whatever its length: each holds a histogram for each protocol (180 KB).
+WINDOWS: Final = 40
+LEAST_WINDOW_S: Final = 0.1
+# A message that differs every time (an address, a request number) must not grow memory for as long as the run lasts.
+MAX_DISTINCT_ERRORS: Final = 100
+OTHER_ERRORS: Final = "other errors"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """How often requests of one protocol failed with one message."""
+
+    protocol: str
+    message: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests and failures, and how many answers came later than each of the load's limits."""
+
+    requests: int = 0
+    failures: int = 0
+    late: tuple[int, ...] = ()
+
+    def __add__(self, other: "Counts") -> "Counts":
+        late = tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0)))
+        return Counts(self.requests + other.requests, self.failures + other.failures, late)
+
+
+@dataclass(slots=True)
+class Window:
+    """Requests that were due in a stretch of the run, by protocol; and answers that came in it, whenever due."""
+
+    tallies: dict[str, Tally]
+    answered: Counter[str]
+
+
+class Recorder:
+    """Belongs to one thread, on which all greenlets of a load test run. Times are seconds from the run's start."""
+
+    def __init__(self, protocols: Sequence[str], load: Load) -> None:
+        """Record a run of this load."""
+        self.protocols = tuple(protocols)
+        windows = min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
+        self.window_s = load.seconds / windows
+        self.warm_up_s = load.warm_up_s
+        self.warm_up_requests = 0
+        self.dropped = 0
+        self.lag = LatencyHistogram()
+        self.windows = [Window({}, Counter()) for _ in range(windows)]
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._load = load
+        self._limits_us = load.limits_us
+        self._requests = 0
+        self._failures = 0
+        self._late = [0] * len(load.limits_us)
+
+    def record(self, protocol: str, due_s: float, finished_s: float, error: str | None) -> None:
+        """Count one finished request; `error` is None for a success. One that was due in the warm-up has no latency."""
+        at = int((finished_s - self.warm_up_s) / self.window_s)
+        if error is None and finished_s >= self.warm_up_s and at < len(self.windows):
+            self.windows[at].answered[protocol] += 1
+        if due_s < self.warm_up_s:
+            self.warm_up_requests += 1
+            return
+        self._requests += 1
+        window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
+        tally = window.tallies.get(protocol)
+        if tally is None:
+            tally = window.tallies[protocol] = Tally()
+        if error is None:
+            latency_us = (finished_s - due_s) * 1e6
+            tally.record_success(latency_us)
+            for number, limit_us in enumerate(self._limits_us):
+                self._late[number] += latency_us > limit_us
+        else:
+            tally.record_failure()
+            self._failures += 1
+            self._count_error((protocol, error), 1)
+
+    def record_lag(self, due_s: float, lag_s: float) -> None:
+        """Note how long after it was due a request was sent."""
+        if due_s >= self.warm_up_s:
+            self.lag.record(lag_s * 1e6)
+
+    def counts(self) -> Counts:
+        """So far, the warm-up's not among them; cheap."""
+        return Counts(self._requests, self._failures, tuple(self._late))
+
+    def tally(self, protocol: str | None = None) -> Tally:
+        """All windows merged, of one protocol or of all."""
+        merged = Tally()
+        for window in self.windows:
+            for name, tally in window.tallies.items():
+                if protocol in (None, name):
+                    merged.add(tally)
+        return merged
+
+    def errors(self) -> list[ErrorCount]:
+        """Distinct failures, the commonest first."""
+        return [ErrorCount(protocol, message, count) for (protocol, message), count in self._errors.most_common()]
+
+    def add(self, other: "Recorder") -> None:
+        """Merge what another process recorded of the same run."""
+        self.warm_up_requests += other.warm_up_requests
+        self.dropped += other.dropped
+        self.lag.add(other.lag)
+        self._requests += other._requests
+        self._failures += other._failures
+        self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
+        for mine, others in zip(self.windows, other.windows, strict=True):
+            mine.answered.update(others.answered)
+            for protocol, tally in others.tallies.items():
+                mine.tallies.setdefault(protocol, Tally()).add(tally)
+        for key, count in other._errors.items():
+            self._count_error(key, count)
+
+    def _count_error(self, key: tuple[str, str], count: int) -> None:
+        if key not in self._errors and len(self._errors) >= MAX_DISTINCT_ERRORS:
+            key = (key[0], OTHER_ERRORS)
+        self._errors[key] += count
+
+    def to_wire(self) -> dict[str, Any]:  # plain values of several types
+        """What `add_wire` reads, for msgpack."""
+        return {
+            "warm_up_requests": self.warm_up_requests,
+            "dropped": self.dropped,
+            "lag": [self.lag.encode(), self.lag.max_us],
+            "counts": [self._requests, self._failures, self._late],
+            "windows": [
+                {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_answered(window)}
+                for window in self.windows
+            ],
+            "errors": [[*key, count] for key, count in self._errors.items()],
+        }
+
+    def add_wire(self, document: dict[str, Any]) -> None:
+        """Merge what `to_wire` of another process made of the same run."""
+        other = Recorder(self.protocols, self._load)
+        other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
+        other.lag = LatencyHistogram.decode(*document["lag"])
+        other._requests, other._failures, other._late = document["counts"]
+        for window, sent in zip(other.windows, document["windows"], strict=True):
+            window.answered.update(sent["answered"])
+            window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})
+        other._errors.update({(protocol, message): count for protocol, message, count in document["errors"]})
+        self.add(other)
+
+
+def _answered(window: Window) -> dict[str, dict[str, int]]:
+    return {"answered": dict(window.answered)}

@@ -1,0 +1,109 @@
+"""A comparison of two versions: figures, intervals, verdict."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tpuserve_loadtests.judgement.generator import judge_generator
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.run_report import EXIT_FAILURES, EXIT_GATE, EXIT_GENERATOR, NOT_TRUSTED, PLAIN_WIDTH
+from tpuserve_loadtests.statistics.bootstrap import Round
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
+
+LEAST_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReport:
+    """`comparison` is None after fewer rounds than tell anything."""
+
+    names: tuple[str, str]
+    rounds: Sequence[tuple[Measured, Measured]]
+    comparison: Comparison | None
+    limits: tuple[str, ...]
+    strict: bool
+
+    @property
+    def failures(self) -> int:
+        """Requests that failed, of both."""
+        return sum(measured.total.failures for each in self.rounds for measured in each)
+
+    @property
+    def exit_code(self) -> int:
+        """The first of: generator at its limit, B worse, requests failed or too few rounds, all well."""
+        if self.strict and self.limits:
+            return EXIT_GENERATOR
+        if self.comparison is None:
+            return EXIT_FAILURES
+        if self.comparison.verdict is Verdict.WORSE:
+            return EXIT_GATE
+        return EXIT_FAILURES if self.failures else 0
+
+
+def build_comparison(
+    names: tuple[str, str], rounds: Sequence[tuple[Measured, Measured]], least_effect: float, *, strict: bool
+) -> ComparisonReport:
+    """Judge the rounds."""
+    pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
+    comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
+    limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
+    return ComparisonReport(names, rounds, comparison, tuple(limits), strict)
+
+
+def comparison_document(report: ComparisonReport) -> dict[str, Any]:  # for JSON
+    """All figures for programs; latencies in milliseconds."""
+    comparison = report.comparison
+    return {
+        "a": report.names[0],
+        "b": report.names[1],
+        "verdict": comparison.verdict if comparison else None,
+        "exit_code": report.exit_code,
+        "rounds": len(report.rounds),
+        "least_effect": comparison.least_effect if comparison else None,
+        "figures": {figure.name: _document(figure) for figure in comparison.figures} if comparison else {},
+        "failures": report.failures,
+        "generator_limits": list(report.limits),
+    }
+
+
+def print_comparison(report: ComparisonReport, console: Console) -> None:
+    """Table, verdict and notes."""
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    if report.comparison is None:
+        console.print(f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything.", highlight=False)
+        return
+    a, b = map(escape, report.names)
+    table = Table(title=f"B ({b}) beside A ({a}), {len(report.rounds)} rounds", title_justify="left")
+    table.add_column("figure")
+    for heading in ("A", "B", "B/A", "99 % interval", "B is"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for figure in report.comparison.figures:
+        table.add_row(*_cells(figure))
+    console.print(table)
+    effect = 100 * report.comparison.least_effect
+    console.print(f"  B is {report.comparison.verdict} (differences below {effect:g} % are none)", highlight=False)
+    for figure in report.comparison.figures:
+        if not figure.resolved and figure.verdict is Verdict.SAME:
+            text = f"{figure.name} was not measured well enough to see {effect:g} %: longer runs, or more, would be"
+            console.print(f"  note: {text}", highlight=False)
+    if report.failures:
+        console.print(f"  note: {report.failures:,} requests failed", highlight=False)
+    for limit in report.limits:
+        console.print(f"  note: {NOT_TRUSTED}: {limit}", highlight=False)
+
+
+def _cells(figure: Figure) -> list[str]:
+    ratio = figure.ratio
+    values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
+    return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]
+
+
+def _document(figure: Figure) -> dict[str, Any]:  # for JSON
+    unit = 1.0 if figure.name == "rate" else 1000.0
+    ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
+    return {**ratio, "verdict": figure.verdict, "resolved": figure.resolved}

@@ -1,0 +1,196 @@
+"""The outcome of a run and its forms: a table for people, a JSON document and JUnit XML for programs."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tpuserve_loadtests.judgement.generator import GeneratorVerdict, judge_generator
+from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import ErrorCount
+from tpuserve_loadtests.measurement.tally import Summary
+
+EXIT_FAILURES: Final = 1
+EXIT_GENERATOR: Final = 98
+EXIT_GATE: Final = 99
+SHOWN_ERRORS = 5
+# Rich would fold columns at 80 characters when output goes to a file; the table needs no more than this.
+PLAIN_WIDTH = 120
+PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
+NOT_TRUSTED = "the load generator was the limit, do not trust these figures"
+UNSETTLED = "it had not settled: the last three fifths of the run differ by more than 10 % in rate or median latency"
+# What a report of several runs shows of each, too.
+LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure."""
+
+    model: str
+    rows: int
+    measured: Measured
+    generator: GeneratorVerdict
+    gates: tuple[GateResult, ...]
+    strict: bool = True
+
+    @property
+    def total(self) -> Summary:
+        """All protocols together."""
+        return self.measured.total.summary("total", self.measured.rate_per_s)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there were requests and all were answered, or as few failed as a gate on `error_rate` allows."""
+        judged = any(result.gate.metric == "error_rate" for result in self.gates)
+        return self.total.requests > 0 and (judged or self.total.failures == 0)
+
+    @property
+    def exit_code(self) -> int:
+        """The first of: generator at its limit, a gate failed, requests failed, all well."""
+        if self.strict and not self.generator.trusted:
+            return EXIT_GENERATOR
+        if any(result.failed for result in self.gates):
+            return EXIT_GATE
+        return 0 if self.answered else EXIT_FAILURES
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know to read the figures."""
+        measured = self.measured
+        notes = [measured.stopped] if measured.stopped else []
+        notes += [f"{NOT_TRUSTED}: {limit}" for limit in self.generator.limits]
+        if measured.stable is False:
+            notes.append(UNSETTLED)
+        if measured.load.is_open:
+            notes.append("latencies count from when a request was due, not from when it was sent")
+        return tuple(notes)
+
+
+def build_report(
+    measured: Measured, *, model: str, rows: int, gates: tuple[Threshold, ...] = (), strict: bool = True
+) -> RunReport:
+    """Judge a run."""
+    return RunReport(model, rows, measured, judge_generator(measured, gates), gate_results(gates, measured), strict)
+
+
+def report_json(report: RunReport) -> str:
+    """The report as one JSON document; latencies in milliseconds, rates in requests per second."""
+    return json.dumps(as_document(report), indent=2)
+
+
+def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several types
+    """What report_json writes."""
+    measured = report.measured
+    return {
+        "ok": report.exit_code == 0,
+        "exit_code": report.exit_code,
+        "model": report.model,
+        "load": str(measured.load),
+        "users": measured.load.users,
+        "offered_per_s": measured.load.offered_per_s,
+        "seed": measured.load.seed,
+        "rows_per_request": report.rows,
+        "elapsed_s": measured.span_s,
+        "warm_up_s": measured.load.warm_up_s,
+        "warm_up_requests": measured.recorder.warm_up_requests,
+        "protocols": {line.name: figures(line) for line in measured.lines()},
+        "total": figures(report.total),
+        "error_rate": measured.error_rate,
+        "stable": measured.stable,
+        "generator": {"trusted": report.generator.trusted, **asdict(report.generator)},
+        "gates": [
+            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in report.gates
+        ],
+        "errors": [asdict(error) for error in measured.recorder.errors()],
+        "notes": list(report.notes),
+    }
+
+
+def figures(line: Summary) -> dict[str, float | int | None]:
+    """A line of the table for JSON."""
+    found = asdict(line)
+    del found["name"]
+    return found
+
+
+def junit_xml(report: RunReport) -> str:
+    """JUnit's form, as CI systems read it: a test for the answers, for the generator and for each gate."""
+    errors = "\n".join(f"{error.count} x {error.message}" for error in report.measured.recorder.errors())
+    limits = "\n".join(report.generator.limits) if report.strict else ""
+    cases = [
+        ("requests are answered", "" if report.answered else errors or "no request was made"),
+        ("the load generator is not the limit", limits),
+        *((str(result.gate), str(result) if result.failed else "") for result in report.gates),
+    ]
+    failed = sum(bool(problem) for _, problem in cases)
+    attributes = {"name": f"loadtest {report.model}", "tests": str(len(cases)), "failures": str(failed)}
+    suite = ElementTree.Element("testsuite", attributes)
+    for name, problem in cases:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": "loadtest", "name": name})
+        if problem:
+            ElementTree.SubElement(case, "failure", {"message": problem.splitlines()[0]}).text = problem
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, "unicode", xml_declaration=True) + "\n"
+
+
+def print_report(report: RunReport, console: Console) -> None:
+    """Print the table, the commonest errors, the gates and the notes."""
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(_table(report))
+    print_errors(report.measured.recorder.errors(), console)
+    bound = report.total.p99_bound_ms
+    if bound is not None:
+        console.print(f"  p99 is at most {bound:.2f} ms, at 99 % confidence", highlight=False)
+    for result in report.gates:
+        console.print(f"  {escape(str(result))}", soft_wrap=True, highlight=False)
+    for note in report.notes:
+        console.print(f"  note: {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def print_errors(errors: list[ErrorCount], console: Console) -> None:
+    """The commonest errors, one a line."""
+    for error in errors[:SHOWN_ERRORS]:
+        console.print(
+            f"  {error.count:,} x {PROTOCOL_TITLES[error.protocol]}: {escape(error.message)}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    hidden = errors[SHOWN_ERRORS:]
+    if hidden:
+        console.print(
+            f"  {sum(error.count for error in hidden):,} x {len(hidden)} other kinds of error", highlight=False
+        )
+
+
+def latency_cells(line: Summary) -> list[str]:
+    """Cells for LATENCY_COLUMNS."""
+    latencies = (line.p50_ms, line.p90_ms, line.p99_ms, line.max_ms)
+    return ["-" if value is None else f"{value:.2f}" for value in latencies]
+
+
+def _table(report: RunReport) -> Table:
+    measured = report.measured
+    rows = f"{report.rows} row{'' if report.rows == 1 else 's'} a request"
+    warm_up = f", after {measured.load.warm_up_s:g} s of warm-up" if measured.load.warm_up_s else ""
+    title = f"{escape(report.model)}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("protocol")
+    for heading in ("requests", "failures", "rate/s", *LATENCY_COLUMNS):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in measured.lines():
+        table.add_row(*_cells(line))
+    table.add_section()
+    table.add_row(*_cells(report.total), style="bold")
+    return table
+
+
+def _cells(line: Summary) -> list[str]:
+    counts = [f"{line.requests:,}", f"{line.failures:,}", f"{line.rate_per_s:,.1f}"]
+    return [PROTOCOL_TITLES[line.name], *counts, *latency_cells(line)]

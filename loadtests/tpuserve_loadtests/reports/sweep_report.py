@@ -1,0 +1,29 @@
+"""A sweep as a table: each load, what came back, how fast."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tpuserve_loadtests.reports.run_report import LATENCY_COLUMNS, PLAIN_WIDTH, RunReport, latency_cells, print_errors
+
+
+def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
+    """A line for each load, then the notes of each that has any."""
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    first = reports[0]
+    table = Table(title=f"{escape(first.model)}: {first.measured.load.seconds:g} s each", title_justify="left")
+    for heading in ("load", "requests", "failures", "rate/s", *LATENCY_COLUMNS):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for report in reports:
+        total = report.total
+        counts = [f"{total.requests:,}", f"{total.failures:,}", f"{total.rate_per_s:,.1f}"]
+        table.add_row(str(report.measured.load), *counts, *latency_cells(total))
+    console.print(table)
+    for report in reports:
+        print_errors(report.measured.recorder.errors(), console)
+        for note in report.notes:
+            if "count from" not in note:
+                console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)

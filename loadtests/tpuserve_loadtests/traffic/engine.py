@@ -1,0 +1,134 @@
+"""Loads, run one after the other by Locust in this process: its runner, its users, its events.
+
+Importing this imports Locust: see gevent_setup.
+"""
+
+import logging
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Final, Protocol, Self
+
+from gevent.event import Event
+from locust import User
+from locust.env import Environment
+from locust.exception import StopUser
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Counts, Recorder
+from tpuserve_loadtests.traffic.senders import senders
+from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
+from tpuserve_loadtests.workload import Workload
+
+TICK_S: Final = 0.5
+# A request that is being answered when time is up may still take its whole timeout.
+STOP_MARGIN_S: Final = 5.0
+_SCHEDULE_GRACE_S: Final = 1.0
+
+# Called about twice a second with the seconds gone by and what was counted so far; why to stop, or nothing.
+Watch = Callable[[float, Counts], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is sent, where to (by protocol), and how long to wait for an answer."""
+
+    workload: Workload
+    addresses: dict[str, str]
+    timeout_s: float
+
+
+class Runs(Protocol):
+    """Runs loads, one at a time: in this process, or in several. Setting `interrupted` ends the one that runs."""
+
+    interrupted: Event
+
+    def run(self, load: Load, watch: Watch) -> Measured: ...
+
+
+class Engine:
+    """Use it in a `with` statement; connections are kept from run to run. Belongs to the main greenlet."""
+
+    def __init__(self, target: Target, share: tuple[int, int] = (0, 1)) -> None:
+        """`share`: of loads, this process runs the first of so many parts, counted from 0."""
+        logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
+        _allow_many_connections()
+        self._share = share
+        self._protocols = tuple(target.workload.exchanges)
+        self._senders = senders(target.workload, target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self._traffic: Traffic | None = None
+        stop_s = target.timeout_s + STOP_MARGIN_S
+        self._environment = Environment(user_classes=[self._user_class()], stop_timeout=stop_s)
+        self._runner = self._environment.create_local_runner()
+        self.interrupted = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._runner.quit()
+        for sender in self._senders:
+            sender.close()
+
+    def run(self, load: Load, watch: Watch) -> Measured:
+        """Block until the load is over and its last answers are here, or was stopped, by `watch` or Ctrl-C."""
+        recorder = Recorder(self._protocols, load)
+        index, processes = self._share
+        users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
+        self._traffic = traffic = Traffic(load, self._senders, recorder, self._fire, self._share)
+        cpu_start_s = time.process_time()
+        if users:
+            self._runner.start(users, spawn_rate=users)
+        stopped = self._wait(traffic, load, watch)
+        elapsed_s = time.perf_counter() - traffic.start_s
+        cores = (time.process_time() - cpu_start_s) / elapsed_s
+        if load.is_open and not stopped:
+            # Give a dispatcher that is late a moment; what it has not sent then counts as dropped.
+            traffic.dispatched.wait(_SCHEDULE_GRACE_S)
+        traffic.stopped = True
+        self._runner.stop()
+        span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
+        return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped)
+
+    def _wait(self, traffic: Traffic, load: Load, watch: Watch) -> str:
+        """Wait until the time is up, or return why it was not waited for."""
+        while (elapsed_s := time.perf_counter() - traffic.start_s) < load.total_s:
+            if reason := watch(elapsed_s, traffic.recorder.counts()):
+                return reason
+            if self.interrupted.wait(min(TICK_S, load.total_s - elapsed_s)):
+                return "stopped early"
+        return ""
+
+    def _fire(self, protocol: str, latency_ms: float, length: int, error: Exception | None) -> None:
+        self._environment.events.request.fire(
+            request_type="gRPC" if protocol == "grpc" else "REST",
+            name=protocol,
+            response_time=latency_ms,
+            response_length=length,
+            response=None,
+            context={},
+            exception=error,
+        )
+
+    def _user_class(self) -> type[Any]:  # Locust ships no annotations
+        def drive(_: object) -> None:
+            assert self._traffic is not None  # users are started by `run` alone
+            self._traffic.drive()
+            raise StopUser
+
+        class Predict(User):  # type: ignore[misc]  # Locust ships no annotations
+            tasks: ClassVar = [drive]
+
+        return Predict
+
+
+def _allow_many_connections() -> None:
+    """REST has a connection for each request in flight: as many files as this user may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

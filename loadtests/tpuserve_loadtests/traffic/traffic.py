@@ -1,0 +1,105 @@
+"""One process's share of a load, while it runs: closed users that wait for answers, or a schedule that does not.
+
+Importing this needs a process that was handed to gevent: see gevent_setup.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count, takewhile
+from typing import Final
+
+import gevent
+from gevent.event import Event
+from gevent.pool import Group
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.traffic.precise_wait import PreciseWait
+from tpuserve_loadtests.traffic.senders import Sender, failure_message
+
+# What waits for an answer is memory: beyond so many, arrivals are counted as dropped, and the run says so.
+MAX_IN_FLIGHT: Final = 10_000
+# A dispatcher that is behind lets answers be read after so many requests that are due at once.
+_BATCH: Final = 16
+# Between arrivals that are further apart, it looks whether the run was stopped.
+_LOOK_S: Final = 0.5
+
+Fire = Callable[[str, float, int, Exception | None], None]
+
+
+class Traffic:
+    """`drive` is what Locust's users run: each its own requests (closed), or one the whole schedule (open)."""
+
+    def __init__(
+        self, load: Load, senders: Sequence[Sender], recorder: Recorder, fire: Fire, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        """`share` is this process's number and how many there are. `fire` is told of each request, in milliseconds."""
+        self.recorder = recorder
+        self.start_s = time.perf_counter()
+        self.stopped = False
+        # Set when a schedule has nothing left to send.
+        self.dispatched = Event()
+        self._load = load
+        self._senders = senders
+        self._fire = fire
+        self._index, self._processes = share
+        # Numbers of closed users; those of all processes together alternate between the protocols.
+        self._ordinals = count(self._index, self._processes)
+
+    def drive(self) -> None:
+        """Block until the traffic is stopped, or its schedule is over, and all answers are here."""
+        if self._load.is_open:
+            self._dispatch()
+            return
+        sender = self._senders[next(self._ordinals) % len(self._senders)]
+        while not self.stopped:
+            self._send(sender, time.perf_counter())
+
+    def _dispatch(self) -> None:
+        in_flight = Group()
+        wait = PreciseWait()
+        senders, behind = len(self._senders), 0
+        self.start_s = time.perf_counter()
+        instants = self._load.instants(self._index, self._processes)
+        for number, due in enumerate(instants):
+            due_s = self.start_s + due
+            behind = behind + 1 if due_s <= time.perf_counter() else 0
+            if behind % _BATCH == 0:
+                self._wait(wait, due_s)
+            if self.stopped:
+                self._drop_overdue(chain((due,), instants))
+                break
+            if len(in_flight) >= MAX_IN_FLIGHT:
+                self.recorder.dropped += 1
+                continue
+            sender = self._senders[(number * self._processes + self._index) % senders]
+            in_flight.add(gevent.spawn(self._send_late, sender, due_s))
+        wait.close()
+        self.dispatched.set()
+        in_flight.join()
+
+    def _drop_overdue(self, unsent: Iterable[float]) -> None:
+        elapsed_s = time.perf_counter() - self.start_s
+        self.recorder.dropped += sum(1 for _ in takewhile(lambda due: due <= elapsed_s, unsent))
+
+    def _wait(self, wait: PreciseWait, due_s: float) -> None:
+        while not self.stopped and due_s - time.perf_counter() > _LOOK_S:
+            wait.until(time.perf_counter() + _LOOK_S)
+        if not self.stopped:
+            wait.until(due_s)
+
+    def _send_late(self, sender: Sender, due_s: float) -> None:
+        self.recorder.record_lag(due_s - self.start_s, time.perf_counter() - due_s)
+        self._send(sender, due_s)
+
+    def _send(self, sender: Sender, due_s: float) -> None:
+        """Send one request and record it, timed from when it was due."""
+        length, error = 0, None
+        try:
+            length = sender.send()
+        except Exception as caught:  # whatever went wrong is this request's outcome, not the user's end
+            error = caught
+        finished_s = time.perf_counter()
+        message = None if error is None else failure_message(error)
+        self.recorder.record(sender.protocol, due_s - self.start_s, finished_s - self.start_s, message)
+        self._fire(sender.protocol, (finished_s - due_s) * 1000, length, error)

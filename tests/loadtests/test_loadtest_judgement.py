@@ -1,0 +1,171 @@
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.judgement.generator import judge_generator
+from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
+from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Counts, Recorder
+from tpuserve_loadtests.reports.run_report import EXIT_GATE, EXIT_GENERATOR, build_report, junit_xml, report_json
+
+OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))
+CLOSED = Load(10, 1, users=4)
+
+
+def measured(*latencies_ms: float, failures: int = 0, load: Load = OPEN, cores: float = 0.2) -> Measured:
+    recorder = Recorder(("grpc",), load)
+    for latency_ms in latencies_ms:
+        recorder.record("grpc", 2.0, 2.0 + latency_ms / 1000, None)
+    for _ in range(failures):
+        recorder.record("grpc", 2.0, 2.1, "UNAVAILABLE: gone")
+    return Measured(load, recorder, load.seconds, (cores,))
+
+
+def gates(*texts: str) -> tuple[Threshold, ...]:
+    return tuple(Threshold.parse(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("p99>20ms", 20),
+        ("p99.9 >= 1.5s", 1500),
+        ("p50<=250us", 0.25),
+        ("error_rate>0.1%", 0.001),
+        ("error_rate>0.5", 0.5),
+        ("rate<500", 500),
+        ("rate<500/s", 500),
+        ("max>1s", 1000),
+        ("mean>5ms", 5),
+    ],
+)
+def test_thresholds_are_read(text: str, value: float) -> None:
+    assert Threshold.parse(text).value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("p99", "is no threshold"),
+        ("p100>1ms", "is no threshold"),
+        ("speed>1", "is no threshold"),
+        ("p99>20", "p99 takes us or ms or s"),
+        ("rate<5ms", "rate takes no unit or /s"),
+        ("error_rate>1s", "error_rate takes no unit or %"),
+        ("p99=20ms", "is no threshold"),
+    ],
+)
+def test_what_is_no_threshold_is_refused_with_what_one_is(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Threshold.parse(text)
+
+
+def test_gates_fail_if_they_are_true() -> None:
+    run = measured(*[10.0] * 98, 50.0, failures=1)
+    results = gate_results(gates("p99>20ms", "p90>20ms", "max>45ms", "error_rate>0.5%", "rate<5", "mean<9ms"), run)
+    assert [result.failed for result in results] == [True, False, True, True, False, False]
+    assert str(results[0]).startswith("p99>20ms: failed, 50.")
+
+
+def test_a_gate_without_a_figure_fails() -> None:
+    results = gate_results(gates("p99>20ms", "rate<0"), measured(failures=3))
+    assert [str(result) for result in results] == ["p99>20ms: failed, no answers", "rate<0: passed, 0.0/s"]
+
+
+def test_failures_are_judged_by_a_gate_on_them_where_there_is_one() -> None:
+    run = measured(*[1.0] * 999, failures=1)
+    assert build_report(run, model="m", rows=1).exit_code == 1
+    assert build_report(run, model="m", rows=1, gates=gates("p99>20ms")).exit_code == 1
+    assert build_report(run, model="m", rows=1, gates=gates("error_rate>0.5%")).exit_code == 0
+    assert build_report(run, model="m", rows=1, gates=gates("error_rate>0.05%")).exit_code == EXIT_GATE
+    assert build_report(measured(), model="m", rows=1, gates=gates("error_rate>2%")).exit_code == EXIT_GATE
+
+
+def test_a_generator_at_its_limit_is_told_before_gates() -> None:
+    busy = measured(30.0, cores=0.95)
+    report = build_report(busy, model="m", rows=1, gates=gates("p99>20ms"))
+    assert report.exit_code == EXIT_GENERATOR
+    assert "0.95 cores" in report.notes[0]
+    assert build_report(busy, model="m", rows=1, gates=gates("p99>20ms"), strict=False).exit_code == EXIT_GATE
+
+
+def test_a_generator_that_sends_late_or_drops_is_not_trusted() -> None:
+    late, tolerable, dropping = (measured(*[10.0] * 100) for _ in range(3))
+    for number in range(100):
+        late.recorder.record_lag(2.0, 0.004 if number > 90 else 0.0001)
+        tolerable.recorder.record_lag(2.0, 0.0009)
+    dropping.recorder.dropped = 3
+    assert judge_generator(late).limits == ("1 % of requests were sent more than 4.0 ms late",)
+    assert judge_generator(tolerable).trusted
+    assert judge_generator(dropping).limits == ("3 arrivals were dropped",)
+
+
+def test_slow_answers_excuse_a_generator_that_is_a_little_late() -> None:
+    slow = measured(*[500.0] * 100)
+    for _ in range(100):
+        slow.recorder.record_lag(2.0, 0.030)
+    assert judge_generator(slow).trusted
+
+
+def test_a_generator_that_is_late_by_less_than_a_limit_can_see_is_trusted() -> None:
+    fast = measured(*[2.0] * 100)
+    for _ in range(100):
+        fast.recorder.record_lag(2.0, 0.003)
+    assert not judge_generator(fast).trusted
+    assert judge_generator(fast, gates("p99>40ms", "rate<5")).trusted
+    assert not judge_generator(fast, gates("p99>40ms", "p50>20ms")).trusted
+
+
+def test_an_open_run_is_hopeless_once_too_many_are_late() -> None:
+    found = gates("p99>20ms", "rate<50")
+    hopeless = Hopeless(found, OPEN)
+    assert limits_us(found) == pytest.approx((20_020.0,))
+    assert hopeless.why(0.1, Counts(500, 0, (11,))) == ""
+    assert hopeless.why(0.1, Counts(500, 0, (12,))) == "stopped early: p99>20ms whatever comes, after 12 late answers"
+
+
+def test_failures_make_a_run_hopeless() -> None:
+    hopeless = Hopeless(gates("error_rate>1%"), OPEN)
+    assert hopeless.why(5, Counts(500, 11)) == ""
+    assert "after 12 failures" in hopeless.why(5, Counts(500, 12))
+
+
+def test_a_closed_run_is_given_time_before_it_is_hopeless() -> None:
+    hopeless = Hopeless(gates("p90>20ms"), CLOSED)
+    assert hopeless.why(2, Counts(100, 0, (100,))) == ""
+    # A third is over: 600 requests at most are guessed, 60 may be late.
+    assert hopeless.why(4.4, Counts(100, 0, (55,))) == ""
+    assert hopeless.why(4.4, Counts(100, 0, (65,))) != ""
+
+
+@pytest.mark.parametrize(
+    ("sample", "answer"),
+    [
+        (Sample(458, 0), Answer.UNCLEAR),
+        (Sample(459, 0), Answer.KEPT),
+        (Sample(12_571, 100), Answer.KEPT),
+        (Sample(12_571, 101), Answer.UNCLEAR),
+        (Sample(12_571, 126), Answer.UNCLEAR),
+        (Sample(12_571, 170), Answer.MISSED),
+        (Sample(20, 20), Answer.MISSED),
+    ],
+)
+def test_an_objective_is_kept_missed_or_neither(sample: Sample, answer: Answer) -> None:
+    assert judge(sample, 99)[0] is answer
+
+
+def test_reports_for_programs_say_what_the_table_says() -> None:
+    report = build_report(measured(*[10.0] * 600, failures=2), model="m", rows=1, gates=gates("p99>5ms", "rate<1"))
+    document = json.loads(report_json(report))
+    assert (document["exit_code"], document["ok"]) == (EXIT_GATE, False)
+    assert document["total"]["p99_bound_ms"] == pytest.approx(10, rel=1e-3)
+    assert [gate["failed"] for gate in document["gates"]] == [True, False]
+    suite = ElementTree.fromstring(junit_xml(report))
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["requests are answered", "p99>5ms"]
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "2")

@@ -1,0 +1,184 @@
+"""Open loads, several processes, and the subcommands that run more than one load; each in a process of its own."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.free_ports import free_ports
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+BUSY_IS_FINE = ("--generator-limit", "note")
+
+Serve = Callable[[Doubling], Doubling]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield lambda model: stack.enter_context(serving(model))
+
+
+def loadtest(*arguments: str, timeout_s: float = 18) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *arguments, *BUSY_IS_FINE]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    run = loadtest("run", MODEL, *arguments, "--json")
+    assert run.returncode == 0, run.stderr
+    document: dict[str, Any] = json.loads(run.stdout)
+    return document
+
+
+def test_an_open_load_sends_what_its_schedule_says(serve: Serve) -> None:
+    server = serve(Doubling())
+    addresses = ("--grpc", server.grpc_address, "--rest", server.rest_url)
+    report = measured(*addresses, "--rate", "60,180", "--arrivals", "constant", "--duration", "2", "--warm-up", "500ms")
+    assert report["total"]["requests"] == 240
+    assert report["warm_up_requests"] == 30
+    assert len(server.rows) == 270
+    assert abs(report["protocols"]["grpc"]["requests"] - 120) <= 1
+    assert report["offered_per_s"] == 120
+    assert report["generator"]["lag_p99_ms"] > 0
+
+
+@pytest.mark.timeout(40)
+def test_a_stall_shows_in_an_open_loads_p99_and_hides_in_a_closed_ones(serve: Serve) -> None:
+    options = ("--duration", "3", "--warm-up", "0")
+    closed = serve(Doubling(stall_at=50))
+    seen = measured("--grpc", closed.grpc_address, "--users", "1", *options)["total"]
+    # One request of some hundreds met the stall; those that would have come meanwhile were never sent.
+    assert seen["requests"] > 101
+    assert seen["max_ms"] > 950
+    assert seen["p99_ms"] < 500
+    opened = serve(Doubling(stall_at=50))
+    seen = measured("--grpc", opened.grpc_address, "--rate", "100", *options)["total"]
+    assert seen["p99_ms"] > 700
+    assert seen["requests"] == pytest.approx(300, abs=60)
+
+
+@pytest.mark.timeout(60)
+def test_processes_share_a_load_and_their_measurements_add_up(serve: Serve, tmp_path: Path) -> None:
+    server = serve(Doubling(fail_every=50))
+    junit = tmp_path / "junit.xml"
+    arguments = ["--grpc", server.grpc_address, "--rate", "100", "--arrivals", "constant", "--duration", "2"]
+    gates = ["--fail-if", "error_rate>5%", "rate<500", "--junit", str(junit)]
+    run = loadtest(MODEL, *arguments, "--processes", "2", *gates, "--json", timeout_s=50)
+    assert run.returncode == 99, run.stderr
+    report = json.loads(run.stdout)
+    assert report["total"]["requests"] == 200
+    assert report["total"]["requests"] + report["warm_up_requests"] == len(server.rows)
+    assert len(report["generator"]["cores"]) == 2
+    assert [gate["failed"] for gate in report["gates"]] == [False, True]
+    failed = [
+        case.get("name") for case in ElementTree.parse(junit).iter("testcase") if case.find("failure") is not None
+    ]
+    assert failed == ["rate<500"]
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_from_elsewhere_sends_the_load(serve: Serve) -> None:
+    server = serve(Doubling())
+    (port,) = free_ports(1)
+    command = [COMMAND, "worker", f"127.0.0.1:{port}"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as worker:
+        remote = ("--remote", "1", "--listen", f"127.0.0.1:{port}")
+        report = measured("--grpc", server.grpc_address, "--users", "2", "--duration", "1", *remote)
+        _, errors = worker.communicate(timeout=20)
+    assert report["total"]["requests"] > 0
+    assert worker.returncode == 0, errors
+
+
+def test_a_hopeless_run_ends_early(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.05))
+    options = ("--grpc", server.grpc_address, "--rate", "10", "--duration", "10m", "--warm-up", "0")
+    run = loadtest(MODEL, *options, "--fail-if", "max>10ms")
+    assert run.returncode == 99
+    assert "stopped early: max>10ms whatever comes" in run.stdout
+
+
+def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.02))
+    options = ("--grpc", server.grpc_address, "--duration", "1", "--warm-up", "200ms")
+    run = loadtest("sweep", MODEL, *options, "--users", "1,4")
+    assert run.returncode == 0, run.stderr
+    rows = [re.findall(r"[\d.,]+", line) for line in run.stdout.splitlines() if "│" in line]
+    assert [row[0] for row in rows] == ["1", "4"]
+    # One device: more users wait longer and get no more.
+    assert float(rows[1][4]) > 2.5 * float(rows[0][4])
+    assert float(rows[1][3]) < 51
+
+
+@pytest.mark.timeout(60)
+def test_a_slower_version_is_worse(serve: Serve) -> None:
+    a, b = serve(Doubling(service_s=0.010)), serve(Doubling(service_s=0.016))
+    options = ("--users", "1", "--rounds", "3", "--duration", "2", "--warm-up", "200ms")
+    run = loadtest("compare", MODEL, a.grpc_address, b.grpc_address, *options, "--json", timeout_s=50)
+    assert run.returncode == 99, run.stderr
+    report = json.loads(run.stdout)
+    assert report["verdict"] == "worse"
+    assert report["figures"]["p50"]["verdict"] == "worse"
+    assert 1.2 < report["figures"]["p50"]["ratio"] < 2
+    assert report["rounds"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.010))
+    options = (
+        "--grpc",
+        server.grpc_address,
+        "--from",
+        "20",
+        "--precision",
+        "0.15",
+        "--duration",
+        "2",
+        "--warm-up",
+        "0",
+    )
+    run = loadtest("search", MODEL, "--slo", "p90<=80ms", "error_rate<=1%", *options, "--json", timeout_s=100)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    # The device answers 100 a second at most. How near it comes to that depends on the machine, which is busy.
+    assert 20 <= report["rate_per_s"] < 125
+    assert report["does_not_hold_per_s"] > report["rate_per_s"]
+
+
+def test_an_objective_that_no_rate_keeps_is_told(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.030))
+    options = ("--grpc", server.grpc_address, "--from", "0.1", "--duration", "1", "--warm-up", "0")
+    run = loadtest("search", MODEL, "--slo", "max<=20ms", *options, timeout_s=18)
+    assert run.returncode == 99, run.stderr
+    assert "No rate holds" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["search", MODEL], "Missing option '--slo'"),
+        (["search", MODEL, "--slo", "p99>20ms"], "says nothing that must be kept"),
+        (["search", MODEL, "--slo", "rate>20"], "says nothing that must be kept"),
+        (["sweep", MODEL, "--rate", "10..20"], "levels, not ramps"),
+        (["sweep", MODEL, "--users", "1,x"], "write 1,2,4,8"),
+        (["compare", MODEL, "1"], "Missing argument 'B'"),
+        (["worker", "nowhere"], "is no HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
+    run = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=18, check=False)
+    assert run.returncode == 2
+    assert complaint in run.stderr
+    assert "Traceback" not in run.stderr

@@ -1,0 +1,130 @@
+"""The search before a simulated server whose true answer is known: one device, a fixed time a request (M/D/1)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.searching import Outcome, Probe, search
+from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, Trials
+
+SERVICE_S = 0.005
+SLO = Threshold.parse("p99<=40ms")
+
+
+def answered(instants: np.ndarray) -> np.ndarray:
+    """When each request is answered: its turn comes when all before it are done (Lindley's recursion, unrolled)."""
+    works = SERVICE_S * np.arange(1, len(instants) + 1)
+    finished: np.ndarray = works + np.maximum.accumulate(instants - (works - SERVICE_S))
+    return finished
+
+
+def simulated(load: Load) -> Measured:
+    recorder = Recorder(("grpc",), load)
+    instants = np.fromiter(load.instants(), np.float64)
+    for due_s, finished_s in zip(instants.tolist(), answered(instants).tolist(), strict=True):
+        recorder.record("grpc", due_s, finished_s, None)
+    return Measured(load, recorder, load.seconds, (0.1,))
+
+
+def true_rate() -> float:
+    """Where a hundredth of very many requests are late."""
+    gaps = np.random.default_rng(0).exponential(1, 2_000_000)
+    low, high = 0.3 / SERVICE_S, 1 / SERVICE_S
+    for _ in range(20):
+        rate = (low + high) / 2
+        instants = np.cumsum(gaps / rate)
+        late = (answered(instants) - instants > SLO.value / 1000).mean()
+        low, high = (rate, high) if late <= 0.01 else (low, rate)
+    return low
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_rate_that_is_found_is_within_five_percent_of_the_truth_for_every_seed() -> None:
+    truth = true_rate()
+    assert 140 < truth < 180  # between 0.7 and 0.9 of what the device could do
+    for seed in range(10):
+        trials = Trials(simulated, Load(60, 5, seed=seed), (SLO,))
+        found = search(trials.attempt, 20, 1e6, 0.02)
+        assert found.best is not None
+        assert found.best.rate_per_s == pytest.approx(truth, rel=0.05), f"seed {seed}"
+
+
+def holds_up_to(limit: float, tried: list[float]) -> Callable[[float], Probe]:
+    def attempt(rate: float) -> Probe:
+        tried.append(rate)
+        return Probe(rate, Outcome.HOLDS if rate <= limit else Outcome.FAILS, "")
+
+    return attempt
+
+
+@pytest.mark.parametrize("limit", [0.3, 7.0, 100.0, 12_345.0])
+@pytest.mark.parametrize("start", [1.0, 100.0, 50_000.0])
+def test_the_highest_rate_is_bracketed_from_any_start(limit: float, start: float) -> None:
+    tried: list[float] = []
+    found = search(holds_up_to(limit, tried), start, 1e6, 0.02)
+    assert found.best is not None
+    assert found.ceiling is not None
+    assert limit / 1.02 <= found.best.rate_per_s <= limit < found.ceiling.rate_per_s
+    assert len(tried) < 45
+    assert tried[-2:] == [found.best.rate_per_s, found.ceiling.rate_per_s]  # both once more, to make sure
+
+
+def test_no_rate_is_said_to_hold_where_none_does() -> None:
+    found = search(holds_up_to(0.0, []), 100, 1e6, 0.02)
+    assert found.best is None
+    assert found.ceiling is not None
+    assert found.ceiling.rate_per_s < 0.2
+
+
+def test_nothing_above_the_highest_rate_is_tried() -> None:
+    tried: list[float] = []
+    found = search(holds_up_to(1e9, tried), 10, 500, 0.02)
+    assert found.best is not None
+    assert (found.best.rate_per_s, found.ceiling, max(tried)) == (500, None, 500)
+
+
+def test_what_holds_by_luck_is_tried_again_and_taken_back() -> None:
+    tried: list[float] = []
+
+    def lucky(rate: float) -> Probe:
+        fails = rate > 105 or (rate > 100 and any(before > 100 for before in tried))
+        tried.append(rate)
+        return Probe(rate, Outcome.FAILS if fails else Outcome.HOLDS, "")
+
+    found = search(lucky, 104, 1e6, 0.02)
+    assert found.best is not None
+    assert found.best.rate_per_s <= 100
+    assert found.best.rate_per_s > 90
+
+
+def test_a_trial_lasts_until_its_percentile_can_be_told() -> None:
+    loads: list[Load] = []
+
+    def run(load: Load) -> Measured:
+        loads.append(load)
+        return simulated(load)
+
+    trials = Trials(run, Load(1, 0), (SLO,))
+    assert trials.attempt(10).holds
+    assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 459 requests, and a tenth
+    assert not trials.attempt(250).holds
+    assert len({load.seed for load in loads}) == len(loads)
+
+
+def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:
+    def stopped(load: Load) -> Measured:
+        return Measured(load, Recorder(("grpc",), load), 1, (0.1,), "stopped early")
+
+    def busy(load: Load) -> Measured:
+        return Measured(load, Recorder(("grpc",), load), 1, (0.99,))
+
+    with pytest.raises(Interrupted):
+        Trials(stopped, Load(1), (SLO,)).attempt(10)
+    with pytest.raises(GeneratorLimit, match=r"at 10\.0/s the load generator was the limit: it used 0\.99 cores"):
+        Trials(busy, Load(1), (SLO,)).attempt(10)
