@@ -157,8 +157,6 @@ class Export:
         options = self._options
         with self._progress.step("Read the source") as step, temporary_disk_errors():
             source = self._open_kind()
-            if isinstance(source.model, Path) and (options.signatures or options.batching):
-                raise OptionConflict("a SavedModel brings its own signatures: --signature and --batching do not apply")
             if source.quantized is not None and "tflite" in options.also:
                 raise OptionConflict("TensorFlow Lite takes no model that Keras has quantised: --int8 or --also tflite")
             at_step = "" if source.step is None else f" at step {source.step}"
@@ -185,9 +183,10 @@ class Export:
         options = self._options
         if self._live is not None:
             return replace(open_live(self._live, options.model), live=True)
+        model = replace(options.model, as_function=bool(options.signatures or options.batching))
         if options.kind is not None:
-            return open_as_said(options.kind, options.source, options.model)
-        return open_source(detect(options.source, options.model.builder is not None), options.source, options.model)
+            return open_as_said(options.kind, options.source, model)
+        return open_source(detect(options.source, model.builder is not None), options.source, model)
 
     def _check_weights(self, source: OpenedSource) -> None:
         """Raises WeightsNotFinite, unless that is allowed."""

@@ -236,10 +236,16 @@ def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Exp
     assert (finished.code, "which output is it, embedding? Say so: scores=NAME" in finished.err) == (2, True)
 
 
-def test_a_saved_model_keeps_its_own_signatures(export: Export, tiny: Path, tmp_path: Path) -> None:
-    assert export(tiny, tmp_path / "first", *SIZES).code == 0
-    finished = export(tmp_path / "first/1", tmp_path / "second", "--signature", "a=tensor")
-    assert (finished.code, "a SavedModel brings its own signatures" in finished.err) == (2, True)
+def test_signatures_are_put_before_that_of_a_saved_model(export: Export, pictures: Path, tmp_path: Path) -> None:
+    assert export(pictures, tmp_path / "first", *SIZES).code == 0
+    asked = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes", "--batching", "in-graph")
+    finished = export(tmp_path / "first/1", tmp_path / "second", *asked, *SIZES)
+    assert finished.code == 0, finished.err
+    raw = np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    served = serve(tmp_path / "second/1", "photo", image_bytes=np.array([png(raw)], object))
+    expected = serve(tmp_path / "first/1", image=raw[None].astype(np.float32) / 255)
+    np.testing.assert_allclose(served["probabilities"], expected["probabilities"], atol=1e-6)
+    assert "BatchFunction" in {node.op for node in nodes(read_meta_graph(tmp_path / "second/1"))}
 
 
 def test_signature_name_and_signature_do_not_go_together(export: Export, tiny: Path, tmp_path: Path) -> None:

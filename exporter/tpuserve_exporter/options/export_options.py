@@ -114,6 +114,7 @@ class ModelOptions:
     """How a model is built, restored and given a signature.
 
     `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
+    `as_function`: of a SavedModel one signature is served anew, not all of it copied.
     `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
     """
 
@@ -130,6 +131,7 @@ class ModelOptions:
     compute_dtype: ComputeDtype = "keep"
     int8: bool = False
     freeze: bool = False
+    as_function: bool = False
     weights: Weights = "auto"
     renames: tuple[Rename, ...] = ()
     allow_nan: bool = False

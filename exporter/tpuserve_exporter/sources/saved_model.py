@@ -37,7 +37,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel is taken over as it is: --weights and --rename do not apply")
     check_whole(source, read_saved_model(source))
-    if options.freeze:
+    if options.freeze or options.as_function:
         return _open_to_change(source, options)
     return OpenedSource(kind="savedmodel", name=source.name, model=source)
 
@@ -50,29 +50,36 @@ def _open_to_change(source: Path, options: ModelOptions) -> OpenedSource:
         loaded = tf.saved_model.load(str(source))
     except Exception as error:  # TensorFlow raises nearly anything here
         raise SourceUnreadable(
-            f"{source.name} does not load by Python ({reason_of(error)}), which --freeze takes: leave it out"
+            f"{source.name} does not load by Python ({reason_of(error)}), which --freeze, --signature and "
+            "--batching take: leave them out"
         ) from error
-    signature = _choose(source, loaded.signatures, options.signature_name)
-    _check_predicts(source, options.signature_name)
+    name = _choose(source, loaded.signatures, options)
+    signature = loaded.signatures[name]
+    _check_predicts(source, name)
     inputs = {
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in signature.structured_input_signature[1].items()
     }
     function = ServedFunction(inputs, signature, [loaded])
-    others = sorted(loaded.signatures.keys() - {options.signature_name})
-    notes = (f"of its signatures {options.signature_name} is taken, frozen; not {', '.join(others)}",) if others else ()
+    others = sorted(loaded.signatures.keys() - {name})
+    notes = (f"of its signatures {name} is taken; not {', '.join(others)}",) if others else ()
     return OpenedSource(
         kind="savedmodel", name=source.name, model=function, reference=TracedReference(function), notes=notes
     )
 
 
-def _choose(source: Path, signatures: "Mapping[str, Any]", name: str) -> "tf.types.experimental.ConcreteFunction":
+def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions) -> str:
+    """The one of the name asked for; where others are to be put before it and it is the only one, whatever its name."""
+    if options.as_function and len(signatures) == 1:
+        return str(next(iter(signatures)))
+    name = options.signature_name
     if name not in signatures:
+        how = "--signature puts others before that one alone" if options.as_function else "say which to freeze"
         raise OptionConflict(
-            f"{source.name} has no signature {name!r}, but {', '.join(sorted(signatures)) or 'none at all'}: say which "
-            "to freeze, --signature-name"
+            f"{source.name} has no signature {name!r}, but {', '.join(sorted(signatures)) or 'none at all'}: {how}"
+            f"{'' if options.as_function else ', --signature-name'}"
         )
-    return signatures[name]
+    return name
 
 
 def _check_predicts(source: Path, name: str) -> None:
@@ -81,8 +88,8 @@ def _check_predicts(source: Path, name: str) -> None:
     method = parse_saved_model(str(source)).meta_graphs[0].signature_def[name].method_name
     if method.endswith(("classify", "regress")):
         raise OptionConflict(
-            f"{source.name}'s signature {name!r} is for {method.rpartition('/')[2]}, which --freeze would make a "
-            "prediction of: freeze one of tensors, --signature-name"
+            f"{source.name}'s signature {name!r} is for {method.rpartition('/')[2]}, not tensors, and "
+            "--freeze, --signature and --batching take one of tensors: say which, --signature-name"
         )
 
 

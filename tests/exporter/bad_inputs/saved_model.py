@@ -73,7 +73,7 @@ SECTION = Section(
         Case("The variables are missing", 6, _EXPORT, remove("saved/variables/*")),
         Case("It is a directory of versions", 6, f"old {_OUT}", _versions),
         Case("A builder is named", 2, f"{_EXPORT} --model models:scorer"),
-        Case("Another signature is asked for", 2, f"{_EXPORT} --signature photo=image_bytes"),
+        Case("A signature of images is asked for, and it takes none", 2, f"{_EXPORT} --signature photo=image_bytes"),
         Case("An operation is of a library that is not here", 6, _EXPORT, _custom),
         Case("Weights are NaN", 12, _EXPORT, _diverge),
         Case("It refuses inputs that were made up", 9, "parser models/parser", _number_parser),
