@@ -213,6 +213,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="TPUs to compile those programs for, without one: do they fit? E.g. v5e:1x1,v6e:2x2, or v5litepod-4.",
 )
 @click.option("--tpu-strict", is_flag=True, help="With --tpu: publish nothing unless every program compiles and fits.")
+@click.option(
+    "--tpu-numerics",
+    is_flag=True,
+    help="Emulate on this CPU what a TPU makes of products, in bfloat16, and tell how far answers move.",
+)
 @click.option("--mesh", type=Mesh(), help="With --tpu: devices to spread the version over, e.g. data=2,model=4.")
 @click.option(
     "--shard",
@@ -350,18 +355,18 @@ def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
 
 
 def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
-    """--tpu is for programs, and so asks for them."""
+    """--tpu and --tpu-numerics are for programs, and so ask for them."""
     topologies, mesh, rules = arguments.pop("topologies"), arguments.pop("mesh"), arguments.pop("rules")
-    strict = arguments.pop("tpu_strict")
+    strict, numerics = arguments.pop("tpu_strict"), arguments.pop("tpu_numerics")
     for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
         if given and not topologies:
             raise OptionConflict(f"{option} is for --tpu, which is not given")
     for topology in topologies if mesh else ():
         mesh.check(topology)
-    arguments["device_programs"] = arguments["device_programs"] or bool(topologies)
+    arguments["device_programs"] = arguments["device_programs"] or bool(topologies) or numerics
     if rules and not arguments["device_programs"]:
         raise OptionConflict("--shard is for device programs: give --device-programs, or --tpu")
-    return TpuOptions(topologies, mesh or DeviceMesh(), rules, strict)
+    return TpuOptions(topologies, mesh or DeviceMesh(), rules, strict, numerics)
 
 
 def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:

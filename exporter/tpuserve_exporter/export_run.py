@@ -24,7 +24,7 @@ from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.preflight.preflight import Preflight, PreflightReport, check_shard_rules
 from tpuserve_exporter.preflight.version_programs import VersionPrograms
-from tpuserve_exporter.programs.device_programs import ModelToLower, describe_programs, write_programs
+from tpuserve_exporter.programs.device_programs import ModelToLower, describe_programs, list_wide, write_programs
 from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.to_lower import lower_part, lower_saved_model
 from tpuserve_exporter.progress import Progress
@@ -58,7 +58,7 @@ from tpuserve_exporter.version.manifest import (
     ManifestWeights,
     describe_files,
 )
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_exporter.version.manifest_device import DeviceNumerics, ManifestDevice
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE, check_litert, convert_saved_model, write_tflite
 from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
@@ -122,6 +122,9 @@ class Export:
             if self._device is not None:
                 self._device = self._check_device(staged, self._device, preflight)
             asked = self._checks.ask(source, staged, self._device)
+            if self._device is not None and asked.numerics:
+                found = DeviceNumerics(signatures={name: one.to_json() for name, one in asked.numerics.items()})
+                self._device = self._device.model_copy(update={"numerics": found})
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, asked, staged, session, self._device)
                 records = self._warm(staged, checked, session)
@@ -245,6 +248,8 @@ class Export:
         with self._progress.step("Lower it for a TPU") as step:
             device = write_programs(staged, model, options.batch_sizes, options.sequences, compute_dtype, step.advance)
             step.detail = describe_programs(staged, device)
+        for warning in list_wide(staged, device):
+            self._warn(warning)
         for reason in model.left_out:
             self._warn(f"{reason}: it runs on the CPU, device programs or not")
         return device

@@ -69,3 +69,13 @@ def spreading() -> keras.Model:
     features = keras.Input((1,), name="features")
     spread = keras.ops.sort(keras.ops.cumsum(keras.ops.tile(features[:, :, None], [1, 2**17, 2**14]), axis=2), axis=1)
     return keras.Model(features, keras.ops.min(spread, axis=(1, 2))[:, None])
+
+
+class Spelled(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
+    def call(self, features: tf.Tensor) -> tf.Tensor:
+        return tf.strings.as_string(features)
+
+
+def spelling() -> keras.Model:
+    features = keras.Input((3,), name="features")
+    return keras.Model(features, {"text": Spelled(name="speller")(features)})

@@ -95,7 +95,8 @@ def test_a_saved_model_has_a_part_for_each_signature(export: Export, tmp_path: P
 def test_64_bits_stay_64_bits(export: Export, tensorflow: None, tmp_path: Path) -> None:
     finished = export(save(tmp_path / "model.keras", device_builders.wide()), tmp_path / "m", *PROGRAMS)
     assert finished.code == 0, finished.err
-    ids = np.array([[1, 2, 3, 2**40 // 2**40]], np.int64)
+    assert "'ids' (int64) and 'table/embeddings' (float64) of device are of 64 bits" in finished.out
+    ids = np.array([[1, 2, 3, 1]], np.int64)
     by_name = dict(
         zip(
             read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["outputs"],
@@ -181,14 +182,45 @@ def test_a_signature_that_asks_the_model_twice_has_no_program(export: Export, te
     assert "1 by program" not in ways(tmp_path / "m/1", "twice")
 
 
+def test_a_tpus_products_are_emulated_on_request(tensorflow: None, tmp_path: Path) -> None:
+    model = device_builders.recurrent()
+    api.export(model, tmp_path / "m", tpu_numerics=True, batch_sizes=(1, 4), progress=False)
+    numerics = read_manifest(tmp_path / "m/1")["device"]["numerics"]
+    assert numerics["emulated"] == "products of bfloat16"
+    found = numerics["signatures"]["serving_default"]["outputs"]["scores"]
+    assert 1e-6 < found["max_abs_difference"] < 0.02
+    assert read_manifest(tmp_path / "m/1")["parity"]["max_abs_difference"] < 1e-6
+    # What was emulated is nothing that another version would have.
+    again = api.export(model, tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
+    assert not again.published
+
+
+def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    module = tf.Module()
+    module.weight = tf.Variable([1.0, 2.0], name="weight")
+    spec = tf.TensorSpec([None, 2], tf.float32, "x")
+    numbers = tf.function(lambda x: {"y": x * module.weight}, input_signature=[spec])
+    text = tf.function(lambda x: {"y": tf.strings.as_string(x * module.weight)}, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path / "s"), signatures={"serving_default": numbers, "text": text})
+    finished = export(tmp_path / "s", tmp_path / "m", *PROGRAMS)
+    assert finished.code == 0, finished.err
+    assert "text has strings, and where in a SavedModel the host's work ends cannot be told" in finished.out
+    assert read_manifest(tmp_path / "m/1")["device"]["signatures"].keys() == {"serving_default"}
+    assert "weight" in read_manifest(tmp_path / "m/1")["device"]["parts"]["serving_default"]["weights"]
+    tf.saved_model.save(module, str(tmp_path / "t"), signatures={"serving_default": text})
+    refused = export(tmp_path / "t", tmp_path / "n", *PROGRAMS)
+    assert (refused.code, "every signature has strings (serving_default(x: float32[?, 2])" in refused.err) == (4, True)
+
+
 @pytest.mark.parametrize(
     ("builder", "said"),
     [
         (device_builders.suppressing, r"a device has no CombinedNonMaxSuppression \(in functional\w*/detector"),
+        (device_builders.spelling, "output 'text' hold\\(s\\) strings, and a device has none"),
         (device_builders.counting, "changes its own variables when it is called"),
         (device_builders.of_any_length, "give the lengths that there may be, --sequence-buckets 64,128"),
     ],
-    ids=["operation", "state", "free"],
+    ids=["operation", "strings", "state", "free"],
 )
 def test_what_cannot_be_lowered_is_named(
     tensorflow: None, tmp_path: Path, builder: Callable[[], Any], said: str

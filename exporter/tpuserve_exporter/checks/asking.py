@@ -10,7 +10,9 @@ from pathlib import Path
 
 from tpuserve_exporter.checks.asking_programs import ask_programs
 from tpuserve_exporter.checks.parity import list_cases
+from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
+from tpuserve_exporter.checks.tpu_numerics import compare_numerics
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
 from tpuserve_exporter.progress import Progress
@@ -30,7 +32,8 @@ LEAST_ROWS = 4
 class Asked:
     """Samples by signature, and what the source and `python` answered to every case made of them.
 
-    `programs` by what the comparison calls them, each for the signatures that it has answers to. All empty where there
+    `programs` by what the comparison calls them, each for the signatures that it has answers to; `numerics` what
+    --tpu-numerics found of them. All empty where there
     is nobody to ask but the session, as the version does not load by Python.
     """
 
@@ -38,6 +41,7 @@ class Asked:
     source: RecordedAnswers | None = None
     python: RecordedAnswers | None = None
     programs: dict[str, RecordedAnswers] = field(default_factory=dict)
+    numerics: dict[str, ParityResult] = field(default_factory=dict)
 
 
 class Asking:
@@ -60,7 +64,7 @@ class Asking:
         asked = self._ask_source(written, device)
         source.release()
         asked.python = self._ask_python(written, asked, version)
-        asked.programs = self._ask_programs(written, asked, version, device)
+        self._ask_programs(written, asked, version, device)
         return asked
 
     def _ask_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> Asked:
@@ -69,7 +73,7 @@ class Asking:
         asked.python = self._answers_to_cases(written, asked, python)
         python.release()
         gc.collect()
-        asked.programs = self._ask_programs(written, asked, version, device)
+        self._ask_programs(written, asked, version, device)
         return asked
 
     def _ask_source(self, source: WrittenModel, device: ManifestDevice | None) -> Asked:
@@ -102,13 +106,17 @@ class Asking:
             answers.record(python, signature, (case.inputs for case in cases))
         return answers
 
-    def _ask_programs(
-        self, written: WrittenModel, asked: Asked, version: Path, device: ManifestDevice | None
-    ) -> dict[str, RecordedAnswers]:
-        if device is None:
-            return {}
-        options, progress = self._options, self._progress
-        return ask_programs(version, device, written.signatures, asked.samples, options, progress, self._warn)
+    def _ask_programs(self, written: WrittenModel, asked: Asked, version: Path, device: ManifestDevice | None) -> None:
+        """Put their answers into `asked`, and what --tpu-numerics found."""
+        if device is None or asked.source is None:
+            return
+        options, progress, warn = self._options, self._progress, self._warn
+        signatures, samples = written.signatures, asked.samples
+        asked.programs = ask_programs(version, device, signatures, samples, options, progress, warn)
+        if options.tpu.numerics:
+            asked.numerics = compare_numerics(
+                version, device, signatures, samples, asked.source, options, progress, warn
+            )
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
         """Models that load in a session alone are served all the same, if they came so."""

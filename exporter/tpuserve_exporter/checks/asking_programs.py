@@ -25,14 +25,19 @@ def ask_programs(
     options: ExportOptions,
     progress: Progress,
     warn: Callable[[str], None],
+    *,
+    in_bfloat16: bool = False,
 ) -> dict[str, RecordedAnswers]:
     """Answers to every case of every signature, by what the comparison calls the programs: one way for each length.
+
+    `in_bfloat16`, products are of operands rounded to that, as a TPU's are.
 
     `warn` is told of programs that nothing was put to. Raises ParityFailed where one does not run, SessionLoadFailed
     where the host part does not load, and SamplesUnfit for what cannot be padded.
     """
-    with progress.step("Run the device programs on the CPU") as step, _open_host(version, device) as host:
-        ways = dict(list_answers(ProgramModel(version, device), device, host))
+    title = "Emulate products of bfloat16, as on a TPU" if in_bfloat16 else "Run the device programs on the CPU"
+    with progress.step(title) as step, _open_host(version, device) as host:
+        ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
         answers = {}
         for done, (way, programs) in enumerate(ways.items()):
             step.advance(done, len(ways))

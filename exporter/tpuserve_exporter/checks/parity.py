@@ -44,6 +44,32 @@ def check_parity(
     `padded` compares a padded batch with one that is not, which only models with independent rows can pass. `advance`
     is told how many cases are done, of how many.
     """
+    result = compare_cases(
+        signature, samples, batch_sizes, reference, loaded, tolerance, padded=padded, advance=advance
+    )
+    if result.failed:
+        raise _failure(signature, result, tolerance)
+    if below := result.below(tolerance.top1):
+        raise ParityFailed(
+            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
+            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
+            parity={signature.name: result.to_json()},
+        )
+    return result
+
+
+def compare_cases(
+    signature: Signature,
+    samples: Tensors,
+    batch_sizes: Sequence[int],
+    reference: Runnable,
+    loaded: Mapping[str, Runnable],
+    tolerance: Tolerance,
+    *,
+    padded: bool,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> ParityResult:
+    """What `check_parity` compares, and no verdict."""
     comparisons: list[Comparison] = []
     proven: set[str] = set()
     cases = list(list_cases(signature, samples, batch_sizes, padded))
@@ -56,16 +82,7 @@ def check_parity(
             found = compare(expected, actual, tolerance)
             comparisons.append(Comparison(case.name, case.bucket, case.real_rows is not None, way, found))
     rows = len(distinct_rows(samples)) if signature.is_batchable else 1
-    result = ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
-    if result.failed:
-        raise _failure(signature, result, tolerance)
-    if below := result.below(tolerance.top1):
-        raise ParityFailed(
-            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
-            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
-            parity={signature.name: result.to_json()},
-        )
-    return result
+    return ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
 
 
 def _is_all_nan(value: Array) -> bool:

@@ -159,13 +159,14 @@ class InGraphBatching:
 class TpuOptions:
     """TPUs to compile device programs for, and how a version is spread over the devices of one.
 
-    `strict`, a program that does not fit ends the export.
+    `strict`, a program that does not fit ends the export; `numerics`, a TPU's products are emulated.
     """
 
     topologies: tuple[TpuTopology, ...] = ()
     mesh: DeviceMesh = field(default_factory=DeviceMesh)
     rules: tuple[ShardRule, ...] = ()
     strict: bool = False
+    numerics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

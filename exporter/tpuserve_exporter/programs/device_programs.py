@@ -1,7 +1,7 @@
 """The device programs of a version: one for each part and bucket, and the weights they share."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,8 @@ from tpuserve_exporter.version.manifest_device import (
     ManifestDevice,
 )
 
+_WIDE = ("int64", "uint64", "float64", "complex128")
+_MOST_NAMED = 3
 PROGRAMS_FOLDER = Path("assets.extra/tpuserve/programs")
 
 
@@ -109,6 +111,19 @@ def _tensors(specs: Mapping[str, TensorSpec], pads: Mapping[str, PadValue]) -> d
         name: DeviceTensor(dtype=spec.dtype, shape=spec.shape or (), pad_value=pads.get(name))
         for name, spec in specs.items()
     }
+
+
+def list_wide(version: Path, device: ManifestDevice) -> Iterator[str]:
+    """What a user should know of programs that take 64 bits, by part. JAX's own take 32, whatever a signature says."""
+    for name, part in device.parts.items():
+        taken = load_program((version / part.programs[0].file).read_bytes()).in_avals
+        names = [*part.inputs, *part.weights]
+        wide = [f"'{one}' ({aval.dtype})" for one, aval in zip(names, taken, strict=True) if aval.dtype in _WIDE]
+        if wide:
+            named = " and ".join(wide[:_MOST_NAMED]) + (
+                f" and {more} more" if (more := len(wide) - _MOST_NAMED) > 0 else ""
+            )
+            yield f"{named} of {name} are of 64 bits, which a TPU computes in pairs of 32, slowly: prefer 32"
 
 
 def describe_programs(version: Path, device: ManifestDevice) -> str:

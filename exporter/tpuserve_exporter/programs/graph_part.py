@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.programs.buckets import Bucket
 from tpuserve_exporter.programs.lowering import LoweredGraph, count_results, export_module, lower_graph
-from tpuserve_exporter.programs.unsupported import explain
+from tpuserve_exporter.programs.unsupported import check_strings, explain
 from tpuserve_exporter.programs.weights import GraphWeights
 from tpuserve_exporter.signature import Signature
 
@@ -31,6 +31,7 @@ class GraphPart:
 
     def lower(self, bucket: Bucket) -> bytes:
         """The program for the bucket's shapes. Raises CannotLower, naming every operation that is in the way."""
+        check_strings(self.signature)
         lowered = self._lower_graph(bucket)
         self._check_results(lowered)
         names = [self._weights.name_of(one) for one in lowered.captured]

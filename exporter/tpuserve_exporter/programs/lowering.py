@@ -6,6 +6,7 @@ version of either says so, and lowers nothing wrong.
 """
 
 import contextlib
+import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -28,6 +29,9 @@ PLATFORM = "tpu"
 _PACKAGES = ("tensorflow", "jax", "jaxlib")
 # Of the module that TensorFlow makes; JAX writes its own into what it exports.
 _MODULE_VERSION = 9
+_PRODUCTS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
+# Of the exponent and of the mantissa.
+_BFLOAT16_BITS = (8, 7)
 # `loc(fused["dense/MatMul", "ops.py":12:0])`: what has a line behind it is a file.
 _NAME_IN_LOCATION = re.compile(r'"((?:[^"\\\\]|\\\\.)*)"(?!:\d)')
 
@@ -152,12 +156,12 @@ def _name_alone(location: Any) -> Any:  # noqa: ANN401
 
 
 @contextlib.contextmanager
-def _mlir_context() -> Iterator[None]:
+def _mlir_context() -> Iterator[Any]:
     from jax._src.interpreters import mlir
 
     with mlir.make_ir_context() as context:
         context.allow_unregistered_dialects = True
-        yield
+        yield context
 
 
 def _to_bytecode(module: Any) -> bytes:  # noqa: ANN401
@@ -295,6 +299,32 @@ def load_program(program: bytes) -> Any:  # noqa: ANN401 - jax.export.Exported, 
     from jax import export
 
     return export.deserialize(bytearray(program))
+
+
+def round_products(program: Any) -> Any:  # noqa: ANN401 - both jax.export.Exported
+    """The program with float32 operands of products and convolutions rounded to bfloat16: a TPU's own precision.
+
+    Sums stay in float32, as there. What asks for a higher precision keeps it.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with _mlir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, program.mlir_module_serialized)
+        for product in _find_operations(module, *_PRODUCTS):
+            named = "precision_config"
+            if named not in product.attributes or "HIGH" not in str(product.attributes[named]):
+                _round_operands(product, ir, stablehlo)
+        return dataclasses.replace(program, mlir_module_serialized=_to_bytecode(module))
+
+
+def _round_operands(product: Any, ir: Any, stablehlo: Any) -> None:  # noqa: ANN401 - MLIR's bindings
+    for index in (0, 1):
+        operand = product.operands[index]
+        if str(ir.RankedTensorType(operand.type).element_type) == "f32":
+            with ir.InsertionPoint(product), product.location:
+                rounded = stablehlo.ReducePrecisionOp(operand, *_BFLOAT16_BITS)
+            product.operands[index] = rounded.results[0]
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> list[Any]:  # noqa: ANN401

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpuserve_exporter.errors import ParityFailed, reason_of
-from tpuserve_exporter.programs.lowering import compile_program, load_program
+from tpuserve_exporter.programs.lowering import compile_program, load_program, round_products
 from tpuserve_exporter.programs.weights_file import map_weights, numpy_dtype
 from tpuserve_exporter.signature import Array, Tensors
 from tpuserve_exporter.version.manifest_device import DevicePartEntry, DeviceProgram, ManifestDevice
@@ -16,7 +16,9 @@ from tpuserve_exporter.version.manifest_device import DevicePartEntry, DevicePro
 class ProgramModel:
     """Holds the weights once; programs are compiled when they are first run."""
 
-    def __init__(self, version: Path, device: ManifestDevice) -> None:
+    def __init__(self, version: Path, device: ManifestDevice, *, in_bfloat16: bool = False) -> None:
+        """`in_bfloat16`, products are of operands rounded to that, as a TPU's are."""
+        self._in_bfloat16 = in_bfloat16
         self._version = version
         self._weights = map_weights(version / device.weights)
         self._compiled: dict[str, Callable[..., Sequence[Any]]] = {}
@@ -42,6 +44,8 @@ class ProgramModel:
     def _compile(self, program: DeviceProgram) -> Callable[..., Sequence[Any]]:
         if program.file not in self._compiled:
             loaded = load_program((self._version / program.file).read_bytes())
+            if self._in_bfloat16:
+                loaded = round_products(loaded)
             self._taken[program.file] = loaded.in_avals
             self._compiled[program.file] = compile_program(loaded)
         return self._compiled[program.file]

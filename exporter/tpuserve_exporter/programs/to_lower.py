@@ -88,7 +88,7 @@ def _read_as(variable: "tf.Variable", dtype: str) -> Array:
 
 @contextlib.contextmanager
 def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
-    """A SavedModel's signatures that take no strings, each a part; its weights are in memory while the body runs.
+    """A SavedModel's signatures without strings, each a part; its weights are in memory while the body runs.
 
     Raises CannotLower where it has none, or does not load by Python.
     """
@@ -99,18 +99,19 @@ def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
     except Exception as error:  # TensorFlow raises nearly anything here
         raise CannotLower(f"only what loads by Python can be lowered for a device: {reason_of(error)}") from error
     signatures = {name: _read_signature(name, graph) for name, graph in loaded.signatures.items()}
-    chosen = {name: one for name, one in signatures.items() if not _takes_strings(one)}
+    chosen = {name: one for name, one in signatures.items() if not _has_strings(one)}
     if not chosen:
         raise CannotLower(
-            "every signature takes strings, and a device has none: export the model itself, with the strings in the "
-            "host part of a signature (--signature NAME=image_bytes, tf_example or pkg.module:function)"
+            f"every signature has strings ({'; '.join(map(str, signatures.values()))}), and a device has none: export "
+            "the checkpoint that the SavedModel is of, with what has strings in the host part of a signature, "
+            "--signature NAME=image_bytes, tf_example, classify or pkg.module:function"
         )
     weights = GraphWeights([loaded])
     parts = [GraphPart(name, one, loaded.signatures[name], weights) for name, one in chosen.items()]
     straight = {name: _straight(name, one) for name, one in chosen.items()}
     strings = sorted(signatures.keys() - chosen.keys())
     left_out = tuple(
-        f"{name} takes strings, and a SavedModel's host part cannot be told from the rest" for name in strings
+        f"{name} has strings, and where in a SavedModel the host's work ends cannot be told" for name in strings
     )
     yield ModelToLower(parts, straight, weights, {}, left_out)
     release_weights([loaded])
@@ -121,5 +122,5 @@ def _read_signature(name: str, graph: "tf.types.experimental.ConcreteFunction") 
     return Signature(name, describe_specs(inputs), describe_specs(graph.structured_outputs))
 
 
-def _takes_strings(signature: Signature) -> bool:
-    return any(spec.dtype == "string" for spec in signature.inputs.values())
+def _has_strings(signature: Signature) -> bool:
+    return any(spec.dtype == "string" for spec in (*signature.inputs.values(), *signature.outputs.values()))

@@ -3,7 +3,8 @@
 import re
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import reason_of
+from tpuserve_exporter.errors import CannotLower, reason_of
+from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.graph_operations import called_by
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ _KERNELS = "XLA_CPU_JIT"
 _NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
 _COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
 _MOST_PLACES = 3
+_STRINGS = (
+    "leave what makes numbers of them, or them of numbers, to the host part of a signature, --signature "
+    "NAME=image_bytes, tf_example, classify or pkg.module:function"
+)
 # What is to be done about operations whose names begin so.
 _ADVICE = (
     (("DecodeJpeg", "DecodePng", "DecodeImage", "DecodeBmp", "DecodeGif", "DecodeAndCrop", "ExtractJpeg"),
@@ -28,7 +33,7 @@ _ADVICE = (
      "--signature NAME=pkg.module:function"),
     (("String", "Static", "Regex", "AsString", "Substr", "Unicode", "EncodeBase64", "DecodeBase64", "ReduceJoin",
       "Wordpiece", "Sentencepiece"),
-     "strings stay on the host: leave them to a signature of your own, --signature NAME=pkg.module:function"),
+     _STRINGS),
     (("CombinedNonMaxSuppression", "NonMaxSuppression"),
      "tf.image.non_max_suppression_padded can be compiled, with pad_to_max_output_size=True"),
     (("Sparse",), "pad what is sparse and mask it: tpuserve_exporter.dense_lookup does that for embeddings"),
@@ -40,14 +45,12 @@ _ADVICE = (
 
 def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -> str:
     """What to tell of a graph that could not be lowered: `error` is what TensorFlow said of it."""
-    if strings := _string_inputs(graph):
-        return (
-            f"{' and '.join(strings)} take(s) strings, and a device has none: leave what makes numbers of them to the "
-            "host part of a signature, --signature NAME=image_bytes, tf_example or pkg.module:function"
-        )
     found = find_unsupported(graph)
     for operation, node in _COMPLAINT.findall(str(error)):
-        found.setdefault(operation, [node])
+        if operation not in _NO_KERNEL_NEEDED:
+            found.setdefault(operation, [node])
+    if not found and "T=DT_STRING" in str(error):
+        return f"the model holds strings, and a device has none: {_STRINGS}"
     if not found:
         return f"cannot be lowered for a device: {reason_of(error)[:300]}"
     named = [f"{operation} (in {_places(nodes)})" for operation, nodes in sorted(found.items())]
@@ -64,11 +67,12 @@ def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[st
     return found
 
 
-def _string_inputs(graph: "tf.types.experimental.ConcreteFunction") -> list[str]:
-    import tensorflow as tf
-
-    _, named = graph.structured_input_signature
-    return [f"input {name!r}" for name, spec in named.items() if getattr(spec, "dtype", None) == tf.string]
+def check_strings(signature: Signature) -> None:
+    """Raises CannotLower where one goes in or comes out."""
+    tensors = (("input", signature.inputs), ("output", signature.outputs))
+    named = [f"{what} {name!r}" for what, specs in tensors for name, spec in specs.items() if spec.dtype == "string"]
+    if named:
+        raise CannotLower(f"{signature.name}: {' and '.join(named)} hold(s) strings, and a device has none: {_STRINGS}")
 
 
 def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[NodeDef]":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -53,11 +53,16 @@ def write_weights(path: Path, weights: Iterable[Weight]) -> int:
     with path.open("wb") as file:
         file.write(_header(ordered))
         for weight in ordered:
-            value = np.ascontiguousarray(weight.read())
-            if (value.dtype.name, value.shape) != (weight.dtype, weight.shape):
-                raise AssertionError(f"{weight.name} is {value.dtype}{value.shape}, told was {weight}")
-            file.write(value.reshape(-1).view(np.uint8).data)
+            _write_value(file, weight)
         return file.tell()
+
+
+def _write_value(file: BinaryIO, weight: Weight) -> None:
+    """A function of its own, so that the value is gone before the next is read."""
+    value = np.asarray(weight.read(), order="C")
+    if (value.dtype.name, value.shape) != (weight.dtype, weight.shape):
+        raise AssertionError(f"{weight.name} is {value.dtype}{value.shape}, told was {weight}")
+    file.write(value.reshape(-1).view(np.uint8).data)
 
 
 def _header(weights: Iterable[Weight]) -> bytes:

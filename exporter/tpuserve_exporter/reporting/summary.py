@@ -1,6 +1,6 @@
 """What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ from tpuserve_exporter.reporting.preflight_table import print_preflight, print_s
 from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 from tpuserve_exporter.version.manifest import ManifestParity
+from tpuserve_exporter.version.manifest_device import ManifestDevice
 
 # Of a mismatch table: enough to see what is wrong, and still on one screen.
 _MOST_ROWS = 30
@@ -146,11 +147,31 @@ def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
         ("largest difference", _describe_parity(manifest.parity)),
+        *_describe_numerics(exported.manifest.device),
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", f"{sum(file.size_bytes for file in manifest.files.values()) / 1e6:.1f} MB"),
         ("time", f"{seconds:.1f} s"),
     ]
+
+
+def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:
+    """A line for each output that --tpu-numerics looked at."""
+    if device is None or device.numerics is None:
+        return []
+    outputs = (
+        (f"{name}.{output}", found)
+        for name, signature in device.numerics.signatures.items()
+        for output, found in signature["outputs"].items()
+    )
+    return [("on a TPU (emulation)", f"{name}: {_describe_output(found)}") for name, found in outputs]
+
+
+def _describe_output(found: Mapping[str, float | None]) -> str:
+    largest, mean = _number(found["max_abs_difference"]), _number(found["mean_abs_difference"])
+    top1 = found["top1_agreement"]
+    agreement = "" if top1 is None else f", top-1 agreement {top1:.2%}"
+    return f"off by {largest} at most, {mean} in the mean{agreement}"
 
 
 def _describe_parity(parity: ManifestParity) -> str:

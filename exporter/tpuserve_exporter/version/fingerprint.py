@@ -38,7 +38,7 @@ def make_fingerprint(
         "signatures": {name: one.model_dump(mode="json") for name, one in signatures.items()},
         "compute_dtype": compute_dtype,
         "variables": dict(_hash_variables(version)),
-        **({} if device is None else {"device": device.model_dump(mode="json", exclude={"preflight"})}),
+        **({} if device is None else {"device": device.model_dump(mode="json", exclude={"preflight", "numerics"})}),
         "files": {name: file.sha256 for name, file in files.items() if not name.startswith(_OTHER_EACH_TIME)},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -64,8 +64,15 @@ class DeviceSignature(_Part):
     method_name: str = PREDICT
 
 
+class DeviceNumerics(_Part):
+    """What an emulation of a TPU's products found, by signature, in the form of the manifest's own parity."""
+
+    emulated: Literal["products of bfloat16"] = "products of bfloat16"
+    signatures: dict[str, dict[str, Any]]
+
+
 class ManifestDevice(_Part):
-    """Format version 1. `preflight` is for people."""
+    """Format version 1. `preflight` and `numerics` are for people."""
 
     format_version: Literal[1] = 1
     lowered_with: dict[str, str]
@@ -75,3 +82,4 @@ class ManifestDevice(_Part):
     parts: dict[str, DevicePartEntry]
     signatures: dict[str, DeviceSignature]
     preflight: tuple[dict[str, Any], ...] = ()
+    numerics: DeviceNumerics | None = Field(default=None, exclude_if=lambda value: value is None)

@@ -1,0 +1,53 @@
+"""`--tpu-numerics`: how far answers move where products are of bfloat16 operands, as on a TPU. An emulation on the CPU.
+
+What a TPU adds besides is not emulated: the order of sums, and its own functions for exp, tanh and others.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tpuserve_exporter.checks.asking_programs import ask_programs
+from tpuserve_exporter.checks.difference import COARSE
+from tpuserve_exporter.checks.parity import compare_cases
+from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.options.export_options import ExportOptions
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.version.manifest_device import ManifestDevice
+
+_TOLERANCE = COARSE["bfloat16"]
+
+
+def compare_numerics(
+    version: Path,
+    device: ManifestDevice,
+    signatures: Mapping[str, Signature],
+    samples: Mapping[str, Tensors],
+    source: Runnable,
+    options: ExportOptions,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> dict[str, ParityResult]:
+    """Every program's answers so computed against the source's, by signature; nothing fails for being off.
+
+    `warn` is told what is off by more than bfloat16 usually is, or puts another class first. Raises as `ask_programs`.
+    """
+    answers = ask_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
+    found = {}
+    for name, signature in signatures.items():
+        ways = {way: one for way, one in answers.items() if one.knows(signature)}
+        if not ways:
+            continue
+        sizes = options.batch_sizes
+        found[name] = compare_cases(signature, samples[name], sizes, source, ways, _TOLERANCE, padded=False)
+        for warning in _warnings(name, found[name]):
+            warn(warning)
+    return found
+
+
+def _warnings(name: str, result: ParityResult) -> list[str]:
+    emulated = "with products of bfloat16, as on a TPU (emulation)"
+    beyond = [f"{name}, {emulated}: {one.difference.beyond}" for one in result.failed[:1]]
+    others = result.other_classes()
+    return beyond + ([f"{name}, {emulated}, puts another class first ({', '.join(others)} rows)"] if others else [])
