@@ -5,6 +5,10 @@ import os
 import pytest
 from _pytest.nodeid import NodeId
 
+# TensorFlow reads it when it is first imported, which may be by any module of tests. What the command and the server
+# ask for themselves is looked at in processes without it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 # With libtpu installed JAX looks for a TPU when it starts, and writes what it did not find to standard error. Set for
 # the processes that tests start, too.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -22,9 +22,6 @@ from tpuserve_exporter.cli import main
 # A path that begins with a slash, and is no part of a web address or of a longer path.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")
 
-# TensorFlow's on itself, which the command asks it to keep; but in a process of many tests it was there before.
-_REMARK = re.compile(r"^[IWE]\d{4} [\d:.]+ +\d+ \S+\] .*\n(\t.*\n)*", re.MULTILINE)
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -77,7 +74,7 @@ def _run(arguments: list[str]) -> Said:
         finally:
             signal.signal(signal.SIGTERM, before)
     assert isinstance(code, int)
-    return Said(code, out.getvalue(), _REMARK.sub("", err.getvalue()))
+    return Said(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
