@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tpuserve_exporter.programs.lowering import rewrite_module
+
 _CONSTANT = re.compile(r"dense<(?P<values>[^>]*)>(?P<type> : tensor<(?:\d+x)*f32>)")
 # Bytes of all elements, and one element by its bits: the upper half of a float32 is the bfloat16.
 _BYTES = re.compile(r'"0x([0-9A-F]+)"')
@@ -19,15 +21,8 @@ _FLOAT32 = re.compile(r"(?<![\w%@.\"])f32\b|(?<=x)f32(?=[>,])")
 
 def in_bfloat16(program: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # noqa: ANN401 - jax.export.Exported
     """What to call, and the shapes of its arguments."""
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
-
-    text = rewrite(program.mlir_module())
-    with mlir.make_ir_context():
-        module = ir.Module.parse(text)
-        serialized = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
     shapes = {"in_avals": tuple(map(_halved, program.in_avals)), "out_avals": tuple(map(_halved, program.out_avals))}
+    serialized = rewrite_module(program, rewrite)
     halved = dataclasses.replace(program, mlir_module_serialized=serialized, **shapes)
     return halved.call, halved.in_avals
 

@@ -3,7 +3,7 @@
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +105,13 @@ class Preflight:
             for topology in self._topologies
             for program in programs
         ]
-        jobs = [make_job(one, one.topology, one.mesh, rules) for one in asked]
+        # What takes longest first: else the last one would be compiled while other processors wait.
+        order = sorted(asked, key=lambda one: -(one.program.batch_size or 0))
+        jobs = [make_job(one, one.topology, one.mesh, rules) for one in order]
         names = ", ".join(topology.name for topology in self._topologies)
         with self._progress.step(f"Compile for {names}") as step:
-            outcomes = _run(compilers, jobs, step)
-            verdicts = [
-                ProgramVerdict(one.program, one.topology, one.mesh, outcome)
-                for one, outcome in zip(asked, outcomes, strict=True)
-            ]
+            outcomes = dict(zip(order, _run(compilers, jobs, step), strict=True))
+            verdicts = [replace(one, outcome=outcomes[one]) for one in asked]
             step.detail = f"{sum(one.passed for one in verdicts)} of {len(verdicts)} compile and fit"
         return verdicts
 

@@ -327,6 +327,16 @@ def _round_operands(product: Any, ir: Any, stablehlo: Any) -> None:  # noqa: ANN
             product.operands[index] = rounded.results[0]
 
 
+def rewrite_module(program: Any, rewrite: Callable[[str], str]) -> bytes:  # noqa: ANN401 - jax.export.Exported
+    """The program's module with another text, as Exported holds it. Raises MLIRError where that is none."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with _mlir_context():
+        module = ir.Module.parse(rewrite(program.mlir_module()))
+        return bytes(stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version()))
+
+
 def run_program(program: Any, arguments: Sequence[Any]) -> list[Any]:  # noqa: ANN401
     """The results, in order, as numpy arrays. On this machine's CPU, compiled for it. Blocks."""
     return [np.asarray(one) for one in compile_program(program)(*arguments)]
