@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from jax import export
 from tpuserve_server.core.types import Array
 
 # Before JAX starts: it would look for a TPU.
-jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 
 FOLDER = Path("assets.extra", "tpuserve")
 # safetensors' names (huggingface/safetensors, README.md).

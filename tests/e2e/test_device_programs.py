@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
@@ -46,15 +45,6 @@ def metrics(server: RunningServer) -> str:
         return str(response.read().decode())
 
 
-def imports_tensorflow(server: RunningServer) -> bool:
-    """Whether any process of the server has TensorFlow's libraries in memory."""
-    started = psutil.Process(server.process.pid)
-    processes = [started, *started.children(recursive=True)]
-    paths = [mapped.path for process in processes for mapped in process.memory_maps()]
-    assert any("jaxlib" in path for path in paths)
-    return any("tensorflow" in path for path in paths)
-
-
 @pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def test_programs_answer_are_measured_and_are_in_the_profile(host: str, base_path: Path, tmp_path: Path) -> None:
     cache = tmp_path / "compiled"
@@ -68,7 +58,6 @@ def test_programs_answer_are_measured_and_are_in_the_profile(host: str, base_pat
         assert 'tpuserve_version_device{device="cpu",fallback="",model_name="m",version="1"} 1.0' in page
         assert "tpuserve_compile_seconds{" in page
         assert 'tpuserve_device_busy_seconds_total{device="cpu:0"}' in page
-        assert not imports_tensorflow(server)
         with load(server):
             tf.profiler.experimental.client.trace(f"grpc://{server.grpc}", str(tmp_path / "trace"), 1000)
         (trace,) = (tmp_path / "trace").rglob("*.xplane.pb")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ServingError
-from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.servable import Executor, InFlight, Servable
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
@@ -79,7 +78,6 @@ class DeviceChoice:
         with self._lock:
             if self._pjrt is None:
                 self._pjrt = self._make_pjrt()
-                settle_garbage_collector()
             return self._pjrt
 
     def _fall_back(

@@ -1,10 +1,12 @@
 """What every executor does, by each of them."""
 
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,6 +17,7 @@ from tests.saved_models import save_function
 from tests.tflite_models import convert, save
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.device_measurements import DeviceMeasurements
@@ -25,6 +28,7 @@ from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 
 pytestmark = pytest.mark.timeout(120)
+PJRT = ("pjrt", "mesh", "accelerator")
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
 
 
@@ -32,7 +36,13 @@ def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"double": x * 2, "added": x + 1}
 
 
-@pytest.fixture(params=["tensorflow", "tflite", "pjrt"])
+# `mesh` takes eight virtual CPU devices: pjrt/test_mesh.py runs this in a process that has them. `accelerator` takes
+# JAX_PLATFORMS=tpu,cpu or cuda,cpu, and -m accelerator.
+MESH = MeshShape(data=4, model=2)
+KINDS = ["tensorflow", "tflite", "pjrt", *(["mesh"] if os.environ.get("JAX_NUM_CPU_DEVICES") == "8" else [])]
+
+
+@pytest.fixture(params=[*KINDS, pytest.param("accelerator", marks=pytest.mark.accelerator)])
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -41,14 +51,18 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def executor(kind: str) -> Executor:
     tensorflow = TensorFlowExecutor(TensorFlowOptions())
-    if kind == "pjrt":
-        return PjrtExecutor(PjrtOptions("cpu"), lambda: tensorflow, DeviceMeasurements(), SystemClock())
+    if kind == "accelerator" and jax.default_backend() == "cpu":
+        pytest.skip("no TPU or GPU")
+    if kind in PJRT:
+        device = "auto" if kind == "accelerator" else "cpu"
+        options = PjrtOptions(device, MESH if kind == "mesh" else MeshShape())
+        return PjrtExecutor(options, lambda: tensorflow, DeviceMeasurements(), SystemClock())
     return PreferringTflite(tensorflow, max_interpreters=2, num_threads=1) if kind == "tflite" else tensorflow
 
 
 @pytest.fixture
 def version(kind: str, tmp_path: Path) -> Path:
-    if kind == "pjrt":
+    if kind in PJRT:
         return write_programs(tmp_path / "1", device_programs.double_and_add())
     if kind == "tensorflow":
         return save_function(tmp_path / "1", double_and_add, SPEC)
@@ -68,7 +82,9 @@ def run(servable: Servable, signature: str, inputs: Tensors, *outputs: str) -> T
     return servable.dispatch(signature, inputs, outputs).result()
 
 
-def test_signatures_have_names_dtypes_and_free_rows(executor: Executor, version: Path, signature: str) -> None:
+def test_signatures_have_names_dtypes_and_free_rows(
+    executor: Executor, version: Path, signature: str, kind: str
+) -> None:
     servable = load(executor, version)
     found = servable.signatures[signature]
     assert found.name == signature
@@ -76,7 +92,8 @@ def test_signatures_have_names_dtypes_and_free_rows(executor: Executor, version:
     assert (x.name, x.dtype, x.shape) == ("x", np.dtype(np.float32), (None, 2))
     assert list(found.outputs) == ["added", "double"]
     assert found.is_batchable
-    assert servable.device.startswith("CPU (")
+    device = {"mesh": "CPU, mesh data=4,model=2 (", "accelerator": ""}.get(kind, "CPU (")
+    assert servable.device.startswith(device)
     servable.close()
 
 
@@ -126,9 +143,7 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
 def test_a_broken_model_fails_in_one_line_without_a_path(
     executor: Executor, kind: str, tmp_path: Path, content: bytes
 ) -> None:
-    file = {"tflite": "model.tflite", "tensorflow": "saved_model.pb", "pjrt": "assets.extra/tpuserve/manifest.json"}[
-        kind
-    ]
+    file = {"tflite": "model.tflite", "tensorflow": "saved_model.pb"}.get(kind, "assets.extra/tpuserve/manifest.json")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ServingError) as caught:

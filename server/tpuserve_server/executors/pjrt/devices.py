@@ -111,7 +111,7 @@ class Placement:
     def __init__(self, devices: Sequence[jax.Device], shape: MeshShape, rules: Sequence[ShardRule]) -> None:
         """`rules` say which weights are split over `model`; the first whose pattern is found in a name holds."""
         self.devices = devices
-        self._shape = shape
+        self.shape = shape
         self._rules = [(_compile(rule.pattern), rule.axes) for rule in rules]
         self._mesh: Mesh | None = None
         if shape.devices > 1:
@@ -127,7 +127,7 @@ class Placement:
         if self._mesh is None:
             return SingleDeviceSharding(self.devices[0])
         axes = next((axes for pattern, axes in self._rules if pattern.search(name)), ())
-        sizes = {"data": self._shape.data, "model": self._shape.model}
+        sizes = {"data": self.shape.data, "model": self.shape.model}
         if unknown := [axis for axis in axes if axis is not None and axis not in sizes]:
             raise FailedPrecondition(
                 f"the shard rule for weight '{name}' names axis '{unknown[0]}'; a mesh has {list(sizes)}"
@@ -149,8 +149,12 @@ class Placement:
         """
         if self._mesh is None:
             return SingleDeviceSharding(self.devices[0])
-        split = size is not None and size % self._shape.data == 0
+        split = size is not None and size % self.shape.data == 0
         return NamedSharding(self._mesh, PartitionSpec("data") if split else PartitionSpec())
+
+    def is_split_in_vain(self, weights: Sequence[jax.Array]) -> bool:
+        """Whether several devices are there for weights to be split over, and none of `weights` is."""
+        return self.shape.model > 1 and all(weight.is_fully_replicated for weight in weights)
 
     def put(self, array: Any, sharding: Sharding) -> jax.Array:  # noqa: ANN401 - numpy's or JAX's array
         """A copy of `array` on the devices, and no view of its memory; may return before it has been made."""
@@ -160,4 +164,4 @@ class Placement:
         """`TPU v5 lite, mesh data=2,model=4`"""
         model = self.devices[0].device_kind
         named = model.upper() if model == "cpu" else model
-        return f"{named}, mesh {self._shape}" if self._mesh is not None else named
+        return f"{named}, mesh {self.shape}" if self._mesh is not None else named

@@ -193,6 +193,11 @@ def _put_weights(
         for name in names:
             weights[name] = placement.put(mapped[name], placement.of_weight(name, mapped[name].shape))
             undo.callback(weights[name].delete)
+        if placement.is_split_in_vain(list(weights.values())):
+            _log.warning(
+                "--mesh model=%d: no rule of the version's names a weight, so that each device has all of them",
+                placement.shape.model,
+            )
         # The map is let go of when this returns.
         jax.block_until_ready(list(weights.values()))
     return weights

@@ -21,6 +21,8 @@ TABLE = np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
 BIAS = np.linspace(0, 1, 8, dtype=np.float32)
 ONE, DATA, MODEL, BOTH, ODD = ("model=1", 8), ("data=8", 8), ("model=8", 8), ("data=2,model=4", 8), ("data=4", 2)
 
+LOG = ("log", "", 0)
+
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
@@ -35,6 +37,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "odd": [None, "model"],
         "unknown": ["batch", None],
         "deep": ["model", None, None],
+        "none": [None, None],
     }
     made = tmp_path_factory.mktemp("versions")
     return {
@@ -47,10 +50,11 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def found(versions: Mapping[str, Path]) -> Mapping[tuple[str, str, int], Any]:
-    """By version, mesh and rows."""
+    """By version, mesh and rows; what was logged under LOG."""
     asked = [
         *[("good", mesh, rows) for mesh, rows in (ONE, DATA, MODEL, BOTH, ODD)],
         *[("odd", "model=3", 8), ("unknown", "model=2", 8), ("deep", "model=2", 8), ("good", "data=16", 8)],
+        ("none", "model=2", 8),
     ]
     arguments = json.dumps([(str(versions[name]), mesh, rows) for name, mesh, rows in asked])
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
@@ -63,7 +67,7 @@ def found(versions: Mapping[str, Path]) -> Mapping[tuple[str, str, int], Any]:
         timeout=100,
     )
     assert ended.returncode == 0, ended.stderr
-    return dict(zip(asked, json.loads(ended.stdout), strict=True))
+    return {LOG: ended.stderr, **dict(zip(asked, json.loads(ended.stdout), strict=True))}
 
 
 @pytest.mark.parametrize(("mesh", "rows"), [ONE, DATA, MODEL, BOTH, ODD])
@@ -111,3 +115,25 @@ def test_a_mesh_that_does_not_fit_is_refused(
     found: Mapping[tuple[str, str, int], Any], asked: tuple[str, str, int], message: str
 ) -> None:
     assert message in found[asked]["error"]
+
+
+def test_executors_keep_their_contract_on_a_mesh() -> None:
+    contract = str(ROOT / "tests/server/executors/test_executor_contract.py")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "mesh", contract],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "6 passed" in ended.stdout
+
+
+def test_a_mesh_over_which_nothing_is_split_is_told(found: Mapping[tuple[str, str, int], Any]) -> None:
+    assert "shards" in found["none", "model=2", 8]
+    assert (
+        found[LOG].count("model=2: no rule of the version's names a weight, so that each device has all of them") == 1
+    )
