@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-LOWEST_PER_S: Final = 0.1
+# Where nothing holds at a rate, the next is half of it, down to this share of the first.
+_LOWEST: Final = 1 / 64
 _WIDEN: Final = 2.0
 # How often what one try said is taken back by another before the search ends all the same.
 _CORRECTIONS: Final = 4
@@ -61,7 +62,7 @@ def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: fl
         best, ceiling = _bisect(attempt, best, ceiling, precision)
         again = attempt(best.rate_per_s)
         if not again.holds:
-            ceiling, below = again, _below(attempt, again, precision)
+            ceiling, below = again, _below(attempt, again, start_per_s * _LOWEST, precision)
             if below is None:
                 return Found(None, ceiling)
             best = below
@@ -76,10 +77,10 @@ def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: fl
     return Found(best, ceiling)
 
 
-def _below(attempt: Try, ceiling: Probe, precision: float) -> Probe | None:
+def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) -> Probe | None:
     """The next rate below that holds, in growing steps; None if there is none."""
     step = precision
-    while ceiling.rate_per_s / (1 + step) >= LOWEST_PER_S:
+    while ceiling.rate_per_s / (1 + step) >= lowest_per_s:
         probe = attempt(ceiling.rate_per_s / (1 + step))
         if probe.holds:
             return probe
@@ -108,7 +109,7 @@ def _widen(attempt: Try, start_per_s: float, highest_per_s: float) -> tuple[Prob
                 return probe, above
             probe = above
         return probe, None
-    while probe.rate_per_s / _WIDEN >= LOWEST_PER_S:
+    while probe.rate_per_s / _WIDEN >= start_per_s * _LOWEST:
         below = attempt(probe.rate_per_s / _WIDEN)
         if below.holds:
             return below, probe

@@ -11,11 +11,11 @@ from tpuserve_loadtests.cli.worker_command import worker
 EPILOG = """\b
 Exit codes:
    0  all went well
-   1  requests failed (the commonest errors are listed); compare: B is worse; search: no rate holds
+   1  requests failed (the commonest errors are listed), or a search or comparison was interrupted
    2  usage: also a model that the server does not know, and inputs that do not fit it
    3  the server cannot be reached
   98  the load generator was the limit: the figures say nothing about the server
-  99  a gate of --fail-if failed
+  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse
 
 \b
 Examples:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_NONE = 99
 EXIT_GENERATOR = 98
-# One user alone tells where to begin: at half of what it gets.
+# A user alone tells where to begin: at half of what it gets.
 _FIRST_S = 2.0
 
 EPILOG = """\b
@@ -70,6 +70,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
 
     give_process_to_gevent()
     from tpuserve_loadtests.reports.search_report import print_probe
+    from tpuserve_loadtests.searching import Found
     from tpuserve_loadtests.searching import search as search_rates
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, Trials
 
@@ -87,8 +88,12 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
             on_probe=print_probe,
         )
         try:
-            start = given["start"] or _start(runs, given)
-            found = search_rates(trials.attempt, start, given["highest"], given["precision"])
+            alone = _alone(runs, given)
+            if missed := trials.missed_by(alone):
+                found, problem = Found(None, None), "; ".join(missed)
+            else:
+                start = given["start"] or max(alone.rate_per_s / 2, 1.0)
+                found = search_rates(trials.attempt, start, given["highest"], given["precision"])
         except Interrupted:
             problem, exit_code = "interrupted", 1
         except GeneratorLimit as limit:
@@ -127,11 +132,13 @@ def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Me
     return run_load(runs, replace(load, limits_us=limits_us(gates)), gates, "Trying for")
 
 
-def _start(runs: "Runs", given: dict[str, Any]) -> float:
+def _alone(runs: "Runs", given: dict[str, Any]) -> "Measured":
+    """One user of each protocol, who wait for nobody: what is too slow for them is at any rate."""
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.traffic.trials import Interrupted
 
-    measured = run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=1), title="One user for")
+    protocols = len(runs.protocols)
+    measured = run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=protocols), title="First, for")
     if measured.stopped:
         raise Interrupted
-    return max(measured.rate_per_s / 2, 1.0)
+    return measured

@@ -23,6 +23,8 @@ def search_statement(found: Found | None, probes: Sequence[Probe], problem: str)
         held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)
         so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest that held"
         return f"The search did not end: {problem}. Until then {so_far}."
+    if found.best is None and not probes:
+        return f"No rate holds: even a user alone, who waits for nobody, gets {problem}."
     if found.best is None:
         tried = min(probe.rate_per_s for probe in probes)
         return f"No rate holds: not even {tried:,.1f}/s did ({found.ceiling.reason if found.ceiling else ''})."

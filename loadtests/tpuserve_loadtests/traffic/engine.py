@@ -45,6 +45,7 @@ class Runs(Protocol):
     """Runs loads, one at a time: in this process, or in several. Setting `interrupted` ends the one that runs."""
 
     interrupted: Event
+    protocols: tuple[str, ...]
 
     def run(self, load: Load, watch: Watch) -> Measured: ...
 
@@ -57,7 +58,7 @@ class Engine:
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         _allow_many_connections()
         self._share = share
-        self._protocols = tuple(target.workload.exchanges)
+        self.protocols: tuple[str, ...] = tuple(target.workload.exchanges)
         self._senders = senders(target.workload, target.addresses, MAX_IN_FLIGHT, target.timeout_s)
         self._traffic: Traffic | None = None
         stop_s = target.timeout_s + STOP_MARGIN_S
@@ -77,7 +78,7 @@ class Engine:
 
     def run(self, load: Load, watch: Watch) -> Measured:
         """Block until the load is over and its last answers are here, or was stopped, by `watch` or Ctrl-C."""
-        recorder = Recorder(self._protocols, load)
+        recorder = Recorder(self.protocols, load)
         index, processes = self._share
         users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
         self._traffic = traffic = Traffic(load, self._senders, recorder, self._fire, self._share)
@@ -90,7 +91,7 @@ class Engine:
         if load.is_open and not stopped:
             # Give a dispatcher that is late a moment; what it has not sent then counts as dropped.
             traffic.dispatched.wait(_SCHEDULE_GRACE_S)
-        traffic.stopped = True
+        traffic.stop()
         self._runner.stop()
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
         return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped)

@@ -53,6 +53,12 @@ class Trials:
                 return self._probe(rate_per_s, Outcome.FAILS, missed or [words for _, words in answers], measured)
         return self._probe(rate_per_s, Outcome.FAILS, [words for _, words in answers], measured)
 
+    def missed_by(self, measured: Measured) -> list[str]:
+        """Objectives that one run alone shows to be missed, in words."""
+        samples = {gate: _sample(gate, measured) for gate in self.objectives if gate.percentile is not None}
+        answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
+        return [words for answer, words in answers if answer is Answer.MISSED]
+
     def _load(self, rate_per_s: float) -> Load:
         percentiles = [gate.percentile for gate in self.objectives if gate.percentile is not None]
         fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
@@ -72,7 +78,9 @@ class Trials:
             )
 
     def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
-        probe = Probe(rate_per_s, outcome, "; ".join(words))
+        errors = measured.recorder.errors()
+        failed = [f"{measured.total.failures:,} failed, most of them with {errors[0].message}"] if errors else []
+        probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
         self.probes.append((probe, measured))
         self.on_probe(probe, measured)
         return probe

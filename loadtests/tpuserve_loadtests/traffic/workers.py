@@ -51,7 +51,7 @@ class Workers:
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         self.interrupted = Event()
         self._target = target
-        self._protocols = tuple(target.workload.exchanges)
+        self.protocols: tuple[str, ...] = tuple(target.workload.exchanges)
         self._names: list[str] = []
         self._inbox: Queue[tuple[str, Message]] = Queue()
         self._stack = ExitStack()
@@ -94,7 +94,7 @@ class Workers:
         return self._merged(load, reports, stopped)
 
     def _merged(self, load: Load, reports: dict[str, dict[str, Any]], stopped: str) -> Measured:
-        recorder = Recorder(self._protocols, load)
+        recorder = Recorder(self.protocols, load)
         for report in reports.values():
             recorder.add_wire(report["recorder"])
         spans_s = [report["span_s"] for report in reports.values()]
