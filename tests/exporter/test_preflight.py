@@ -101,6 +101,7 @@ def test_what_does_not_fit_is_refused_with_what_would(lookup: Path) -> None:
     assert done.code == 4
     assert row["reason"] == "does not fit: needs 40.00 of 15.75 GiB, 24.25 GiB too much"
     (advice,) = done.document["advice"]
+    assert "1x2" not in advice  # no machine has two chips
     assert "on v5e:2x2 with --mesh model=4 --shard '^embedding/table$=model,-' (10.00 GiB a device)" in advice
 
 
@@ -156,7 +157,7 @@ def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
     [
         (["--mesh", "model=4"], 2, "--mesh model=4 takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"),
         (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2, v3, v5e, v6e in 1x1,"),
-        (["--mesh", "model"], 2, "--mesh 'model' is not of the form data=N,model=M"),
+        (["--mesh", "model"], 2, "'model' is not of the form data=N,model=M"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "nothing=model"], 2,
          "--shard 'nothing=model' finds no weight: there are dense/kernel, dense/bias"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model"], 2,

@@ -27,7 +27,7 @@ class DeviceMesh:
         for part in text.split(","):
             axis, equals, size = part.strip().partition("=")
             if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
-                raise OptionConflict(f"--mesh {text!r} is not of the form data=N,model=M, or one of the two")
+                raise OptionConflict(f"{text!r} is not of the form data=N,model=M, or one of the two")
             sizes[axis] = int(size)
         return cls(**sizes)
 
@@ -65,13 +65,13 @@ class ShardRule:
         named = [axis for axis in axes if axis is not None]
         if not regex or not equals or not named or set(named) - set(AXES) or len(set(named)) < len(named):
             raise OptionConflict(
-                f"--shard {text!r} is not of the form REGEX=AXES, such as 'embedding/.*=model,-': for each dimension "
+                f"{text!r} is not of the form REGEX=AXES, such as 'embedding/.*=model,-': for each dimension "
                 "data or model, each once, or - where it stays whole"
             )
         try:
             return cls(re.compile(regex), axes)
         except re.error as error:
-            raise OptionConflict(f"--shard {text!r}: {error}") from error
+            raise OptionConflict(f"{text!r} is no regular expression: {error}") from error
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "ShardRule":

@@ -71,7 +71,7 @@ class TpuTopology:
             return cls(FAMILIES[family], grid)
         found = None if colon else _find_machine(name)
         if found is None:
-            raise OptionConflict(f"--tpu {text.strip()!r} is no TPU that is known here. {list_known()}")
+            raise OptionConflict(f"{text.strip()!r} is no TPU that is known here. {list_known()}")
         return found
 
     @property
@@ -96,7 +96,7 @@ def parse_topologies(text: str) -> tuple[TpuTopology, ...]:
     """`v5e:1x1,v6e-8`: each once, in the order given. Raises OptionConflict."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
-        raise OptionConflict(f"--tpu names no TPU. {list_known()}")
+        raise OptionConflict(f"no TPU is named. {list_known()}")
     return tuple(dict.fromkeys(TpuTopology.parse(part) for part in parts))
 
 

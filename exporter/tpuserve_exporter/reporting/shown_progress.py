@@ -13,6 +13,8 @@ from tpuserve_exporter.progress import Progress, Step
 
 # Where lines are all there is, a step that is longer says how far it is this often.
 _REPEAT_S = 10.0
+# Characters of a bar.
+_BAR = 20
 
 
 class SilentProgress:
@@ -50,6 +52,14 @@ class PlainProgress:
         click.echo(f"warning: {message}")
 
 
+class _BarStep(Step):
+    """Says how far it is by a bar, too."""
+
+    def advance(self, done: int, total: int) -> None:
+        full = _BAR * done // max(total, 1)
+        self.show(f"{'━' * full}{'╌' * (_BAR - full)} {done} of {total}")
+
+
 class TerminalProgress:
     """A spinner for the step under way, a check mark for each that is done."""
 
@@ -61,7 +71,7 @@ class TerminalProgress:
         started = time.monotonic()
         try:
             with self._console.status(escape(title)) as status:
-                step = Step(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
+                step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
                 yield step
         except BaseException:
             self._console.print(f"[red]✗[/] {escape(title)}", highlight=False)
