@@ -56,12 +56,12 @@ def of_any_length() -> keras.Model:
 
 
 def texts() -> keras.Model:
-    """`ids` int32 [batch, any] → `scores` [batch, 2] of words that are not 0, and each word's own `weights`."""
+    """`ids` int32 [batch, any] → `scores` [batch, 2] of words that are not 0."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     real = keras.ops.cast(keras.ops.not_equal(ids, 0), "float32")[:, :, None]
     vectors = keras.layers.Embedding(6, 3, name="table")(ids) * real
     pooled = keras.ops.sum(vectors, axis=1)
-    return keras.Model(ids, {"scores": keras.layers.Dense(2)(pooled), "weights": keras.ops.sum(vectors, axis=2)})
+    return keras.Model(ids, keras.layers.Dense(2, name="scores")(pooled))
 
 
 def spreading() -> keras.Model:

@@ -195,6 +195,12 @@ def test_a_tpus_products_are_emulated_on_request(tensorflow: None, tmp_path: Pat
     assert not again.published
 
 
+def test_rows_that_depend_on_others_must_be_a_programs(tensorflow: None, tmp_path: Path) -> None:
+    model = builders.row_dependent()
+    version = api.export(model, tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
+    assert any("programs take 1, 4 rows and nothing between" in warning for warning in version.warnings)
+
+
 def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tensorflow: None, tmp_path: Path) -> None:
     module = tf.Module()
     module.weight = tf.Variable([1.0, 2.0], name="weight")

@@ -100,9 +100,19 @@ class Checks:
             )
             for name, signature in session.signatures.items()
         }
+        self._warn_of_rows(checked, device)
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
         in_lite = None if lite is None else lite.signatures
         return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
+
+    def _warn_of_rows(self, checked: Mapping[str, CheckedSignature], device: ManifestDevice | None) -> None:
+        """A program takes as many rows as it takes, and what cannot be padded has to have just as many."""
+        for name in () if device is None else device.signatures:
+            if checked[name].signature.is_batchable and not checked[name].rows_independent:
+                sizes = ", ".join(map(str, self._options.batch_sizes))
+                self._warn(
+                    f"{name}: its device programs take {sizes} rows and nothing between, as rows cannot be padded"
+                )
 
     def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
         """What the source was asked, which the session has to take; where nobody was asked, what the session takes."""
