@@ -66,7 +66,7 @@ class Agreement:
 
 
 class SessionLoop:
-    """benchmarks/session_loop.py in a process of its own, which sleeps between the rounds."""
+    """A loop such as benchmarks/session_loop.py in a process of its own, which sleeps between the rounds."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -91,10 +91,10 @@ class SessionLoop:
 
 
 @contextmanager
-def session_loop(version: Path, precision: str) -> Iterator[SessionLoop]:
-    """The loop, loaded; gone after the block."""
+def loop_process(program: str, *arguments: str) -> Iterator[SessionLoop]:
+    """The loop of a program in benchmarks/, loaded; gone after the block."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "benchmarks" / "session_loop.py"), str(version), precision],
+        [sys.executable, str(ROOT / "benchmarks" / program), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -122,7 +122,7 @@ def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path
             )["grpc"]
             for way, flags in WAYS.items()
         }
-        loop = running.enter_context(session_loop(base / "1", precision))
+        loop = running.enter_context(loop_process("session_loop.py", str(base / "1"), precision))
         answers = classify(servers[FULL])
         rates = Rates({way: [] for way in WAYS}, [])
         for _ in range(rounds):
