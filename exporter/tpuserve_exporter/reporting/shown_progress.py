@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 from tpuserve_exporter.progress import Progress, Step
+from tpuserve_exporter.reporting.held_signals import held_signals
 
 # Where lines are all there is, a step that is longer says how far it is this often.
 _REPEAT_S = 10.0
@@ -69,18 +71,27 @@ class TerminalProgress:
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
         started = time.monotonic()
+        status = self._console.status(escape(title))
+        step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
         try:
-            with self._console.status(escape(title)) as status:
-                step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
-                yield step
+            with held_signals():
+                status.start()
+            yield step
         except BaseException:
-            self._console.print(f"[red]✗[/] {escape(title)}", highlight=False)
+            self._end(status, f"[red]✗[/] {escape(title)}")
             raise
         took = f"[dim]{time.monotonic() - started:.1f} s[/]"
-        self._console.print(f"[green]✓[/] {escape(title)} {took}[dim]{escape(_suffix(step))}[/]", highlight=False)
+        self._end(status, f"[green]✓[/] {escape(title)} {took}[dim]{escape(_suffix(step))}[/]")
+
+    def _end(self, status: Status, line: str) -> None:
+        """Put the line in the spinner's place, all of it, whatever signal comes: what is said next has its own."""
+        with held_signals():
+            status.stop()
+            self._console.print(line, highlight=False)
 
     def warn(self, message: str) -> None:
-        self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
+        with held_signals():
+            self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
