@@ -35,7 +35,7 @@ def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequ
     """Raises CannotLower where a dimension is free that no bucket gives a size."""
     _check_shapes(signature, lengths)
     batched = batch_sizes if signature.is_batchable else (None,)
-    sequences = lengths if signature.has_sequences else (None,)
+    sequences = lengths if any(spec.free_axes for spec in signature.inputs.values()) else (None,)
     return [Bucket(size, length) for size in batched for length in sequences]
 
 
@@ -52,8 +52,9 @@ def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
                 f"has rows ({signature}): a device program is for one number. Give each a free first dimension, or none"
             )
         if spec.free_axes and not lengths:
+            dims = ["batch" if axis == 0 and size is None else size or "SIZE" for axis, size in enumerate(spec.shape)]
             raise CannotLower(
                 f"{signature.name}: input {name!r} is {spec} (? is free), and a device program is of one shape: give "
                 f"the lengths that there may be, --sequence-buckets 64,128, or a size, --input '{name}:{spec.dtype}"
-                f"[batch,SIZE]'"
+                f"[{','.join(map(str, dims))}]'"
             )

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _PART = "device"
 def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str, ServedSignature]) -> ModelToLower:
     """The one device part of a model, by JAX where it is a JAX function."""
     hosts, left_out = _split_all(device, served)
+    signature = replace(device.signature, name="the model")  # what messages call it
     signatures = {
         name: DeviceSignature(
             method_name=served[name].method_name,
@@ -44,10 +46,10 @@ def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str,
         for name, one in hosts.items()
     }
     if jax is not None:
-        part = JaxPart(_PART, device.signature, jax)
+        part = JaxPart(_PART, signature, jax)
         return ModelToLower([part], signatures, _jax_weights(part, device), hosts, left_out)
     weights = GraphWeights(device.trackables, device.graph.variables)
-    graph = GraphPart(_PART, device.signature, device.graph, weights)
+    graph = GraphPart(_PART, signature, device.graph, weights)
     return ModelToLower([graph], signatures, weights, hosts, left_out)
 
 
