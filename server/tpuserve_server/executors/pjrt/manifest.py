@@ -23,21 +23,27 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class TensorEntry(_Entry):
-    """One input or output. A None in `shape` is a free dimension."""
+class ServedTensor(_Entry):
+    """One input or output of a signature. A None in `shape` is a free dimension, and None an unknown rank."""
 
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] | None
     pad_value: bool | int | float | str | None = None
+
+    def spec(self, name: str) -> TensorSpec:
+        """The same in the server's words."""
+        return TensorSpec(name, _dtype(self.dtype), self.shape)
+
+
+class TensorEntry(ServedTensor):
+    """One input or output of a part, whose rank is known."""
+
+    shape: tuple[int | None, ...]
 
     @property
     def has_rows(self) -> bool:
         """Whether the first dimension is that of the rows."""
         return bool(self.shape) and self.shape[0] is None
-
-    def spec(self, name: str) -> TensorSpec:
-        """The same in the server's words."""
-        return TensorSpec(name, _dtype(self.dtype), self.shape)
 
 
 class ProgramEntry(_Entry):
@@ -104,8 +110,8 @@ class DeviceEntry(_Entry):
 class ServedEntry(_Entry):
     """A signature as clients see it."""
 
-    inputs: Mapping[str, TensorEntry] = Field(default_factory=dict)
-    outputs: Mapping[str, TensorEntry] = Field(default_factory=dict)
+    inputs: Mapping[str, ServedTensor] = Field(default_factory=dict)
+    outputs: Mapping[str, ServedTensor] = Field(default_factory=dict)
     rows_independent: bool = False
 
     def signature(self, name: str, method_name: str) -> Signature:

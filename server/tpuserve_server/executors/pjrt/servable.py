@@ -10,7 +10,7 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, SignatureEntry, TensorEntry
+from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, ServedTensor, SignatureEntry
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
 # Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
@@ -174,7 +174,7 @@ class _Flight:
         return self.program.after(self.inputs, outputs, self.output_names)
 
 
-def _pad_values(inputs: Mapping[str, TensorEntry]) -> dict[str, object]:
+def _pad_values(inputs: Mapping[str, ServedTensor]) -> dict[str, object]:
     return {name: tensor.pad_value for name, tensor in inputs.items() if tensor.pad_value is not None}
 
 

@@ -176,7 +176,7 @@ def test_signatures_without_a_program_are_answered_by_the_saved_model(tmp_path: 
     strings = {"dtype": "string", "shape": [None]}
     signatures = {
         "numbers": manifest["signatures"]["serving_default"],
-        "serving_default": {"inputs": {"text": strings}, "outputs": {"said": strings}},
+        "serving_default": {"inputs": {"text": strings}, "outputs": {"said": {**strings, "shape": None}}},
     }
     mapped = {"numbers": manifest["device"]["signatures"]["serving_default"]}
     write_device_manifest(tmp_path, signatures, {**manifest["device"], "signatures": mapped})
