@@ -15,8 +15,11 @@ TORCH := .torch
 TEST_PROCESSES ?= 2
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
-# All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another.
-EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite tpu)
+# All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
+# `tpu`, of which the group dev has the exporter's: the server's takes libtpu on every platform, and there are few wheels.
+EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
+# The image's: neither a TPU's client nor a GPU's, which are several GB.
+IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
@@ -86,7 +89,7 @@ unit: setup
 lock: $(UV) ## Renew requirements/*.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --upgrade --output-file requirements/bootstrap.lock requirements/bootstrap.in
 	$(COMPILE) --upgrade --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
-	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock --all-extras server/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock $(IMAGE_EXTRAS) server/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml

@@ -92,7 +92,8 @@ def _shardings(job: CompileJob) -> "list[Sharding]":
     from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=job.topology).devices
+    described = topologies.get_topology_desc(platform="tpu", topology_name=job.topology, **_host(job.topology))
+    devices = described.devices
     if job.data * job.model == 1:
         return [SingleDeviceSharding(devices[0])] * (len(job.row_inputs) + len(job.weight_axes))
     mesh = Mesh(np.array(devices[: job.data * job.model]).reshape(job.data, job.model), ("data", "model"))
@@ -101,6 +102,12 @@ def _shardings(job: CompileJob) -> "list[Sharding]":
         *job.weight_axes,
     ]
     return [NamedSharding(mesh, PartitionSpec(*one)) for one in axes]
+
+
+def _host(topology: str) -> dict[str, tuple[int, ...]]:
+    """How the chips of one machine are wired, where they are fewer than four: libtpu before 0.0.51 takes four."""
+    grid = [int(size) for size in topology.partition(":")[2].split("x")]
+    return {"chips_per_host_bounds": (*grid, 1)[:3]} if math.prod(grid) < 4 else {}
 
 
 def _size(aval: Any, sharding: "Sharding") -> int:  # noqa: ANN401 - jax's ShapedArray has no types
