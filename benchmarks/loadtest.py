@@ -1,6 +1,6 @@
 """What `tpuserve loadtest` says of servers whose truth is known: one stalls, one's device takes a set time.
 
-Run from anywhere: `.venv/bin/python benchmarks/loadtest.py stall|search [--seeds N]`.
+Run from anywhere: `.venv/bin/python benchmarks/loadtest.py stall|search|batched [--seeds N]`.
 """
 
 import json
@@ -17,11 +17,21 @@ from rich.table import Table
 # Run by path, so that it works from anywhere: the workspace's root is not on the path then.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.simulated_grid import greedy_setting
+from benchmarks.simulation import Device, poisson, simulate
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
+from tpuserve_loadtests.searching import Outcome, Probe
+from tpuserve_loadtests.searching import search as search_rates
 
 SERVICE_S = 0.010
 LIMIT_MS = 80.0
 _ARRIVALS = 2_000_000
+# A batch of 8 takes 28 ms; 99 % of requests shall be answered within 100 ms.
+BATCHED = Device("batched", t0_s=0.020, per_row_s=0.001, max_rows=8, latency_s=0.100)
+_BATCHED_ARRIVALS = 300_000
 
 
 def loadtest(*arguments: str) -> dict[str, Any]:  # a JSON document
@@ -65,6 +75,54 @@ def search(seeds: int, duration: str) -> None:
             found = loadtest("search", MODEL, "--grpc", server.grpc_address, *options)["rate_per_s"]
         told = "found no rate" if found is None else f"found {found:.1f}/s, {100 * (found / truth - 1):+.1f} %"
         console.print(f"seed {seed}: {told}")
+
+
+@main.command()
+@click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
+@click.option("--seconds", default=60.0, show_default=True, help="Of each try, in virtual time.")
+def batched(seeds: int, seconds: float) -> None:
+    """The highest rate that the server's own batcher holds before a scripted device, in virtual time."""
+    truth = _true_batched_rate()
+    console = Console()
+    console.print(f"True rate: {truth:.1f}/s, of {_BATCHED_ARRIVALS:,} arrivals")
+    worst = 0.0
+    for seed in range(seeds):
+        found = search_rates(_Batched(seed, seconds).attempt, 20, 1e6, 0.02).best
+        off = (found.rate_per_s if found else 0.0) / truth - 1
+        worst = max(worst, abs(off))
+        console.print(f"seed {seed}: {truth * (1 + off):.1f}/s, {100 * off:+.1f} %")
+    console.print(f"Furthest from the truth: {100 * worst:.1f} %")
+
+
+class _Batched:
+    """Tries rates as `tpuserve loadtest search` does, with its arrivals and its judgement."""
+
+    def __init__(self, seed: int, seconds: float) -> None:
+        self._seed = 10_000 * seed
+        self._seconds = seconds
+
+    def attempt(self, rate_per_s: float) -> Probe:
+        """Up to four runs, until what is late tells."""
+        sample, words = Sample(0, 0), ""
+        for _ in range(4):
+            self._seed += 1
+            profile = RateProfile.parse(f"{rate_per_s:f}", self._seconds)
+            times = list(Load(self._seconds, profile=profile, seed=self._seed).instants())
+            run = simulate(BATCHED, greedy_setting(BATCHED), times)
+            sample += Sample(run.offered, run.offered - run.in_time)
+            answer, words = judge(sample, 99)
+            if answer is not Answer.UNCLEAR:
+                return Probe(rate_per_s, Outcome.HOLDS if answer is Answer.KEPT else Outcome.FAILS, words)
+        return Probe(rate_per_s, Outcome.FAILS, words)
+
+
+def _true_batched_rate() -> float:
+    low, high = 0.3 * BATCHED.max_rows / BATCHED.cost_s(8), BATCHED.max_rows / BATCHED.cost_s(8)
+    for _ in range(10):
+        rate = (low + high) / 2
+        run = simulate(BATCHED, greedy_setting(BATCHED), poisson(rate, _BATCHED_ARRIVALS, 1))
+        low, high = (rate, high) if run.in_time >= 0.99 * run.offered else (low, rate)
+    return low
 
 
 def true_rate() -> float:

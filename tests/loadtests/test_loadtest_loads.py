@@ -167,6 +167,14 @@ def test_an_objective_that_no_rate_keeps_is_told(serve: Serve) -> None:
     assert "Trying" not in run.stderr
 
 
+def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
+    server = serve(Doubling(fail_every=1))
+    run = loadtest("search", MODEL, "--slo", "p99<=20ms", "--grpc", server.grpc_address, "--warm-up", "0")
+    assert run.returncode == 1
+    assert "requests was answered: RESOURCE_EXHAUSTED" in run.stdout
+    assert "Trying" not in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

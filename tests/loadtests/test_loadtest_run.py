@@ -131,6 +131,7 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         ([MODEL, "--fail-if", "p99>20ms", "rate=5"], "unexpected extra argument"),
         ([MODEL, "--fail-if", "p99>20"], "p99 takes us or ms or s"),
         ([MODEL, "--trace", __file__], "one instant in seconds"),
+        ([MODEL, "--junit", "nowhere/load.xml"], "there is no folder nowhere"),
         ([MODEL, "--label", "canary", "--version", "3"], "at most one can be"),
     ],
 )

@@ -82,8 +82,12 @@ class RateProfile:
 
     def __str__(self) -> str:
         return ",".join(
-            f"{each.start_per_s:g}"
+            _plain(each.start_per_s)
             if math.isclose(each.start_per_s, each.end_per_s)
-            else f"{each.start_per_s:g}..{each.end_per_s:g}"
+            else f"{_plain(each.start_per_s)}..{_plain(each.end_per_s)}"
             for each in self.segments
         )
+
+
+def _plain(rate_per_s: float) -> str:
+    return f"{rate_per_s:.2f}".rstrip("0").rstrip(".")

@@ -81,6 +81,8 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
 
     gates = thresholds(given["gates"], "--fail-if")
+    if given["junit"] is not None and not given["junit"].parent.is_dir():
+        raise click.BadParameter(f"there is no folder {given['junit'].parent}", param_hint="--junit")
     addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
     load = replace(_load(given, len(addresses)), limits_us=limits_us(gates))
     spec = find_spec(model, given["version"], given["label"])

@@ -35,7 +35,8 @@ Examples:
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
 
-Exit codes: 0 a rate was found, 1 interrupted, 2 usage, 3 no server, 98 the generator was the limit, 99 no rate holds.
+Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage, 3 no server,
+98 the generator was the limit, 99 no rate holds.
 """
 
 
@@ -72,7 +73,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.search_report import print_probe
     from tpuserve_loadtests.searching import Found
     from tpuserve_loadtests.searching import search as search_rates
-    from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, Trials
+    from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
     objectives = _objectives(given["objectives"])
     spec = find_spec(model, given["version"], given["label"])
@@ -89,6 +90,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         )
         try:
             alone = _alone(runs, given)
+            trials.check(alone)
             if missed := trials.missed_by(alone):
                 found, problem = Found(None, None), "; ".join(missed)
             else:
@@ -96,6 +98,8 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
                 found = search_rates(trials.attempt, start, given["highest"], given["precision"])
         except Interrupted:
             problem, exit_code = "interrupted", 1
+        except NothingAnswered as nothing:
+            problem, exit_code = str(nothing), 1
         except GeneratorLimit as limit:
             problem, exit_code = str(limit), EXIT_GENERATOR
     _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
@@ -135,10 +139,6 @@ def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Me
 def _alone(runs: "Runs", given: dict[str, Any]) -> "Measured":
     """One user of each protocol, who wait for nobody: what is too slow for them is at any rate."""
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.traffic.trials import Interrupted
 
     protocols = len(runs.protocols)
-    measured = run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=protocols), title="First, for")
-    if measured.stopped:
-        raise Interrupted
-    return measured
+    return run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=protocols), title="First, for")

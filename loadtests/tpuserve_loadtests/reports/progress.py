@@ -23,7 +23,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._live is None:
-            line = f"{self._title} {self._load.total_s:g} s: {self._load}"
+            line = f"{self._title} {self._load.total_s:.4g} s: {self._load}"
             self._console.print(line, highlight=False, soft_wrap=True)
         else:
             self._live.start()
@@ -40,7 +40,7 @@ class Progress:
         if self._live is None:
             return
         measured_s = elapsed_s - self._load.warm_up_s
-        line = f"{self._title} {self._load.total_s:g} s: {self._load}  {elapsed_s:5.1f} s"
+        line = f"{self._title} {self._load.total_s:.4g} s: {self._load}  {elapsed_s:5.1f} s"
         if measured_s > 0:
             rate = f"{counts.requests / measured_s:,.0f}/s"
             line += f"  {counts.requests:,} requests  {rate}  {counts.failures:,} failures"

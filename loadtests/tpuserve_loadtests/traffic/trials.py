@@ -24,6 +24,10 @@ class GeneratorLimit(Exception):
     """The generator could not send a rate as it should; the message says why."""
 
 
+class NothingAnswered(Exception):
+    """Not one request of a run was answered; the message says with what they failed."""
+
+
 @dataclass
 class Trials:
     """`run` runs a load; `base` says all of it but the rate. `probes` are those so far, with what was measured last."""
@@ -36,13 +40,13 @@ class Trials:
     probes: list[tuple[Probe, Measured]] = field(default_factory=list)
 
     def attempt(self, rate_per_s: float) -> Probe:
-        """Try a rate. Raises Interrupted, and GeneratorLimit."""
+        """Try a rate. Raises Interrupted, GeneratorLimit and NothingAnswered."""
         load = self._load(rate_per_s)
         samples = {gate: Sample(0, 0) for gate in self.objectives if gate.percentile is not None}
         for _ in range(_RUNS):
             load = replace(load, seed=load.seed + 1)
             measured = self.run(load)
-            self._check(rate_per_s, measured)
+            self.check(measured)
             for gate in samples:
                 samples[gate] += _sample(gate, measured)
             answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
@@ -68,14 +72,16 @@ class Trials:
         profile = RateProfile((Segment(seconds, rate_per_s, rate_per_s),))
         return replace(self.base, seconds=seconds, profile=profile, seed=seed)
 
-    def _check(self, rate_per_s: float, measured: Measured) -> None:
+    def check(self, measured: Measured) -> None:
+        """Raise what makes a run say nothing about the objectives, as `attempt` does."""
         if measured.stopped == "stopped early":
             raise Interrupted
+        errors = measured.recorder.errors()
+        if errors and measured.total.failures == measured.total.requests:
+            raise NothingAnswered(f"not one of {measured.total.requests:,} requests was answered: {errors[0].message}")
         verdict = judge_generator(measured, self.objectives)
         if not verdict.trusted and not self.trust_generator:
-            raise GeneratorLimit(
-                f"at {rate_per_s:,.1f}/s the load generator was the limit: {'; '.join(verdict.limits)}"
-            )
+            raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
 
     def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
         errors = measured.recorder.errors()
