@@ -58,7 +58,7 @@ def test_a_module_that_does_not_fit_gets_the_whole_table(export: Export, tensorf
 def test_what_a_module_cannot_have_is_refused(export: Export, tensorflow: None, tmp_path: Path) -> None:
     source = save(tmp_path / "run", model=builders.module())
     finished = export(source, tmp_path / "linear", *model_option("module"), "--compute-dtype", "bfloat16")
-    assert (finished.code, "--compute-dtype is for Keras 3 models" in finished.err) == (2, True)
+    assert (finished.code, "--compute-dtype and --int8 are for Keras 3 models" in finished.err) == (2, True)
     finished = export(source, tmp_path / "linear", *model_option("silent_module"))
     assert (finished.code, "without __call__: nothing to serve" in finished.err) == (7, True)
     finished = export(source, tmp_path / "linear", *model_option("no_model"))

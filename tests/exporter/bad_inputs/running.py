@@ -117,16 +117,10 @@ def _in_folder(folder: Path, temporary: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without(packages: tuple[str, ...]) -> Iterator[None]:
-    kept = {package: sys.modules.get(package) for package in packages}
-    sys.modules.update(dict.fromkeys(packages))  # type: ignore[arg-type]  # None, as the import system has it
-    try:
+    """As if these were not installed, whatever of them has been imported before."""
+    hidden = {name: None for name in sys.modules if name.partition(".")[0] in packages} | dict.fromkeys(packages)
+    with mock.patch.dict(sys.modules, hidden):  # None, as the import system has it
         yield
-    finally:
-        for package, module in kept.items():
-            if module is None:
-                del sys.modules[package]
-            else:
-                sys.modules[package] = module
 
 
 @contextlib.contextmanager
