@@ -42,7 +42,7 @@ def test_help_does_not_wait_for_tensorflow() -> None:
 @pytest.mark.xdist_group(__name__)
 def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    command = [COMMAND, tiny_checkpoint, tmp_path / "tiny", *TINY]
+    command: list[str | Path] = [COMMAND, tiny_checkpoint, tmp_path / "tiny", *TINY]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Start TensorFlow (")
