@@ -160,10 +160,6 @@ def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Pat
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("a=tensors",), 2, "the kinds are tensor, image_bytes, tf_example, classify, regress and pkg.module:function"),
-        (("a",), 2, "--signature 'a' is not of the form NAME=KIND[,OPTION=VALUE...]"),
-        (("a=tensor", "a=tf_example"), 2, "--signature a=… is given 2 times: each name once"),
-        (("a=tensor,scale=1",), 2, "--signature a=tensor: there is no option 'scale'; tensor has none"),
         (
             ("a=regress",),
             2,
@@ -195,13 +191,7 @@ def test_signatures_that_cannot_be_are_refused(
     ("option", "said"),
     [
         ("size=8x8", "size=8x8, the model's input 'image' is 6x8"),
-        ("size=big", "size=big is not HEIGHTxWIDTH"),
         ("mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
-        ("std=0", "std is divided by, and cannot be 0"),
-        ("crop=0", "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
-        ("crop=224", "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
-        ("scale=1/x", "scale=1/x is no number"),
-        ("resize=best", "resize=best is none of bilinear, nearest"),
         ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),
     ],
 )
@@ -210,6 +200,34 @@ def test_image_options_that_do_not_fit_are_refused(
 ) -> None:
     finished = export(pictures, tmp_path / "m", "--signature", f"photo=image_bytes,{option}")
     assert (finished.code, said in finished.err) == (2, True), finished.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("a=tensors",), "the kinds are tensor, image_bytes, tf_example, classify, regress and pkg.module:function"),
+        (("a",), "--signature 'a' is not of the form NAME=KIND[,OPTION=VALUE...]"),
+        (("a=tensor", "a=tf_example"), "--signature a=… is given 2 times: each name once"),
+        (("a=tensor,scale=1",), "--signature a=tensor: there is no option 'scale'; tensor has none"),
+        (("a=classify,value=x",), "--signature a=classify: there is no option 'value'; classify has scores"),
+        (("a=image_bytes,sizes=8x8",), "there is no option 'sizes'; image_bytes has input, size, crop, resize, scale"),
+        (("a=image_bytes,size=big",), "--signature a=image_bytes: size=big is not HEIGHTxWIDTH, such as size=224x224"),
+        (("a=image_bytes,std=0.2:0",), "std is divided by, and cannot be 0"),
+        (("a=image_bytes,crop=0",), "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
+        (("a=image_bytes,crop=224",), "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
+        (("a=image_bytes,scale=1/x",), "scale=1/x is no number"),
+        (("a=image_bytes,scale=1/0",), "scale=1/0 is no number"),
+        (("a=image_bytes,mean=nan",), "mean=nan is no number"),
+        (("a=image_bytes,scale=1:2",), "scale=1:2 gives 2 numbers; it takes one number"),
+        (("a=image_bytes,resize=best",), "resize=best is none of bilinear, nearest"),
+    ],
+)
+def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
+    export: Export, tmp_path: Path, asked: tuple[str, ...], said: str
+) -> None:
+    flags = [flag for one in asked for flag in ("--signature", one)]
+    finished = export(tmp_path / "not there.keras", tmp_path / "m", *flags)
+    assert (finished.code, said in finished.err.replace("\n", " ")) == (2, True), finished.err
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.image_options import IMAGE_OPTIONS, ImageOptions
 
 DEFAULT_SIGNATURE = "serving_default"
 TENSOR_KIND = "tensor"
-KINDS = (TENSOR_KIND, "image_bytes", "tf_example", "classify", "regress")
+IMAGE_KIND = "image_bytes"
+# What each kind has for options. A function's are its own arguments.
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    TENSOR_KIND: (),
+    IMAGE_KIND: IMAGE_OPTIONS,
+    "tf_example": (),
+    "classify": ("scores",),
+    "regress": ("value",),
+}
+KINDS = tuple(_OPTIONS)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -22,7 +32,7 @@ class SignatureRequest:
 
     @classmethod
     def parse(cls, text: str) -> "SignatureRequest":
-        """`photo=image_bytes,scale=1,size=224x224`. Raises OptionConflict."""
+        """`photo=image_bytes,scale=1,size=224x224`. Raises OptionConflict for all that the text alone tells."""
         name, equals, rest = text.partition("=")
         kind, *pairs = (part.strip() for part in rest.split(","))
         if not equals or not kind or _NAME.fullmatch(name) is None:
@@ -36,12 +46,18 @@ class SignatureRequest:
                 what = "comes twice" if option in options else "is not of the form OPTION=VALUE"
                 raise OptionConflict(f"--signature {text!r}: {pair!r} {what}")
             options[option] = value
-        return cls(name, kind, options)
+        request = cls(name, kind, options)
+        request._check_options()
+        return request
 
-    def check_options(self, *known: str) -> None:
-        """Raises OptionConflict for an option that this kind does not know."""
-        for option in self.options.keys() - set(known):
-            raise OptionConflict(f"{self}: there is no option {option!r}; {self.kind} has {', '.join(known) or 'none'}")
+    def _check_options(self) -> None:
+        known = _OPTIONS.get(self.kind, tuple(self.options))
+        for option in self.options:
+            if option not in known:
+                has = ", ".join(known) or "none"
+                raise OptionConflict(f"{self}: there is no option {option!r}; {self.kind} has {has}")
+        if self.kind == IMAGE_KIND:
+            ImageOptions.read(self.options, str(self))
 
     def __str__(self) -> str:
         return f"--signature {self.name}={self.kind}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.image_options import ImageOptions
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 from tpuserve_exporter.signatures.served_signature import ServedSignature
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 # TensorFlow Serving's REST gateway takes base64 for inputs whose names end like this.
 INPUT = "image_bytes"
-_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std")
-_METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 _CHANNELS = (1, 3, 4)
 # Images decoded at the same time; the executor's threads are the real bound.
 _AT_ONCE = 32
@@ -47,8 +46,7 @@ def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
 
     Raises OptionConflict where no input takes images, or the options do not fit the one that does.
     """
-    request.check_options(*_OPTIONS)
-    pixels = _read_options(request, device)
+    pixels = _fit(request, device)
 
     def wrap(call: Call) -> ServedFunction:
         return ServedFunction(_input_specs(device, pixels.name), lambda **inputs: call(**_decode(inputs, pixels)), [])
@@ -111,26 +109,24 @@ def _arrange(image: "tf.Tensor", layout: str) -> "tf.Tensor":
     return tf.transpose(image, [0, 3, 1, 2]) if layout == "NCHW" else image
 
 
-def _read_options(request: SignatureRequest, device: DevicePart) -> _Pixels:
-    name = _find_input(request, device)
+def _fit(request: SignatureRequest, device: DevicePart) -> _Pixels:
+    """The request's options, and the model's own where they say nothing."""
+    options = ImageOptions.read(request.options, str(request))
+    name = _find_input(request, options.input, device)
     spec = device.inputs[name]
     layout, dims = _find_layout(request, name, spec)
-    height, width = _find_size(request, name, dims)
+    height, width = _find_size(request, options.size, name, dims)
     channels = dims.get("C", 1)
     assert channels is not None
-    method = request.options.get("resize", "bilinear")
-    if method not in _METHODS:
-        raise OptionConflict(f"{request}: resize={method} is none of {', '.join(_METHODS)}")
-    scale = _read_numbers(request, "scale", 1, 1 if spec.dtype.is_integer else 1 / 255)[0]
-    mean, std = _read_numbers(request, "mean", channels, 0.0), _read_numbers(request, "std", channels, 1.0)
-    if 0.0 in std:
-        raise OptionConflict(f"{request}: std is divided by, and cannot be 0")
-    return _Pixels(name, spec, layout, height, width, channels, _read_crop(request), method, scale, mean, std)
+    _check_channels(request, options, channels)
+    scale = options.scale if options.scale is not None else 1 if spec.dtype.is_integer else 1 / 255
+    return _Pixels(
+        name, spec, layout, height, width, channels, options.crop, options.resize, scale, options.mean, options.std
+    )
 
 
-def _find_input(request: SignatureRequest, device: DevicePart) -> str:
+def _find_input(request: SignatureRequest, named: str | None, device: DevicePart) -> str:
     """The input named by the option, else the only one that an image fits."""
-    named = request.options.get("input")
     described = ", ".join(f"{name}: {_text(spec)}" for name, spec in device.inputs.items())
     if named is not None and named not in device.inputs:
         raise OptionConflict(f"{request}: the model has no input {named!r}; it takes {described}")
@@ -163,53 +159,30 @@ def _find_layout(request: SignatureRequest, name: str, spec: "tf.TensorSpec") ->
     return layout, dict(zip(layout, spec.shape.as_list(), strict=True))
 
 
-def _find_size(request: SignatureRequest, name: str, dims: Mapping[str, int | None]) -> tuple[int, int]:
+def _find_size(
+    request: SignatureRequest, given: tuple[int, int] | None, name: str, dims: Mapping[str, int | None]
+) -> tuple[int, int]:
     """Height and width: the model's own, or those of size=HEIGHTxWIDTH where the model leaves them free."""
-    given = request.options.get("size")
-    said: tuple[int | None, int | None] = (None, None)
-    if given is not None:
-        height, _, width = given.partition("x")
-        if not height.isdecimal() or not width.isdecimal() or 0 in (int(height), int(width)):
-            raise OptionConflict(f"{request}: size={given} is not HEIGHTxWIDTH, such as size=224x224")
-        said = int(height), int(width)
     sizes = []
-    for axis, wanted in zip("HW", said, strict=True):
+    for axis, wanted in zip("HW", given or (None, None), strict=True):
         own = dims[axis]
         if own is not None and wanted not in (None, own):
-            raise OptionConflict(f"{request}: size={given}, the model's input {name!r} is {dims['H']}x{dims['W']}")
+            raise OptionConflict(
+                f"{request}: size={request.options['size']}, the model's input {name!r} is {dims['H']}x{dims['W']}"
+            )
         sizes.append(own or wanted)
     if sizes[0] is None or sizes[1] is None:
         raise OptionConflict(f"{request}: the model's input {name!r} has no size: give one, size=HEIGHTxWIDTH")
     return sizes[0], sizes[1]
 
 
-def _read_crop(request: SignatureRequest) -> float | None:
-    if "crop" not in request.options:
-        return None
-    (part,) = _read_numbers(request, "crop", 1, 1.0)
-    if not 0 < part <= 1:
-        raise OptionConflict(f"{request}: crop is the part of the image to take, above 0 and at most 1, as crop=0.875")
-    return part
-
-
-def _read_numbers(request: SignatureRequest, option: str, count: int, default: float) -> tuple[float, ...]:
-    """One number, or `count` of them with colons between; fractions are read, too: 1/255."""
-    if option not in request.options:
-        return (default,)
-    text = request.options[option]
-    try:
-        numbers = tuple(_read_number(part) for part in text.split(":"))
-    except (ValueError, ZeroDivisionError) as error:
-        raise OptionConflict(f"{request}: {option}={text} is no number") from error
-    if len(numbers) not in (1, count):
-        wanted = "one number" if count == 1 else f"one number, or {count} with colons between"
-        raise OptionConflict(f"{request}: {option}={text} gives {len(numbers)} numbers; it takes {wanted}")
-    return numbers
-
-
-def _read_number(text: str) -> float:
-    above, slash, below = text.partition("/")
-    return float(above) / float(below) if slash else float(above)
+def _check_channels(request: SignatureRequest, options: ImageOptions, channels: int) -> None:
+    """One number, or one for each channel."""
+    for option, numbers in (("mean", options.mean), ("std", options.std)):
+        if len(numbers) not in (1, channels):
+            wanted = "one number" if channels == 1 else f"one number, or {channels} with colons between"
+            given = f"{option}={request.options[option]} gives {len(numbers)} numbers"
+            raise OptionConflict(f"{request}: {given}; it takes {wanted}")
 
 
 def _text(spec: "tf.TensorSpec") -> str:

@@ -30,7 +30,6 @@ def classify(
 
     Raises OptionConflict where no output, or no one output, is scores of classes, or the labels are not as many.
     """
-    request.check_options("scores")
     name = _find_output(request, device, "scores", _are_scores, "floats of [batch, classes]")
     count = device.outputs[name].shape[1]
     if labels and count is not None and count != len(labels):
@@ -51,7 +50,6 @@ def classify(
 
 def regress(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
     """One number a row. Raises OptionConflict where no output, or no one output, is that."""
-    request.check_options("value")
     name = _find_output(request, device, "value", _is_value, "floats of [batch] or [batch, 1]")
 
     def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":

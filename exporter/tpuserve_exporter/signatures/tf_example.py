@@ -18,7 +18,6 @@ INPUT = "examples"
 
 def serve(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
     """Outputs are the model's own. Raises OptionConflict where an input is none that a feature can hold."""
-    request.check_options()
     parser = ExampleParser(request, device, pad_values)
     return ServedSignature(
         request.name,

@@ -37,7 +37,6 @@ SECTION = Section(
         Case("A file cannot be that large", 5, "wide.h5 models/wide --batch-sizes 1", file_size_bytes=900_000),
         Case("The temporary directory cannot take the source", 5, "wide.keras models/wide", file_size_bytes=900_000),
         Case("The store's library is not installed", 10, "scorer.keras gs://bucket/models/scorer", without=("gcsfs",)),
-        Case("A signature has no such option", 2, f"{_EXPORT} --signature photo=image_bytes,sizes=28x28"),
         Case("Sample inputs lack an input", 9, f"{_EXPORT} --check samples.npz",
              lambda folder: np.savez(folder / "samples.npz", image=np.ones((2, 3)))),
         Case("Sample inputs have another shape", 9, f"{_EXPORT} --check samples.npz",

@@ -25,6 +25,8 @@ SECTION = Section(
         Case("The version is no number", 2, f"{_EXPORT} --version v3"),
         Case("An input is not understood", 2, f"{_EXPORT} --input 'features:float32[batch,3'"),
         Case("There is no such kind of signature", 2, f"{_EXPORT} --signature photo=image"),
+        Case("A signature has no such option", 2, f"{_EXPORT} --signature photo=image_bytes,sizes=28x28"),
+        Case("A signature's option cannot be that", 2, f"{_EXPORT} --signature photo=image_bytes,crop=224"),
         Case("An option goes with another", 2, f"{_EXPORT} --pad-value ids=1"),
         Case("Samples are not there", 2, f"{_EXPORT} --check samples.npz"),
         Case("A report cannot be written", 2, f"{_EXPORT} --report reports/scorer.html"),
