@@ -39,8 +39,20 @@ class _Function:
         (lambda x: x[::-1].copy() if len(x) > 1 else x, "being alone"),
         (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbours"),
         (lambda x: x[:1], "the batch"),
+        (lambda x: x[~np.isnan(x).any(axis=1)], "its neighbours"),
     ],
-    ids=["none", "none, nan-proof", "mean", "count", "position", "late rows", "reversed", "faint", "fewer rows"],
+    ids=[
+        "none",
+        "none, nan-proof",
+        "mean",
+        "count",
+        "position",
+        "late rows",
+        "reversed",
+        "faint",
+        "fewer rows",
+        "rows that it keeps",
+    ],  # fmt: skip
 )
 def test_dependence_is_found(tensorflow: None, function: Callable[[Array], Array], found: str) -> None:
     with np.errstate(invalid="ignore"):

@@ -13,6 +13,7 @@ from tpuserve_exporter.signature import Array, Signature, Tensors
 # Enough rows to have neighbours on both sides; every row of them is checked.
 _ROWS = 4
 _NEIGHBOURS = "its neighbours"
+_OTHER_ROWS = "outputs have another number of rows than the inputs"
 
 
 class Finding(NamedTuple):
@@ -44,18 +45,24 @@ def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tol
     """
     rows = _choose_rows(samples)
     baseline = model.run(signature, rows)
-    if any(len(value) != _ROWS for value in baseline.values()):
-        return Finding("the batch: outputs have another number of rows than the inputs")
+    if _has_other_rows(baseline, _ROWS):
+        return Finding(f"the batch: {_OTHER_ROWS}")
     telling = len(distinct_rows(baseline)) > 1
     for trial in _trials(rows):
         expected, actual = take_rows(baseline, trial.baseline), _run(model, signature, trial)
         if actual is None:
             continue
+        if _has_other_rows(actual, len(next(iter(trial.inputs.values())))):
+            return Finding(f"{trial.what}: {_OTHER_ROWS}")
         difference = compare(expected, take_rows(actual, trial.at), tolerance)
         if difference.beyond:
             return Finding(f"{trial.what}: {difference.beyond}")
         telling = telling or trial.what == _NEIGHBOURS
     return Finding(checked=telling)
+
+
+def _has_other_rows(outputs: Tensors, rows: int) -> bool:
+    return any(value.shape[:1] != (rows,) for value in outputs.values())
 
 
 def _choose_rows(samples: Tensors) -> Tensors:
