@@ -52,7 +52,7 @@ class _Function:
         "faint",
         "fewer rows",
         "rows that it keeps",
-    ],  # fmt: skip
+    ],
 )
 def test_dependence_is_found(tensorflow: None, function: Callable[[Array], Array], found: str) -> None:
     with np.errstate(invalid="ignore"):
