@@ -1,9 +1,10 @@
 """Train a classifier of irises by plain TensorFlow and save it as a SavedModel, with the species' names as strings.
 
-python examples/iris_saved_model/train.py saved/
+python examples/iris_saved_model/train.py --out saved/
 tpuserve export saved/ models/iris
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -51,5 +52,11 @@ def train(path: Path, steps: int = 300) -> Path:
     return path
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="directory for the SavedModel")
+    train(parser.parse_args().out)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    main()

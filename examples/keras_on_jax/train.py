@@ -1,13 +1,13 @@
 """Train a regression with Keras 3 on JAX, and save it as any Keras model is saved.
 
-    KERAS_BACKEND=jax python examples/keras_on_jax/train.py diabetes.keras
+    KERAS_BACKEND=jax python examples/keras_on_jax/train.py --out diabetes.keras
     tpuserve export diabetes.keras models/keras_on_jax
 
 The exporter reads the file on TensorFlow: what layers compute with keras.ops is the same on both.
 """
 
+import argparse
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,5 +42,11 @@ def train(path: Path) -> Path:
     return path
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    train(parser.parse_args().out)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    main()

@@ -1,9 +1,10 @@
 """Train a classifier of wines and save it whole, as `model.save("wine.keras")` does.
 
-python examples/wine_keras_file/train.py wine.keras
+python examples/wine_keras_file/train.py --out wine.keras
 tpuserve export wine.keras models/wine
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -31,5 +32,11 @@ def train(path: Path) -> Path:
     return path
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    train(parser.parse_args().out)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    main()
