@@ -1,7 +1,7 @@
 """The limit of serving device programs: one of them called in a loop by JAX itself, without a server.
 
-`python benchmarks/program_loop.py VERSION_DIR` prints `ready`. Then each line `ROWS SECONDS` on standard input is
-answered by a line with the rows a second of a loop of the program for ROWS rows. Fetching the answers counts.
+`python benchmarks/program_loop.py VERSION_DIR [cpu|gpu|tpu]` prints `ready`. Then each line `ROWS SECONDS` on standard
+input is answered by a line with the rows a second of a loop of the program for ROWS rows. Fetching the answers counts.
 """
 
 import json
@@ -21,8 +21,8 @@ MANIFEST = Path("assets.extra", "tpuserve", "manifest.json")
 class ProgramLoop:
     """The programs of a version's default signature, whose inputs have no free dimension but the rows."""
 
-    def __init__(self, version: Path) -> None:
-        jax.config.update("jax_platforms", "cpu")
+    def __init__(self, version: Path, device_kind: str) -> None:
+        jax.config.update("jax_platforms", "cuda" if device_kind == "gpu" else device_kind)
         device = json.loads((version / MANIFEST).read_text())["device"]
         part = device["parts"][device["signatures"]["serving_default"]["part"]]
         weights = load_file(version / device["weights"])
@@ -48,7 +48,7 @@ class ProgramLoop:
 
 
 def main() -> None:
-    loop = ProgramLoop(Path(sys.argv[1]))
+    loop = ProgramLoop(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "cpu")
     print("ready", flush=True)
     for line in sys.stdin:
         rows, seconds = line.split()

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -69,9 +69,15 @@ def echoes(host: Host, scratch: Path) -> Iterator[dict[Protocol, Target]]:
 
 @contextlib.contextmanager
 def model_server(
-    host: Host, model_base: Path, scratch: Path, *flags: str, name: str = MODEL_NAME
+    host: Host,
+    model_base: Path,
+    scratch: Path,
+    *flags: str,
+    name: str = MODEL_NAME,
+    environment: Mapping[str, str] | None = None,
+    ready_timeout_s: float = READY_TIMEOUT_S,
 ) -> Iterator[dict[Protocol, Target]]:
-    """`tpuserve serve` with the model on a host, ready to answer."""
+    """`tpuserve serve` with the model on a host, ready to answer; `environment` is added to this process' own."""
     grpc_port, rest_port = free_port(), free_port()
     command = [
         _beside_python("tpuserve-serve"),
@@ -83,10 +89,10 @@ def model_server(
         "--bind_address=127.0.0.1",
         *flags,
     ]
-    with started(command, scratch / f"server-{host}.log") as tree:
+    with started(command, scratch / f"server-{host}.log", os.environ | dict(environment or {})) as tree:
         targets = _pair(host, "server", (grpc_port, tree), (rest_port, tree))
         for target in targets.values():
-            _wait_until_ready(target, lambda port: _gets(port, "/readyz"))
+            _wait_until_ready(target, lambda port: _gets(port, "/readyz"), ready_timeout_s)
         yield targets
 
 
@@ -141,10 +147,12 @@ def _gets(port: int, path: str) -> None:
     http_get(port, path)
 
 
-def _wait_until_ready(target: Target, ask_http: Callable[[int], None]) -> None:
+def _wait_until_ready(
+    target: Target, ask_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
+) -> None:
     try:
         # For gRPC an open port is enough here: what it answers is checked before and after the measurement.
-        _retry(target, _connect if target.protocol == "grpc" else ask_http)
+        _retry(target, _connect if target.protocol == "grpc" else ask_http, ready_timeout_s)
     except ServerDied as error:
         raise ServerDied(f"{target.kind} on {target.host} {error}") from None
 
@@ -153,8 +161,8 @@ def _connect(port: int) -> None:
     socket.create_connection(("127.0.0.1", port), timeout=1).close()
 
 
-def _retry(target: Target, attempt: Callable[[int], None]) -> None:
-    for _ in range(int(READY_TIMEOUT_S / _RETRY_S)):
+def _retry(target: Target, attempt: Callable[[int], None], timeout_s: float) -> None:
+    for _ in range(int(timeout_s / _RETRY_S)):
         target.tree.check_alive()
         try:
             attempt(target.port)
@@ -163,4 +171,4 @@ def _retry(target: Target, attempt: Callable[[int], None]) -> None:
                 target.tree.process.wait(_RETRY_S)
         else:
             return
-    raise ServerDied(f"did not answer within {READY_TIMEOUT_S:.0f} s:\n{target.tree.log_tail()}")
+    raise ServerDied(f"did not answer within {timeout_s:.0f} s:\n{target.tree.log_tail()}")
