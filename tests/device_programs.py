@@ -111,7 +111,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_weights(path: Path, weights: Mapping[str, Array]) -> None:
-    """A safetensors file."""
+    """A safetensors file, aligned as the exporter's: what begins there, devices may use in the memory map."""
     header: dict[str, Any] = {}
     end = 0
     for name, array in weights.items():
@@ -122,6 +122,7 @@ def write_weights(path: Path, weights: Mapping[str, Array]) -> None:
         }
         end += array.nbytes
     text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
         b"".join([len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in weights.values())])

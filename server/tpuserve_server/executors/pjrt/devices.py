@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,11 +10,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.manifest import ShardRule
 
 # What clients of a device's own call themselves, as far as it is not the device.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
+# Bytes; what XLA asks of the memory that it computes in on a CPU.
+_ALIGNMENT = 64
 # memory_stats() of PJRT's clients.
 _MEMORY = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
 
@@ -77,6 +79,15 @@ def _why_not(wanted: str) -> str:
     except RuntimeError as error:
         return f" ({_first_line(error)})"
     return ""
+
+
+def _copy(array: Array) -> Array:
+    """In memory that a CPU's client takes as it is, so that there is one copy and no second."""
+    content = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -content.ctypes.data % _ALIGNMENT
+    copied: Array = content[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copied, array)
+    return copied
 
 
 def _first_line(error: Exception) -> str:
@@ -156,9 +167,10 @@ class Placement:
         """Whether several devices are there for weights to be split over, and none of `weights` is."""
         return self.shape.model > 1 and all(weight.is_fully_replicated for weight in weights)
 
-    def put(self, array: Any, sharding: Sharding) -> jax.Array:  # noqa: ANN401 - numpy's or JAX's array
+    def put(self, array: Array, sharding: Sharding) -> jax.Array:
         """A copy of `array` on the devices, and no view of its memory; may return before it has been made."""
-        return jax.device_put(array, sharding, may_alias=False)
+        # A CPU's client takes aligned memory as it is, whatever device_put is told (`may_alias`, jax 0.10).
+        return jax.device_put(_copy(array) if kind_of(self.devices[0]) == "cpu" else array, sharding)
 
     def __str__(self) -> str:
         """`TPU v5 lite, mesh data=2,model=4`"""
