@@ -173,7 +173,8 @@ class ProgramManifest(_Entry):
                 raise FailedPrecondition(f"{MANIFEST_PATH} has no usable device programs: '{name}' is not described")
             _check_ends(name, self.signatures[name], entry, device.parts[entry.part])
         programs = [program.file for part in device.parts.values() for program in part.programs]
-        for file in (device.weights, *programs):
+        hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
+        for file in (device.weights, *programs, *hosts):
             if not (version_path / file).resolve().is_relative_to(version_path.resolve()):
                 raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
 

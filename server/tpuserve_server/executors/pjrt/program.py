@@ -15,8 +15,8 @@ from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, TensorEntry
 
-# What jax.export raises for bytes that are no program, or for one that is damaged.
-_DAMAGED = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
+# What jax.export raises for bytes that are no program, and JAX, lowering it, for operations that it does not know.
+_UNREADABLE = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
 
 
 class Program:
@@ -81,7 +81,7 @@ def compile_program(
     """Read a program and compile it for `weights` where they are, in the part's order; slow, unless the cache has it.
 
     Raises:
-        FailedPrecondition: the file is damaged, or not what the manifest says of it.
+        FailedPrecondition: the file is damaged, of another JAX, or not what the manifest says of it.
         ServingError: the compiler refuses it, or it does not fit the device.
     """
     exported = _read(version / entry.file, entry.file, device)
@@ -93,8 +93,14 @@ def compile_program(
     ]
     arguments = [*inputs, *(jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=one.sharding) for one in weights)]
     returned = tuple(_sharding(placement, entry, tensor) for tensor in part.outputs.values())
-    with jax.enable_x64(True), device_errors(f"Compiling {entry.file}"):
-        compiled = jax.jit(exported.call, out_shardings=returned).lower(*arguments).compile()
+    with jax.enable_x64(True):
+        try:
+            # Only here are its operations read.
+            lowered = jax.jit(exported.call, out_shardings=returned).lower(*arguments)
+        except _UNREADABLE as error:
+            raise _unreadable(entry.file, device) from error
+        with device_errors(f"Compiling {entry.file}"):
+            compiled = lowered.compile()
     return Program(entry, compiled, [np.dtype(aval.dtype) for aval in exported.in_avals[:count]])
 
 
@@ -133,11 +139,15 @@ def _read(path: Path, name: str, device: DeviceEntry) -> export.Exported:
         raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
     try:
         return export.deserialize(bytearray(content))
-    except _DAMAGED as error:
-        raise FailedPrecondition(
-            f"{name} is damaged, or of a JAX that this server's ({jax.__version__}) cannot read: it was lowered with "
-            f"{_lowered_with(device)}. Export the version again"
-        ) from error
+    except _UNREADABLE as error:
+        raise _unreadable(name, device) from error
+
+
+def _unreadable(name: str, device: DeviceEntry) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{name} is damaged, or of a JAX that this server's ({jax.__version__}) cannot read: it was lowered with "
+        f"{_lowered_with(device)}. Export the version again"
+    )
 
 
 def _lowered_with(device: DeviceEntry) -> str:

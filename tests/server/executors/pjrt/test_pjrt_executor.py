@@ -315,6 +315,18 @@ class TestRefusals:
         refusal(version)
         assert {id(array) for array in jax.live_arrays()} <= before
 
+    def test_program_with_an_operation_of_a_later_jax_names_both_versions(self, version: Path) -> None:
+        file = version / FOLDER / "programs/device/b2.jaxexport"
+        content = file.read_bytes()
+        assert b"multiply_v1" in content
+        file.write_bytes(content.replace(b"multiply_v1", b"multiply_v9"))
+        change(version, lowered_with={"jax": "0.99.0"})
+        # Of this very kind: what `--device=auto` falls back for.
+        with pytest.raises(
+            FailedPrecondition, match=r"b2\.jaxexport is damaged, or of a JAX .* with jax 0\.99\.0\. Exp"
+        ):
+            load(version)
+
     def test_missing_weight(self, version: Path) -> None:
         change(version, {"weights": ["two", "three"]})
         assert refusal(version).endswith("weights.safetensors lacks weight 'three'")
@@ -351,6 +363,11 @@ class TestRefusals:
     def test_file_beyond_the_version(self, version: Path) -> None:
         change(version, weights="../elsewhere.safetensors")
         assert "leaves the version directory" in refusal(version)
+
+    def test_host_part_beyond_the_version(self, version: Path) -> None:
+        entry = {"part": "device", "host": {"model": "../elsewhere", "before": "a", "after": "b"}}
+        change(version, signatures={"serving_default": entry})
+        assert "../elsewhere in the manifest leaves the version directory" in refusal(version)
 
     def test_device_that_is_not_there(self) -> None:
         with pytest.raises(FailedPrecondition, match="PJRT found cpu only"):
