@@ -69,7 +69,7 @@ def test_an_exported_version_is_batched_and_warmed_as_its_manifest_says(tmp_path
     write_manifest(path)
     loaded = load(path)
     assert loaded.batcher.batches("serving_default")
-    assert "warm-up: 5 runs" in loaded.notes
+    assert "warm-up: 3 runs" in loaded.notes
     assert "serving_default: batches of 1, 2, 4 rows" in loaded.notes
 
 
