@@ -4,6 +4,7 @@ import io
 import re
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,14 @@ from tpuserve_exporter.reporting.shown_progress import TerminalProgress
 
 _CONTROL = re.compile(r"\x1b\[\??\d*[A-Za-z]")
 _HIDE, _SHOW, _UP, _ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[1A", "\x1b[2K"
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """As at a terminal: a shell without one has the commands that it leaves in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class InterruptedScreen(io.StringIO):

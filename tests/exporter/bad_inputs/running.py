@@ -118,9 +118,16 @@ def _in_folder(folder: Path, temporary: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _without(packages: tuple[str, ...]) -> Iterator[None]:
     """As if these were not installed, whatever of them has been imported before."""
-    hidden = {name: None for name in sys.modules if name.partition(".")[0] in packages} | dict.fromkeys(packages)
-    with mock.patch.dict(sys.modules, hidden):  # None, as the import system has it
+    hidden = {*packages, *(name for name in sys.modules if name.partition(".")[0] in packages)}
+    kept = {name: sys.modules.pop(name) for name in hidden if name in sys.modules}
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None, as the import system has it
+    try:
         yield
+    finally:
+        # These alone: what else was imported meanwhile stays, as much cannot be imported twice.
+        for name in hidden:
+            del sys.modules[name]
+        sys.modules.update(kept)
 
 
 @contextlib.contextmanager
