@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tpuserve_exporter.cli_types import Mesh, Shard, Topologies
+from tpuserve_exporter.command_run import report_failure, run_program
 from tpuserve_exporter.errors import CannotLower, ExportError
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.tpu_topology import TpuTopology
@@ -74,10 +75,10 @@ def command(
     try:
         report = _run(version, topologies, mesh, rules, as_json, console)
     except ExportError as error:
-        return _fail(error, as_json)
+        return report_failure(error, as_json)
     except Exception as error:  # the top of the process
         traceback.print_exc()
-        return _fail(ExportError(f"{type(error).__name__}: {error}"), as_json)
+        return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
     code = 0 if report.passed else CannotLower.exit_code
     if as_json:
         click.echo(json.dumps(_document(report, code), indent=2))
@@ -121,26 +122,9 @@ def _document(report: "PreflightReport", code: int) -> dict[str, Any]:
     }
 
 
-def _fail(error: ExportError, as_json: bool) -> int:
-    if as_json:
-        document = {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        click.echo(f"error: {error}", err=True)
-    return error.exit_code
-
-
 def main() -> NoReturn:
     """The `tpuserve-check` program, which users reach as `tpuserve check`."""
-    try:
-        code = command.main(sys.argv[1:], prog_name=PROG_NAME, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("broken off", err=True)
-        code = 130
-    sys.exit(code)
+    run_program(command, PROG_NAME)
 
 
 if __name__ == "__main__":

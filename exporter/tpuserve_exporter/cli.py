@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 import click
 
 from tpuserve_exporter.cli_types import BatchSizes, Mesh, OutBasePath, Shard, Topologies, Version
+from tpuserve_exporter.command_run import run_program
 from tpuserve_exporter.errors import ExportError, OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.export_options import (
@@ -31,7 +31,7 @@ from tpuserve_exporter.options.export_options import (
 )
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest, check_names
 from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.reporting.reporter import BROKEN_OFF, Reporter
+from tpuserve_exporter.reporting.reporter import Reporter
 
 if TYPE_CHECKING:
     from tpuserve_exporter.export_run import Exported
@@ -413,25 +413,7 @@ def _read_pair(option: str, pair: str) -> tuple[str, object]:
 def main() -> NoReturn:
     """The `tpuserve-export` program, which users reach as `tpuserve export`."""
     signal.signal(signal.SIGTERM, _break_off)
-    arguments = sys.argv[1:]
-    try:
-        code = command.main(arguments, prog_name=PROG_NAME, standalone_mode=False)
-    except click.ClickException as error:
-        code = _report_usage(error, "--json" in arguments)
-    except (click.Abort, KeyboardInterrupt):
-        # Before the options were read, or while the outcome was being reported.
-        click.echo("broken off", err=True)
-        code = BROKEN_OFF
-    sys.exit(code)
-
-
-def _report_usage(error: click.ClickException, as_json: bool) -> int:
-    if as_json:
-        document = {"ok": False, "error": error.format_message(), "kind": "Usage", "exit_code": error.exit_code}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        error.show()
-    return error.exit_code
+    run_program(command, PROG_NAME)
 
 
 def _break_off(signum: int, frame: FrameType | None) -> NoReturn:

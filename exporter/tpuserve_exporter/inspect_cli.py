@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from tpuserve_exporter.command_run import report_failure, run_program
 from tpuserve_exporter.errors import ExportError, SourceUnreadable
 from tpuserve_exporter.inspection.look import inspect
 from tpuserve_exporter.inspection.view import print_contents
@@ -41,11 +42,13 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
     try:
         contents = inspect(path, verify, _start)
     except ExportError as error:
-        return _fail(error, as_json)
+        return report_failure(error, as_json)
     except OSError as error:
-        return _fail(SourceUnreadable(f"cannot read {path}: {error.strerror or error}"), as_json)
+        return report_failure(SourceUnreadable(f"cannot read {path}: {error.strerror or error}"), as_json)
     except Exception as error:  # the top of the process; what is damaged may raise anything
-        return _fail(ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json)
+        return report_failure(
+            ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json
+        )
     if as_json:
         click.echo(json.dumps(contents.to_json(), indent=2))
     else:
@@ -59,26 +62,9 @@ def _start() -> None:
     start_tensorflow()
 
 
-def _fail(error: ExportError, as_json: bool) -> int:
-    if as_json:
-        document = {"ok": False, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        click.echo(f"error: {error}", err=True)
-    return error.exit_code
-
-
 def main() -> NoReturn:
     """The `tpuserve-inspect` program, which users reach as `tpuserve inspect`."""
-    try:
-        code = command.main(sys.argv[1:], prog_name=PROG_NAME, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("broken off", err=True)
-        code = 130
-    sys.exit(code)
+    run_program(command, PROG_NAME)
 
 
 if __name__ == "__main__":
