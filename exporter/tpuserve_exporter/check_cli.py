@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tpuserve_exporter.cli_types import Mesh, Shard, Topologies
+from tpuserve_exporter.cli_types import MESH, SHARD, TOPOLOGIES
 from tpuserve_exporter.command_run import report_failure, run_program
 from tpuserve_exporter.errors import CannotLower, ExportError
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
@@ -48,13 +48,13 @@ Exit codes:
 @click.option(
     "--tpu",
     "topologies",
-    type=Topologies(),
+    type=TOPOLOGIES,
     required=True,
     help="TPUs to compile for: v5e:1x1,v6e:2x2, or by their machines' names, v5litepod-4.",
 )
 @click.option(
     "--mesh",
-    type=Mesh(),
+    type=MESH,
     default="data=1,model=1",
     show_default=True,
     help="Devices to spread a version over: batches over data, weights over model.",
@@ -62,7 +62,7 @@ Exit codes:
 @click.option(
     "--shard",
     "rules",
-    type=Shard(),
+    type=SHARD,
     multiple=True,
     help="Which weights to cut over the mesh, instead of the version's own rules. Repeat.",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from tpuserve_exporter.cli_types import BatchSizes, Mesh, OutBasePath, Shard, Topologies, Version
+from tpuserve_exporter.cli_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command_run import run_program
 from tpuserve_exporter.errors import ExportError, OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh
@@ -84,7 +84,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("source", type=_PATH)
-@click.argument("out_base", type=OutBasePath())
+@click.argument("out_base", type=OUT_BASE)
 @click.option(
     "--from",
     "kind",
@@ -208,7 +208,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--tpu",
     "topologies",
-    type=Topologies(),
+    type=TOPOLOGIES,
     default=(),
     help="TPUs to compile those programs for, without one: do they fit? E.g. v5e:1x1,v6e:2x2, or v5litepod-4.",
 )
@@ -218,11 +218,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     is_flag=True,
     help="Emulate on this CPU what a TPU makes of products, in bfloat16, and tell how far answers move.",
 )
-@click.option("--mesh", type=Mesh(), help="With --tpu: devices to spread the version over, e.g. data=2,model=4.")
+@click.option("--mesh", type=MESH, help="With --tpu: devices to spread the version over, e.g. data=2,model=4.")
 @click.option(
     "--shard",
     "rules",
-    type=Shard(),
+    type=SHARD,
     multiple=True,
     help="Weights to cut over the mesh, an axis or - for each dimension, e.g. 'embedding/.*=model,-'. Repeat.",
 )

@@ -1,13 +1,16 @@
 """What options of the command line are read as, where click has no type for it."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
 
 import click
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
-from tpuserve_exporter.options.store_uri import OutBase, parse_out_base
+from tpuserve_exporter.options.store_uri import OutBase, StoreUri, parse_out_base
 from tpuserve_exporter.options.tpu_topology import TpuTopology, parse_topologies
+
+_T = TypeVar("_T")
 
 
 class BatchSizes(click.ParamType[tuple[int, ...]]):
@@ -41,59 +44,30 @@ class Version(click.ParamType[int | Literal["next", "timestamp"]]):
         return int(value)
 
 
-class OutBasePath(click.ParamType[OutBase]):
-    """A directory, or `gs://BUCKET/PATH`, `s3://BUCKET/PATH`."""
+class _Parsed(click.ParamType[_T]):
+    """What `parse` makes of the text, which raises OptionConflict; a value that is `made` already is taken as it is."""
 
-    name = "OUT_BASE"
+    def __init__(self, name: str, made: type, parse: Callable[[str], _T]) -> None:
+        self.name = name
+        self._made = made
+        self._parse = parse
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
-    ) -> OutBase:  # fmt: skip
+    ) -> _T:  # fmt: skip
+        if isinstance(value, self._made):
+            return cast("_T", value)
         try:
-            return parse_out_base(str(value))
+            return self._parse(str(value))
         except OptionConflict as error:
             self.fail(str(error), param, ctx)
 
 
-class Topologies(click.ParamType[tuple[TpuTopology, ...]]):
-    """`v5e:1x1,v6e-8`: TPUs by their topology or their machine."""
-
-    name = "TPU,TPU,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
-    ) -> tuple[TpuTopology, ...]:  # fmt: skip
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_topologies(str(value))
-        except OptionConflict as error:
-            self.fail(str(error), param, ctx)
-
-
-class Mesh(click.ParamType[DeviceMesh]):
-    """`data=2,model=4`."""
-
-    name = "data=N,model=M"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
-    ) -> DeviceMesh:  # fmt: skip
-        try:
-            return value if isinstance(value, DeviceMesh) else DeviceMesh.parse(str(value))
-        except OptionConflict as error:
-            self.fail(str(error), param, ctx)
-
-
-class Shard(click.ParamType[ShardRule]):
-    """`embedding/.*=model,-`."""
-
-    name = "REGEX=AXES"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
-    ) -> ShardRule:  # fmt: skip
-        try:
-            return value if isinstance(value, ShardRule) else ShardRule.parse(str(value))
-        except OptionConflict as error:
-            self.fail(str(error), param, ctx)
+# A directory, or `gs://BUCKET/PATH`, `s3://BUCKET/PATH`.
+OUT_BASE: click.ParamType[OutBase] = _Parsed("OUT_BASE", StoreUri, parse_out_base)
+# `v5e:1x1,v6e-8`: TPUs by their topology or their machine.
+TOPOLOGIES: click.ParamType[tuple[TpuTopology, ...]] = _Parsed("TPU,TPU,...", tuple, parse_topologies)
+# `data=2,model=4`.
+MESH: click.ParamType[DeviceMesh] = _Parsed("data=N,model=M", DeviceMesh, DeviceMesh.parse)
+# `embedding/.*=model,-`.
+SHARD: click.ParamType[ShardRule] = _Parsed("REGEX=AXES", ShardRule, ShardRule.parse)
