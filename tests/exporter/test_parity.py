@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.parity import check_parity
+from tpuserve_exporter.checks.parity import compare_cases, require_parity
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
@@ -40,7 +40,14 @@ def nudge(rows: Array) -> Array:
 
 def check(change: Callable[[Array], Array], tolerance: Tolerance, sizes: tuple[int, ...] = (1, 2)) -> ParityResult:
     loaded = {"session": Model(change), "Python": Model()}
-    return check_parity(SIGNATURE, {"x": ROWS}, sizes, Model(), loaded, tolerance, padded=True)
+    return compare(loaded, tolerance, sizes)
+
+
+def compare(loaded: dict[str, Model], tolerance: Tolerance, sizes: tuple[int, ...] = (1, 2)) -> ParityResult:
+    """As an export does: compared, and refused where it is off."""
+    result = compare_cases(SIGNATURE, {"x": ROWS}, sizes, Model(), loaded, tolerance, padded=True)
+    require_parity(SIGNATURE, result, tolerance)
+    return result
 
 
 def test_differences_are_told_by_output_and_by_bucket() -> None:
@@ -60,7 +67,7 @@ def test_differences_are_told_by_output_and_by_bucket() -> None:
 
 def test_the_mean_is_over_every_element_that_was_compared() -> None:
     # 1 row, then 2, 2 and 1 rows of all five, then 1 of a padded two: 7 rows of 2 scores, 5 of which are 0.2 off.
-    only_session = check_parity(SIGNATURE, {"x": ROWS}, (1, 2), Model(), {"session": Model(nudge)}, LOOSE, padded=True)
+    only_session = compare({"session": Model(nudge)}, LOOSE)
     assert only_session.outputs["scores"].elements == 14
     assert only_session.outputs["scores"].mean_abs == pytest.approx(5 * 0.2 / 14)
 
@@ -92,7 +99,7 @@ def test_an_infinite_difference_is_none_in_json() -> None:
 def test_how_far_it_is_is_told_case_by_case() -> None:
     told: list[tuple[int, int]] = []
     loaded = {"session": Model()}
-    check_parity(
+    compare_cases(
         SIGNATURE, {"x": ROWS}, (1, 2), Model(), loaded, LOOSE,
         padded=True, advance=lambda done, total: told.append((done, total)),
     )  # fmt: skip

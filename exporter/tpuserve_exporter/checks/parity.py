@@ -28,36 +28,6 @@ class Case:
         return _take_real(self.inputs, self.real_rows)
 
 
-def check_parity(
-    signature: Signature,
-    samples: Tensors,
-    batch_sizes: Sequence[int],
-    reference: Runnable,
-    loaded: Mapping[str, Runnable],
-    tolerance: Tolerance,
-    *,
-    padded: bool,
-    advance: Callable[[int, int], None] = lambda done, total: None,
-) -> ParityResult:
-    """Compare `loaded`, by the way each was loaded, with `reference`. Raises ParityFailed when all are compared.
-
-    `padded` compares a padded batch with one that is not, which only models with independent rows can pass. `advance`
-    is told how many cases are done, of how many.
-    """
-    result = compare_cases(
-        signature, samples, batch_sizes, reference, loaded, tolerance, padded=padded, advance=advance
-    )
-    if result.failed:
-        raise _failure(signature, result, tolerance)
-    if below := result.below(tolerance.top1):
-        raise ParityFailed(
-            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
-            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
-            parity={signature.name: result.to_json()},
-        )
-    return result
-
-
 def compare_cases(
     signature: Signature,
     samples: Tensors,
@@ -69,7 +39,11 @@ def compare_cases(
     padded: bool,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> ParityResult:
-    """What `check_parity` compares, and no verdict."""
+    """Compare `loaded`, by the way each was loaded, with `reference`; `require_parity` has the verdict.
+
+    `padded` compares a padded batch with one that is not, which only models with independent rows can pass. `advance`
+    is told how many cases are done, of how many. Raises ParityFailed where one cannot be run.
+    """
     comparisons: list[Comparison] = []
     proven: set[str] = set()
     cases = list(list_cases(signature, samples, batch_sizes, padded))
@@ -83,6 +57,18 @@ def compare_cases(
             comparisons.append(Comparison(case.name, case.bucket, case.real_rows is not None, way, found))
     rows = len(distinct_rows(samples)) if signature.is_batchable else 1
     return ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
+
+
+def require_parity(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
+    """Raises ParityFailed, with all that was compared, where that is not the same within the tolerance."""
+    if result.failed:
+        raise _failure(signature, result, tolerance)
+    if below := result.below(tolerance.top1):
+        raise ParityFailed(
+            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
+            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
+            parity={signature.name: result.to_json()},
+        )
 
 
 def _is_all_nan(value: Array) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tpuserve_exporter.checks.asking import LEAST_ROWS, Asked, Asking, check_sequences
 from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.padding_independence import check_padding
-from tpuserve_exporter.checks.parity import check_parity
+from tpuserve_exporter.checks.parity import compare_cases, require_parity
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.checks.row_independence import find_dependence
 from tpuserve_exporter.errors import OptionConflict, ParityFailed
@@ -157,9 +157,10 @@ class Checks:
         self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
-            parity = check_parity(
+            parity = compare_cases(
                 signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
             )
+            require_parity(signature, parity, tolerance)
             step.detail = (
                 f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance})"
