@@ -11,13 +11,13 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from tests.exporter import builders
+from tests.exporter.conftest import Finished
 from tpuserve_exporter import export
 from tpuserve_exporter.inspect_cli import command
 
@@ -27,16 +27,7 @@ TORCH_FILE = Path(__file__).with_name("data") / "torch_training.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.out)
-        return document
-
+class Inspected(Finished):
     def names(self, part: str = "model") -> dict[str, tuple[str, list[int]]]:
         return {one["name"]: (one["dtype"], one["shape"]) for one in self.document["variables"] if one["part"] == part}
 

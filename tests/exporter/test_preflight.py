@@ -6,15 +6,15 @@ import json
 import signal
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.exporter.conftest import Finished
 from tests.exporter.shaped_versions import FOLDER, write_classifier, write_lookup
 from tpuserve_exporter.check_cli import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
@@ -37,24 +37,12 @@ compiles = pytest.mark.skipif(
 V5E = TpuTopology.parse("v5e:1x1")
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.out)
-        return document
-
-
-def check(*arguments: object) -> Checked:
+def check(*arguments: object) -> Finished:
     done = CliRunner().invoke(command, [str(argument) for argument in arguments], standalone_mode=False)
     if isinstance(done.exception, click.ClickException):
-        return Checked(done.exception.exit_code, done.stdout, done.exception.format_message())
+        return Finished(done.exception.exit_code, done.stdout, done.exception.format_message())
     assert done.exception is None, done.exception
-    return Checked(done.return_value, done.stdout, done.stderr)
+    return Finished(done.return_value, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
