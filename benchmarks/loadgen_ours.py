@@ -1,0 +1,56 @@
+"""The load generator of `tpuserve loadtest` in one process before a byte echo, which has no metadata to ask for.
+
+Run by loadgen.py: `python benchmarks/loadgen_ours.py grpc|rest PORT SECONDS USERS RATE`, one of the last two being 0.
+At the end it prints a line of JSON, as loadgen_plain.py does, and why the run would not be trusted.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+WARM_UP_S = 1.0
+
+
+def main() -> None:
+    """Run one load with everything that a run records and checks."""
+    give_process_to_gevent()
+    from benchmarks.loadgen_body import grpc_answer, rest_answer
+    from benchmarks.targets import GRPC_PATH, MODEL_NAME, REST_PATH
+    from tpuserve_client.exchange import Exchange
+    from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+    from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.traffic.engine import Engine, Target
+    from tpuserve_loadtests.workload import Workload
+
+    protocol, port, seconds, users, rate = sys.argv[1], *map(int, sys.argv[2:])
+    if protocol == "grpc":
+        workload = Workload(ModelSpec(MODEL_NAME), 1, {"grpc": (Exchange(GRPC_PATH, grpc_answer()),)})
+    else:
+        workload = Workload(ModelSpec(MODEL_NAME), 1, {"rest": (Exchange(REST_PATH, rest_answer()),)})
+    address = f"127.0.0.1:{port}" if protocol == "grpc" else f"http://127.0.0.1:{port}"
+    profile = RateProfile.parse(str(rate), seconds) if rate else None
+    load = Load(seconds, WARM_UP_S, users=users, profile=profile)
+    with Engine(Target(workload, {protocol: address}, 30.0)) as engine:
+        measured = engine.run(load, lambda elapsed_s, counts: "")
+    verdict = judge_generator(measured)
+    requests = measured.total.requests
+    figures = {
+        "requests": requests,
+        "failures": measured.total.failures,
+        "seconds": measured.span_s,
+        # The engine tells cores of the whole run; the warm-up is loaded as the rest is.
+        "cpu_s": measured.cores[0] * measured.span_s,
+        "lag_p99_ms": verdict.lag_p99_ms,
+        "limits": verdict.limits,
+    }
+    print("RESULT", json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

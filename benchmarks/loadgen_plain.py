@@ -1,0 +1,91 @@
+"""Plain Locust as its documentation has it, one user class for each protocol: what our generator is held against.
+
+Run by loadgen.py: `locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32 -t 6s --host 127.0.0.1:PORT GrpcUser`.
+At the end it prints a line of JSON: requests, failures, seconds and CPU seconds of the measured time.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+import grpc
+import grpc.experimental.gevent as grpc_gevent
+from locust import FastHttpUser, User, constant, events, task
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.loadgen_body import grpc_answer, rest_answer
+from benchmarks.targets import GRPC_PATH, REST_PATH
+
+grpc_gevent.init_gevent()
+
+WARM_UP_S = 1.0
+_channels: dict[str, grpc.Channel] = {}
+
+
+class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
+    """Sends as soon as it has an answer; all users share one channel. The message is encoded beforehand."""
+
+    wait_time = constant(0)
+
+    def __init__(self, environment: Any) -> None:  # noqa: ANN401  # Locust ships no annotations
+        super().__init__(environment)
+        channel = _channels.setdefault(self.host, grpc.insecure_channel(self.host))
+        self._call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
+        self._body = grpc_answer()
+
+    @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
+    def predict(self) -> None:
+        """One request, told to Locust as its documentation shows."""
+        start_s = time.perf_counter()
+        length, error = 0, None
+        try:
+            length = len(self._call(self._body))
+        except grpc.RpcError as caught:
+            error = caught
+        self.environment.events.request.fire(
+            request_type="grpc",
+            name="predict",
+            response_time=(time.perf_counter() - start_s) * 1000,
+            response_length=length,
+            response=None,
+            context={},
+            exception=error,
+        )
+
+
+class RestUser(FastHttpUser):  # type: ignore[misc]  # Locust ships no annotations
+    """Sends as soon as it has an answer, each user over its own connection."""
+
+    wait_time = constant(0)
+    _body = rest_answer()
+    _headers = {"content-type": "application/json"}  # noqa: RUF012  # Locust's attributes are the class's
+
+    @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
+    def predict(self) -> None:
+        """One request."""
+        self.client.post(REST_PATH, data=self._body, headers=self._headers)
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]  # Locust ships no annotations
+def _measure(environment: Any, **_: object) -> None:  # noqa: ANN401  # Locust ships no annotations
+    total = environment.stats.total
+
+    def now() -> tuple[int, int, float, float]:
+        return total.num_requests, total.num_failures, time.perf_counter(), time.process_time()
+
+    def watch() -> None:
+        gevent.sleep(WARM_UP_S)
+        before = now()
+
+        def tell(**_: object) -> None:
+            names = ("requests", "failures", "seconds", "cpu_s")
+            figures = (after - start for after, start in zip(now(), before, strict=True))
+            print("RESULT", json.dumps(dict(zip(names, figures, strict=True))))
+
+        environment.events.test_stopping.add_listener(tell)
+
+    gevent.spawn(watch)
