@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
+    file_options,
     generator_options,
     open_options,
     request_options,
@@ -56,6 +58,7 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@file_options
 def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Compare B with A, two versions of MODEL: the same load on both, in turn, --rounds times.
 
@@ -68,7 +71,11 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from rich.console import Console
 
     from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
+    from tpuserve_loadtests.reports.csv_report import comparison_csv
+    from tpuserve_loadtests.reports.hdr_log import hdr_log
 
+    files = Files.given(given)
+    files.refuse_distribution()
     generators = Generators.given(given)
     if generators.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
@@ -79,6 +86,16 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
         click.echo(json.dumps(comparison_document(report), indent=2))
     else:
         print_comparison(report, Console())
+    files.write(
+        csv=lambda: comparison_csv(rounds),
+        hdr=lambda: hdr_log(
+            {
+                f"{side}{number}": measured
+                for number, pair in enumerate(rounds, start=1)
+                for side, measured in zip("AB", pair, strict=True)
+            }
+        ),
+    )
     sys.exit(report.exit_code)
 
 

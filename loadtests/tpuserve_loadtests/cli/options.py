@@ -109,6 +109,17 @@ def time_options(seconds: str, warm_up: str) -> _Decorator:
     )
 
 
+def file_options(command: _Command) -> _Command:
+    """Files beside what is printed."""
+    path = click.Path(path_type=Path)
+    return _all(
+        click.option("--csv", type=path, metavar="FILE", help="Write a table, too: by time, or a row for each run."),
+        click.option(
+            "--hdr", type=path, metavar="FILE", help="Write HdrHistogram's log, too; a name in .hgrm: its percentiles."
+        ),
+    )(command)
+
+
 def _all(*decorators: Callable[[Any], Any]) -> _Decorator:  # as click types them
     def decorate(command: _Command) -> _Command:
         for decorator in reversed(decorators):

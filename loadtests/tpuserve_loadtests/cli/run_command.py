@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.files import Files, check_writable, write
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
+    file_options,
     generator_options,
     open_options,
     request_options,
@@ -63,7 +65,8 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
     help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@click.option("--junit", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write JUnit XML, too.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, too.")
+@file_options
 def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL and print rates, failures and latencies.
 
@@ -78,11 +81,13 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from rich.console import Console
 
     from tpuserve_loadtests.judgement.hopeless import limits_us
+    from tpuserve_loadtests.reports.csv_report import run_csv
+    from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
     from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
 
     gates = thresholds(given["gates"], "--fail-if")
-    if given["junit"] is not None and not given["junit"].parent.is_dir():
-        raise click.BadParameter(f"there is no folder {given['junit'].parent}", param_hint="--junit")
+    files = Files.given(given)
+    check_writable(given["junit"], "--junit")
     addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
     load = replace(_load(given, len(addresses)), limits_us=limits_us(gates))
     spec = find_spec(model, given["version"], given["label"])
@@ -91,12 +96,16 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         measured = run_load(runs, load, gates)
     strict = given["generator_limit"] == "fail"
     report = build_report(measured, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict)
-    if given["junit"] is not None:
-        given["junit"].write_text(junit_xml(report))
     if given["as_json"]:
         click.echo(report_json(report))
     else:
         print_report(report, Console())
+    if given["junit"] is not None:
+        write(given["junit"], junit_xml(report))
+    files.write(
+        csv=lambda: run_csv(measured),
+        hdr=lambda: percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}),
+    )
     sys.exit(report.exit_code)
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
+    file_options,
     generator_options,
     open_options,
     request_options,
@@ -61,6 +63,7 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@file_options
 def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Find the highest rate of requests for MODEL at which every --slo is kept.
 
@@ -70,12 +73,16 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
+    from tpuserve_loadtests.reports.csv_report import search_csv
+    from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.search_report import print_probe
     from tpuserve_loadtests.searching import Found
     from tpuserve_loadtests.searching import search as search_rates
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
     objectives = _objectives(given["objectives"])
+    files = Files.given(given)
+    files.refuse_distribution()
     spec = find_spec(model, given["version"], given["label"])
     addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
     target = find_target(spec, addresses, Requests.given(given))
@@ -103,6 +110,12 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         except GeneratorLimit as limit:
             problem, exit_code = str(limit), EXIT_GENERATOR
     _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
+    files.write(
+        csv=lambda: search_csv(trials.probes),
+        hdr=lambda: hdr_log(
+            {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(trials.probes, start=1)}
+        ),
+    )
     sys.exit(exit_code or (0 if found and found.best else EXIT_NONE))
 
 

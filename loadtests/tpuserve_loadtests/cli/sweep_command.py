@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
+    file_options,
     generator_options,
     open_options,
     request_options,
@@ -43,6 +45,7 @@ Exit codes: as `run`, the highest of all runs.
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@file_options
 def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
 
@@ -53,9 +56,13 @@ def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     give_process_to_gevent()
     from rich.console import Console
 
+    from tpuserve_loadtests.reports.csv_report import sweep_csv
+    from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.run_report import as_document, build_report
     from tpuserve_loadtests.reports.sweep_report import print_sweep
 
+    files = Files.given(given)
+    files.refuse_distribution()
     addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
     loads = _loads(given, len(addresses))
     spec = find_spec(model, given["version"], given["label"])
@@ -72,6 +79,10 @@ def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         click.echo(json.dumps([as_document(report) for report in reports], indent=2))
     else:
         print_sweep(reports, Console())
+    files.write(
+        csv=lambda: sweep_csv(reports),
+        hdr=lambda: hdr_log({str(report.measured.load): report.measured for report in reports}),
+    )
     sys.exit(max(report.exit_code for report in reports))
 
 

@@ -15,13 +15,17 @@ _PARTS = 5
 
 @dataclass(frozen=True)  # no slots: cached properties live in the instance
 class Measured:
-    """`span_s`: seconds that were measured, fewer than planned if `stopped` says why. `cores`: of each process."""
+    """`span_s`: seconds that were measured, fewer than planned if `stopped` says why. `cores`: of each process.
+
+    `started_at`: Unix time at which the load began, its warm-up first.
+    """
 
     load: Load
     recorder: Recorder
     span_s: float
     cores: tuple[float, ...]
     stopped: str = ""
+    started_at: float = 0.0
 
     @cached_property
     def total(self) -> Tally:

@@ -69,6 +69,14 @@ class LatencyHistogram:
         values, counts = self.recorded()
         return min(float(np.average(values, weights=counts)), float(self.max_us))
 
+    def deviation_us(self) -> float:
+        """The standard deviation; 0 where nothing was recorded."""
+        if not self.count:
+            return 0.0
+        values, counts = self.recorded()
+        mean = np.average(values, weights=counts)
+        return float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
+
     def recorded(self) -> tuple[Counts, Counts]:
         """Latencies that occur, in microseconds and ascending, and how often each does; int64[n] both."""
         counts = self._counts()

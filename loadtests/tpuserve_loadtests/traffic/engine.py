@@ -82,7 +82,7 @@ class Engine:
         index, processes = self._share
         users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
         self._traffic = traffic = Traffic(load, self._senders, recorder, self._fire, self._share)
-        cpu_start_s = time.process_time()
+        started_at, cpu_start_s = time.time(), time.process_time()
         if users:
             self._runner.start(users, spawn_rate=users)
         stopped = self._wait(traffic, load, watch)
@@ -94,7 +94,7 @@ class Engine:
         traffic.stop()
         self._runner.stop()
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
-        return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped)
+        return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped, started_at)
 
     def _wait(self, traffic: Traffic, load: Load, watch: Watch) -> str:
         """Wait until the time is up, or return why it was not waited for."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -75,6 +75,7 @@ class Workers:
 
     def run(self, load: Load, watch: Watch) -> Measured:
         """As Engine's."""
+        started_at = time.time()
         self._tell_all("load", load.to_wire())
         reports: dict[str, dict[str, Any]] = {}  # what Measured.to_wire made
         counts = dict.fromkeys(self._names, Counts())
@@ -91,7 +92,7 @@ class Workers:
                     reports[name] = message.data
                 elif message.type == "counts":
                     counts[name] = Counts(message.data[0], message.data[1], tuple(message.data[2]))
-        return self._merged(load, reports, stopped)
+        return replace(self._merged(load, reports, stopped), started_at=started_at)
 
     def _merged(self, load: Load, reports: dict[str, dict[str, Any]], stopped: str) -> Measured:
         recorder = Recorder(self.protocols, load)

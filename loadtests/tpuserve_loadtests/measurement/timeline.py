@@ -1,0 +1,58 @@
+"""How a run went over time: its windows, one after the other, as far as it was measured."""
+
+from dataclasses import dataclass
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some seconds of a run. `start_s` counts from where measuring began.
+
+    Latencies are milliseconds of requests that were due in it, None where none was answered; the rate is of answers
+    that came in it, whenever due.
+    """
+
+    start_s: float
+    seconds: float
+    requests: int
+    failures: int
+    rate_per_s: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+def timeline(measured: Measured, line: str | None = None) -> list[Stretch]:
+    """The windows of one line of the table, or of all together; the last is shorter where the run was stopped."""
+    recorder = measured.recorder
+    found = []
+    for number, window in enumerate(recorder.windows):
+        start_s = number * recorder.window_s
+        seconds = min(recorder.window_s, measured.span_s - start_s)
+        if seconds <= 1e-6 * recorder.window_s:
+            break
+        answered = window.answered.total() if line is None else window.answered[line]
+        tallies = [tally for name, tally in window.tallies.items() if line in (None, name)]
+        found.append(_stretch(start_s, seconds, answered, tallies))
+    return found
+
+
+def _stretch(start_s: float, seconds: float, answered: int, tallies: list[Tally]) -> Stretch:
+    merged = Tally()
+    for tally in tallies:
+        merged.add(tally)
+    figures = merged.summary("", answered / seconds)
+    return Stretch(
+        start_s,
+        seconds,
+        merged.requests,
+        merged.failures,
+        figures.rate_per_s,
+        figures.p50_ms,
+        figures.p90_ms,
+        figures.p99_ms,
+        figures.max_ms,
+    )

@@ -1,0 +1,79 @@
+"""Reports as CSV: a run's windows as rows, or a row for each of several runs. Units are in the headings."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.timeline import timeline
+from tpuserve_loadtests.reports.run_report import RunReport
+from tpuserve_loadtests.searching import Probe
+
+# Of one run among several, beside the figures of all its requests.
+Cells: TypeAlias = Mapping[str, Any]
+
+
+def run_csv(measured: Measured) -> str:
+    """Windows of the run, each for every line of the table and for all of them together.
+
+    `start_s` counts from where measuring began, `time` is in seconds since 1970 (UTC).
+    """
+    began_at = measured.started_at + measured.load.warm_up_s
+    rows = [
+        {"time": f"{began_at + stretch.start_s:.3f}", "line": line or "total", **asdict(stretch)}
+        for line in (*measured.recorder.protocols, None)
+        for stretch in timeline(measured, line)
+    ]
+    return _written(sorted(rows, key=lambda row: row["start_s"]))
+
+
+def sweep_csv(reports: Sequence[RunReport]) -> str:
+    """A row for each step."""
+    return _written([_run(report.measured, {"trusted": report.generator.trusted}) for report in reports])
+
+
+def search_csv(probes: Sequence[tuple[Probe, Measured]]) -> str:
+    """A row for each rate that was tried, in turn; the figures are of its last run."""
+    return _written([_run(measured, {"holds": probe.holds, "reason": probe.reason}) for probe, measured in probes])
+
+
+def comparison_csv(rounds: Sequence[tuple[Measured, Measured]]) -> str:
+    """A row for each run: A's and B's of every round."""
+    sides = [
+        (number, side, measured)
+        for number, pair in enumerate(rounds, start=1)
+        for side, measured in zip("AB", pair, strict=True)
+    ]
+    return _written([{"round": number, "side": side, **_run(measured, {})} for number, side, measured in sides])
+
+
+def _run(measured: Measured, more: Cells) -> Cells:
+    figures = asdict(measured.total.summary("total", measured.rate_per_s))
+    del figures["name"]
+    load = measured.load
+    return {
+        "time": f"{measured.started_at:.3f}",
+        "load": str(load),
+        "users": load.users or None,
+        "offered_per_s": load.offered_per_s,
+        "seconds": measured.span_s,
+        **figures,
+        **more,
+    }
+
+
+def _written(rows: Sequence[Cells]) -> str:
+    """Nothing but an empty text of no rows."""
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"{value:.9g}" if isinstance(value, float) else value

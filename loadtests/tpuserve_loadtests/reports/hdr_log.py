@@ -1,0 +1,62 @@
+"""Latencies as HdrHistogram's own tools read them: its log of interval histograms, and its percentile distribution.
+
+Histograms are encoded by the package. The lines around them are written here: the package's writer of logs knows no
+tags and fails at start times, and its distribution has the standard deviation in another unit than the mean.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.statistics.percentile_curve import percentile_curve
+
+_HEAD = """\
+#[Histogram log format version 1.2]
+#[Latencies in microseconds; Interval_Max in milliseconds]
+#[StartTime: {start:.3f} (seconds since epoch), {written}]
+#[BaseTime: {start:.3f} (seconds since epoch)]
+"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"
+"""
+
+
+def hdr_log(runs: Mapping[str, Measured]) -> str:
+    """A histogram of each window and each line of the table, with the line as its tag, after the run's name if any.
+
+    Time stamps count from the first run's start, and ascend. Windows without an answer are left out.
+    """
+    start = min((measured.started_at for measured in runs.values()), default=0.0)
+    written = datetime.fromtimestamp(start, UTC).isoformat(" ", "milliseconds")
+    intervals = sorted(interval for name, measured in runs.items() for interval in _intervals(name, measured, start))
+    return _HEAD.format(start=start, written=written) + "".join(line for _, line in intervals)
+
+
+def percentile_distribution(measured: Measured) -> str:
+    """All requests of a run as `.hgrm`, which the plotter at HdrHistogram's site takes; in milliseconds."""
+    histogram = measured.total.histogram
+    lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}\n"]
+    for level in percentile_curve(histogram):
+        inverse = f"{1 / (1 - level.part):14.2f}" if level.part < 1 else ""
+        lines.append(f"{level.latency_us / 1000:12.3f} {level.part:2.12f} {level.count:10d} {inverse}".rstrip())
+    mean_us, max_us = histogram.mean_us() or 0.0, histogram.max_us
+    lines.append(f"#[Mean    = {mean_us / 1000:12.3f}, StdDeviation   = {histogram.deviation_us() / 1000:12.3f}]")
+    lines.append(f"#[Max     = {max_us / 1000:12.3f}, TotalCount     = {histogram.count:12d}]")
+    return "\n".join(lines) + "\n"
+
+
+def _intervals(name: str, measured: Measured, start: float) -> Iterator[tuple[float, str]]:
+    recorder = measured.recorder
+    offset_s = measured.started_at - start + measured.load.warm_up_s
+    for number, window in enumerate(recorder.windows):
+        at_s = offset_s + number * recorder.window_s
+        for line, tally in window.tallies.items():
+            histogram = tally.histogram
+            if histogram.count:
+                tag = _tag(f"{name}/{line}" if name else line)
+                times = f"{at_s:.3f},{recorder.window_s:.3f},{histogram.max_us / 1000:.3f}"
+                yield at_s, f"Tag={tag},{times},{histogram.encode().decode('ascii')}\n"
+
+
+def _tag(name: str) -> str:
+    """Tags of the format have no commas, spaces or line breaks."""
+    return re.sub(r"[,\s]+", "_", name)

@@ -1,0 +1,44 @@
+"""Latency at every percentile that so many requests can tell, denser toward the tail, as HdrHistogram plots it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+
+# Levels in each halving of the distance to 100 %, as HdrHistogram's tools have by default.
+_TICKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """`count` requests, the share `part` (0 to 1) of all, took no longer than `latency_us`."""
+
+    part: float
+    latency_us: int
+    count: int
+
+
+def percentile_curve(histogram: LatencyHistogram) -> list[Level]:
+    """Levels from 0 to 1, ascending; none of an empty histogram."""
+    total = histogram.count
+    if not total:
+        return []
+    found = []
+    for part in [*_parts(total), 1.0]:
+        latency_us = histogram.percentile_us(100 * part)
+        assert latency_us is not None  # something was recorded
+        found.append(Level(part, latency_us, total - histogram.count_above(latency_us)))
+    return found
+
+
+def _parts(total: int) -> Iterator[float]:
+    """Below 1, as far as a share of the requests is at least one of them."""
+    distance = 1.0
+    while True:
+        for tick in range(_TICKS):
+            left = distance * (1 - tick / (2 * _TICKS))
+            if left * total < 1:
+                return
+            yield 1 - left
+        distance /= 2

@@ -1,0 +1,177 @@
+"""What is written beside the terminal: CSV by time, HdrHistogram's log and percentiles."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]  # ships no annotations
+from hdrh.log import HistogramLogReader  # type: ignore[import-untyped]  # ships no annotations
+
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.csv_report import comparison_csv, run_csv, search_csv, sweep_csv
+from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
+from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.searching import Outcome, Probe
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+
+
+@pytest.fixture(scope="module")
+def run() -> Measured:
+    return recorded_run(open_load(300), failures={"UNAVAILABLE: gone": 7})
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_windows_add_up_to_the_run(run: Measured) -> None:
+    rows = rows_of(run_csv(run))
+    assert len(rows) == 3 * len(run.recorder.windows)
+    for line in (*run.lines(), run.total.summary("total", run.rate_per_s)):
+        mine = [row for row in rows if row["line"] == line.name]
+        assert sum(int(row["requests"]) for row in mine) == line.requests
+        assert sum(int(row["failures"]) for row in mine) == line.failures
+        answered = sum(float(row["rate_per_s"]) * float(row["seconds"]) for row in mine)
+        assert answered / run.span_s == pytest.approx(line.rate_per_s)
+        assert max(float(row["max_ms"]) for row in mine) == line.max_ms
+
+
+def test_times_count_from_where_measuring_began_and_are_those_of_a_clock_too(run: Measured) -> None:
+    rows = rows_of(run_csv(run))
+    assert [float(row["start_s"]) for row in rows[::3][:3]] == pytest.approx([0, 0.2, 0.4])
+    assert float(rows[0]["time"]) == STARTED_AT + 1
+
+
+def test_a_run_that_was_stopped_has_the_windows_that_it_came_to() -> None:
+    rows = rows_of(run_csv(recorded_run(open_load(300), lines=("grpc",), seconds=1.1)))
+    seconds = [float(row["seconds"]) for row in rows if row["line"] == "total"]
+    assert seconds == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.2, 0.1])
+
+
+def test_a_window_without_an_answer_has_no_latency() -> None:
+    rows = rows_of(run_csv(recorded_run(open_load(1, seconds=10))))
+    assert {row["p99_ms"] for row in rows if row["requests"] == "0"} == {""}
+
+
+def test_each_step_of_a_sweep_is_a_row() -> None:
+    reports = [build_report(recorded_run(open_load(rate)), model="m", rows=1) for rate in (100, 200)]
+    rows = rows_of(sweep_csv(reports))
+    assert [float(row["offered_per_s"]) for row in rows] == [100, 200]
+    assert [float(row["p99_ms"]) for row in rows] == [report.total.p99_ms for report in reports]
+    assert rows[0]["trusted"] == "True"
+
+
+def test_each_try_of_a_search_is_a_row_and_says_why() -> None:
+    probe = Probe(100, Outcome.FAILS, 'p99<=20ms: 30 of 800 late, "too many"')
+    (row,) = rows_of(search_csv([(probe, recorded_run(open_load(100)))]))
+    assert (row["holds"], row["reason"]) == ("False", probe.reason)
+    assert search_csv([]) == ""
+
+
+def test_each_run_of_a_comparison_is_a_row() -> None:
+    pair = (recorded_run(open_load(100), seed=1), recorded_run(open_load(100), seed=2))
+    rows = rows_of(comparison_csv([pair, pair]))
+    assert [(row["round"], row["side"]) for row in rows] == [("1", "A"), ("1", "B"), ("2", "A"), ("2", "B")]
+
+
+def intervals(path: Path) -> list[HdrHistogram]:
+    reader = HistogramLogReader(str(path), HdrHistogram(1, 3_600_000_000, 3))
+    with closing(reader):
+        return list(iter(reader.get_next_interval_histogram, None))
+
+
+def test_the_package_reads_the_log_back_and_its_percentiles_agree(run: Measured, tmp_path: Path) -> None:
+    path = tmp_path / "run.hdr"
+    path.write_text(hdr_log({"": run}))
+    found = intervals(path)
+    assert {histogram.get_tag() for histogram in found} == {"grpc", "rest"}
+    for line in run.lines():
+        merged = HdrHistogram(1, 3_600_000_000, 3)
+        for histogram in found:
+            if histogram.get_tag() == line.name:
+                merged.add(histogram)
+        assert merged.get_total_count() == line.requests - line.failures
+        for percent, expected_ms in ((50, line.p50_ms), (90, line.p90_ms), (99, line.p99_ms), (100, line.max_ms)):
+            assert merged.get_value_at_percentile(percent) / 1000 == pytest.approx(expected_ms, rel=2e-3)
+
+
+def test_intervals_lie_where_the_windows_were(run: Measured, tmp_path: Path) -> None:
+    path = tmp_path / "run.hdr"
+    path.write_text(hdr_log({"": run}))
+    starts = sorted({histogram.get_start_time_stamp() / 1000 for histogram in intervals(path)})
+    assert starts[:2] == pytest.approx([STARTED_AT + 1, STARTED_AT + 1.2])
+    assert "2023-11-14 22:13:20" in path.read_text()
+
+
+def test_several_runs_are_told_apart_by_their_tags(run: Measured, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.hdr"
+    path.write_text(hdr_log({"100 requests/s, poisson": run, "200": run}))
+    tags = {histogram.get_tag() for histogram in intervals(path)}
+    assert tags == {"100_requests/s_poisson/grpc", "100_requests/s_poisson/rest", "200/grpc", "200/rest"}
+
+
+def test_percentiles_are_written_as_the_plotter_takes_them(run: Measured) -> None:
+    text = percentile_distribution(run)
+    rows = [line.split() for line in text.splitlines() if re.match(r" *[\d.]+ +[\d.]+ ", line)]
+    by_percentile = {float(row[1]): float(row[0]) for row in rows}
+    assert text.split()[:4] == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
+    assert by_percentile[0.5] == pytest.approx(run.total.percentile_ms(50), rel=2e-3)
+    assert max(by_percentile) == 1
+    assert int(rows[-1][2]) == run.total.histogram.count
+
+
+@pytest.fixture
+def server() -> Iterator[Doubling]:
+    with serving(Doubling()) as model:
+        yield model
+
+
+def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *arguments, "--grpc", server.grpc_address, "--generator-limit", "note"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+
+
+def test_a_run_writes_what_it_was_asked_for(server: Doubling, tmp_path: Path) -> None:
+    table, log = tmp_path / "run.csv", tmp_path / "run.hdr"
+    files = ("--csv", str(table), "--hdr", str(log))
+    run = loadtest(server, "run", MODEL, "--users", "2", "--duration", "600ms", "--warm-up", "0", *files, "--json")
+    assert run.returncode == 0, run.stderr
+    assert f"Wrote {table}" in run.stderr
+    report = json.loads(run.stdout)
+    rows = rows_of(table.read_text())
+    assert sum(int(row["requests"]) for row in rows if row["line"] == "total") == report["total"]["requests"]
+    assert sum(histogram.get_total_count() for histogram in intervals(log)) == report["total"]["requests"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", MODEL, "--csv", "nowhere/run.csv"], "there is no folder nowhere"),
+        (["run", MODEL, "--hdr", "."], ". is a folder"),
+        (["sweep", MODEL, "--hdr", "sweep.hgrm"], "here are several"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_load(
+    server: Doubling, arguments: list[str], complaint: str
+) -> None:
+    run = loadtest(server, *arguments)
+    assert run.returncode == 2
+    assert complaint in run.stderr
+    assert not server.rows
+
+
+def test_a_disk_that_is_full_is_told_after_the_table(server: Doubling) -> None:
+    run = loadtest(server, "run", MODEL, "--users", "1", "--duration", "300ms", "--warm-up", "0", "--csv", "/dev/full")
+    assert run.returncode == 1
+    assert "total" in run.stdout
+    assert "/dev/full could not be written: No space left on device" in run.stderr
