@@ -35,7 +35,7 @@ from tpuserve_client import Client, TpuserveError
 TOO_LARGE = "too_large"
 READY_TIMEOUT_S = 600.0
 REQUEST_TIMEOUT_S = 120.0
-LOG_WIDTH = 160
+LOG_WIDTH = 200
 _ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     # With libtpu installed, JAX would look for a TPU.
