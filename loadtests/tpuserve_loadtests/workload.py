@@ -1,7 +1,7 @@
 """The requests of a run, encoded before it starts: while it runs the load generator only moves bytes."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -26,12 +26,38 @@ _WIRES: dict[Protocol, Wire] = {"grpc": GrpcWire(), "rest": RestWire()}
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """What is sent. `exchanges` holds the same requests for each protocol, taken in turn for as long as a run lasts."""
+class Line:
+    """Requests that are counted together, a line of the table: of one model and signature, over one protocol.
 
+    `name` is the table's and unique among lines. `exchanges` are sent in turn for as long as a run lasts; `rows` says
+    how many rows each of them has.
+    """
+
+    name: str
+    protocol: Protocol
     spec: ModelSpec
-    rows: int
-    exchanges: Mapping[Protocol, tuple[Exchange, ...]]
+    signature_name: str
+    exchanges: tuple[Exchange, ...]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is sent. `order` holds lines by number: that of each request in turn, again and again.
+
+    Without an order the lines share users (closed) or arrivals (open) evenly: so two protocols are measured side by
+    side, each with users of its own.
+    """
+
+    lines: tuple[Line, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> float:
+        """Rows in a request, on average."""
+        means = [sum(line.rows) / len(line.rows) for line in self.lines]
+        order = self.order or range(len(means))
+        return sum(means[line] for line in order) / len(order)
 
 
 def build_workload(
@@ -42,7 +68,7 @@ def build_workload(
     rows: int | None = None,
     inputs: Mapping[str, Array] | None = None,
 ) -> Workload:
-    """Encode requests of `rows` rows (1 unless told) from `inputs`, or from random arrays that fit the signature.
+    """A line for each protocol, named as it: requests of `rows` rows (1 unless told) from `inputs`, or random ones.
 
     More rows in `inputs` than in a request make several requests; fewer are repeated. A model without a batch
     dimension is sent the inputs as they are. There are at most MAX_REQUESTS requests, and as many as MAX_REQUESTS_BYTES
@@ -57,10 +83,37 @@ def build_workload(
     else:
         requests = _random_requests(signature, rows or 1)
     calls = (PredictCall(spec, request, signature.name) for request in requests)
-    return Workload(spec, rows or 1, _encoded(calls, protocols))
+    encoded = _encoded(calls, protocols)
+    lines = [
+        Line(protocol, protocol, spec, signature.name, exchanges, (rows or 1,) * len(exchanges))
+        for protocol, exchanges in encoded.items()
+    ]
+    return Workload(tuple(lines))
 
 
-def _encoded(calls: Iterator[PredictCall], protocols: tuple[Protocol, ...]) -> dict[Protocol, tuple[Exchange, ...]]:
+class Turns:
+    """Which line a request goes to, and which of the line's requests it is, by the number of the request in the run.
+
+    Nothing is remembered from one call to the next: every process of a load generator finds the same.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = tuple(order)
+        counts = [0] * (max(self._order) + 1)
+        ranks = []
+        for line in self._order:
+            ranks.append(counts[line])
+            counts[line] += 1
+        self._ranks, self._counts = tuple(ranks), tuple(counts)
+
+    def at(self, number: int) -> tuple[int, int]:
+        """The line, and how many of its requests come before this one."""
+        cycle, place = divmod(number, len(self._order))
+        line = self._order[place]
+        return line, cycle * self._counts[line] + self._ranks[place]
+
+
+def _encoded(calls: Iterable[PredictCall], protocols: tuple[Protocol, ...]) -> dict[Protocol, tuple[Exchange, ...]]:
     encoded: list[tuple[Exchange, ...]] = []
     size_bytes = 0
     for call in calls:

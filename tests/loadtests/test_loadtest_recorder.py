@@ -88,7 +88,7 @@ def test_errors_come_with_counts_the_commonest_first() -> None:
     recorder = Recorder(("grpc", "rest"), LOAD)
     for protocol, error in [("grpc", "a"), ("rest", "b"), ("rest", "b"), ("rest", "a")]:
         recorder.record(protocol, 3.0, 3.1, error)
-    errors = [(error.protocol, error.message, error.count) for error in recorder.errors()]
+    errors = [(error.line, error.message, error.count) for error in recorder.errors()]
     assert errors[0] == ("rest", "b", 2)
     assert sorted(errors[1:]) == [("grpc", "a", 1), ("rest", "a", 1)]
 

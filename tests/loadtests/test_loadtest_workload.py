@@ -8,9 +8,10 @@ import pytest
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING
+from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
-from tpuserve_loadtests.workload import MAX_REQUESTS_BYTES, RANDOM_REQUESTS, Protocol, Workload, build_workload
+from tpuserve_loadtests.workload import MAX_REQUESTS_BYTES, RANDOM_REQUESTS, Protocol, Turns, Workload, build_workload
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))
@@ -21,8 +22,12 @@ def signature(*specs: TensorSpec) -> Signature:
     return Signature("serving_default", {spec.name: spec for spec in specs}, {})
 
 
+def exchanges_by_protocol(workload: Workload) -> dict[str, tuple[Exchange, ...]]:
+    return {line.protocol: line.exchanges for line in workload.lines}
+
+
 def sent_by_grpc(workload: Workload) -> list[dict[str, Any]]:
-    requests = [serving_pb2.PredictRequest.FromString(item.body) for item in workload.exchanges["grpc"]]
+    requests = [serving_pb2.PredictRequest.FromString(item.body) for item in exchanges_by_protocol(workload)["grpc"]]
     return [{name: tensor.from_proto(proto) for name, proto in request.inputs.items()} for request in requests]
 
 
@@ -41,31 +46,49 @@ def test_fewer_rows_than_a_request_carries_are_repeated() -> None:
 def test_both_protocols_send_the_same_requests_to_the_model_and_version() -> None:
     both: tuple[Protocol, ...] = ("grpc", "rest")
     workload = build_workload(SPEC, signature(X), both, rows=4)
-    over_grpc, over_rest = sent_by_grpc(workload), [json.loads(item.body) for item in workload.exchanges["rest"]]
+    exchanges = exchanges_by_protocol(workload)
+    over_grpc, over_rest = sent_by_grpc(workload), [json.loads(item.body) for item in exchanges["rest"]]
     assert len(over_grpc) == len(over_rest) == RANDOM_REQUESTS
     for grpc_request, rest_request in zip(over_grpc, over_rest, strict=True):
         assert grpc_request["x"].shape == (4, 2)
         np.testing.assert_array_equal(grpc_request["x"], np.asarray(rest_request["inputs"]["x"], np.float32))
-    assert workload.exchanges["rest"][0].path == "/v1/models/m/versions/3:predict"
-    assert serving_pb2.PredictRequest.FromString(workload.exchanges["grpc"][0].body).model_spec.version.value == 3
+    assert exchanges["rest"][0].path == "/v1/models/m/versions/3:predict"
+    assert serving_pb2.PredictRequest.FromString(exchanges["grpc"][0].body).model_spec.version.value == 3
 
 
 def test_random_requests_differ_from_each_other_and_not_from_run_to_run() -> None:
-    first, second = (build_workload(SPEC, signature(X), ("grpc",)).exchanges["grpc"] for _ in range(2))
+    first, second = (build_workload(SPEC, signature(X), ("grpc",)) for _ in range(2))
     assert first == second
-    assert len({exchange.body for exchange in first}) == RANDOM_REQUESTS
+    assert len({exchange.body for exchange in first.lines[0].exchanges}) == RANDOM_REQUESTS
+
+
+@pytest.mark.parametrize("order", [(0,), (0, 1), (0, 1, 1, 0, 1), (2, 0, 1, 0)])
+def test_every_request_of_a_line_has_its_turn_however_requests_are_shared_out(order: tuple[int, ...]) -> None:
+    turns = Turns(order)
+    found: dict[int, list[int]] = {}
+    for number in range(3 * len(order)):
+        line, turn = turns.at(number)
+        assert line == order[number % len(order)]
+        found.setdefault(line, []).append(turn)
+    assert all(turns_of_line == list(range(len(turns_of_line))) for turns_of_line in found.values())
+
+
+def test_a_workload_knows_how_many_rows_a_request_has_on_average() -> None:
+    small, large = (build_workload(SPEC, signature(X), ("grpc",), rows=rows).lines[0] for rows in (1, 7))
+    assert Workload((small, large)).rows == 4
+    assert Workload((small, large), order=(0, 0, 1, 0)).rows == 2.5
 
 
 def test_huge_random_requests_are_made_once() -> None:
     huge = TensorSpec("x", FLOAT, (None, 8 * 2**20))
-    assert len(build_workload(SPEC, signature(huge), ("grpc",), rows=3).exchanges["grpc"]) == 1
+    assert len(build_workload(SPEC, signature(huge), ("grpc",), rows=3).lines[0].exchanges) == 1
 
 
 @pytest.mark.parametrize("protocols", [("grpc",), ("grpc", "rest")])
 def test_requests_from_a_file_hold_no_more_bytes_than_random_ones(protocols: tuple[Protocol, ...]) -> None:
     images = np.broadcast_to(np.float32(0.1), (1024, 224, 224, 3))
     spec = TensorSpec("x", FLOAT, (None, 224, 224, 3))
-    exchanges = build_workload(SPEC, signature(spec), protocols, inputs={"x": images}).exchanges
+    exchanges = exchanges_by_protocol(build_workload(SPEC, signature(spec), protocols, inputs={"x": images}))
     counts = {len(of_protocol) for of_protocol in exchanges.values()}
     assert len(counts) == 1  # the same requests for each protocol
     sizes = [sum(len(exchange.body) for exchange in request) for request in zip(*exchanges.values(), strict=True)]
@@ -74,7 +97,7 @@ def test_requests_from_a_file_hold_no_more_bytes_than_random_ones(protocols: tup
 
 def test_small_requests_from_a_file_are_all_kept() -> None:
     x = np.arange(400, dtype=np.float32).reshape(200, 2)
-    assert len(build_workload(SPEC, signature(X), ("grpc",), inputs={"x": x}).exchanges["grpc"]) == 200
+    assert len(build_workload(SPEC, signature(X), ("grpc",), inputs={"x": x}).lines[0].exchanges) == 200
 
 
 @pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_), STRING])

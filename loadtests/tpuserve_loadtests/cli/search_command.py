@@ -150,8 +150,8 @@ def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Me
 
 
 def _alone(runs: "Runs", given: dict[str, Any]) -> "Measured":
-    """One user of each protocol, who wait for nobody: what is too slow for them is at any rate."""
+    """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
     from tpuserve_loadtests.arrivals.load import Load
 
-    protocols = len(runs.protocols)
-    return run_load(runs, Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=protocols), title="First, for")
+    load = Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=len(runs.lines))
+    return run_load(runs, load, title="First, for")

@@ -29,13 +29,13 @@ class Measured:
 
     @cached_property
     def total(self) -> Tally:
-        """All protocols together."""
+        """All lines together."""
         return self.recorder.tally()
 
     @property
     def rate_per_s(self) -> float:
         """Answers that came in the measured time, a second."""
-        return self._rate(*self.recorder.protocols)
+        return self._rate(*self.recorder.lines)
 
     @property
     def error_rate(self) -> float:
@@ -64,8 +64,8 @@ class Measured:
         return None if None in found else all(found)
 
     def lines(self) -> list[Summary]:
-        """One line for each protocol, in the order they were named."""
-        names = self.recorder.protocols
+        """One for each line of the table, in the order they were named."""
+        names = self.recorder.lines
         return [self.recorder.tally(name).summary(name, self._rate(name)) for name in names]
 
     def blocks(self) -> tuple[Block, ...]:
@@ -80,6 +80,6 @@ class Measured:
             found.append(Block(*merged.histogram.recorded(), answered=window.answered.total(), seconds=window_s))
         return tuple(found)
 
-    def _rate(self, *protocols: str) -> float:
-        answered = sum(window.answered[name] for window in self.recorder.windows for name in protocols)
+    def _rate(self, *lines: str) -> float:
+        answered = sum(window.answered[name] for window in self.recorder.windows for name in lines)
         return answered / self.span_s if self.span_s > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What one process observes of a run, in windows of time: tallies by protocol, and how late it was itself.
+"""What one process observes of a run, in windows of time: tallies by line, and how late it was itself.
 
 Locust's own statistics round response times to two digits (and anything under a millisecond to zero), too coarse for
 serving objectives of a few milliseconds; these keep three digits from a microsecond to an hour.
@@ -14,7 +14,7 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.tally import Tally
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-# As many windows as a run has, whatever its length: each holds a histogram for each protocol (180 KB).
+# As many windows as a run has, whatever its length: each holds a histogram for each line (180 KB).
 WINDOWS: Final = 40
 LEAST_WINDOW_S: Final = 0.1
 # A message that differs every time (an address, a request number) must not grow memory for as long as the run lasts.
@@ -24,9 +24,9 @@ OTHER_ERRORS: Final = "other errors"
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How often requests of one protocol failed with one message."""
+    """How often requests of one line failed with one message."""
 
-    protocol: str
+    line: str
     message: str
     count: int
 
@@ -46,7 +46,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Window:
-    """Requests that were due in a stretch of the run, by protocol; and answers that came in it, whenever due."""
+    """Requests that were due in a stretch of the run, by line; and answers that came in it, whenever due."""
 
     tallies: dict[str, Tally]
     answered: Counter[str]
@@ -55,9 +55,9 @@ class Window:
 class Recorder:
     """Belongs to one thread, on which all greenlets of a load test run. Times are seconds from the run's start."""
 
-    def __init__(self, protocols: Sequence[str], load: Load) -> None:
-        """Record a run of this load."""
-        self.protocols = tuple(protocols)
+    def __init__(self, lines: Sequence[str], load: Load) -> None:
+        """Record a run of this load. `lines`: the names that requests are counted under, in the table's order."""
+        self.lines = tuple(lines)
         windows = min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
         self.window_s = load.seconds / windows
         self.warm_up_s = load.warm_up_s
@@ -72,19 +72,19 @@ class Recorder:
         self._failures = 0
         self._late = [0] * len(load.limits_us)
 
-    def record(self, protocol: str, due_s: float, finished_s: float, error: str | None) -> None:
+    def record(self, line: str, due_s: float, finished_s: float, error: str | None) -> None:
         """Count one finished request; `error` is None for a success. One that was due in the warm-up has no latency."""
         at = int((finished_s - self.warm_up_s) / self.window_s)
         if error is None and finished_s >= self.warm_up_s and at < len(self.windows):
-            self.windows[at].answered[protocol] += 1
+            self.windows[at].answered[line] += 1
         if due_s < self.warm_up_s:
             self.warm_up_requests += 1
             return
         self._requests += 1
         window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
-        tally = window.tallies.get(protocol)
+        tally = window.tallies.get(line)
         if tally is None:
-            tally = window.tallies[protocol] = Tally()
+            tally = window.tallies[line] = Tally()
         if error is None:
             latency_us = (finished_s - due_s) * 1e6
             tally.record_success(latency_us)
@@ -93,7 +93,7 @@ class Recorder:
         else:
             tally.record_failure()
             self._failures += 1
-            self._count_error((protocol, error), 1)
+            self._count_error((line, error), 1)
 
     def record_lag(self, due_s: float, lag_s: float) -> None:
         """Note how long after it was due a request was sent."""
@@ -104,18 +104,18 @@ class Recorder:
         """So far, the warm-up's not among them; cheap."""
         return Counts(self._requests, self._failures, tuple(self._late))
 
-    def tally(self, protocol: str | None = None) -> Tally:
-        """All windows merged, of one protocol or of all."""
+    def tally(self, line: str | None = None) -> Tally:
+        """All windows merged, of one line or of all."""
         merged = Tally()
         for window in self.windows:
             for name, tally in window.tallies.items():
-                if protocol in (None, name):
+                if line in (None, name):
                     merged.add(tally)
         return merged
 
     def errors(self) -> list[ErrorCount]:
         """Distinct failures, the commonest first."""
-        return [ErrorCount(protocol, message, count) for (protocol, message), count in self._errors.most_common()]
+        return [ErrorCount(line, message, count) for (line, message), count in self._errors.most_common()]
 
     def add(self, other: "Recorder") -> None:
         """Merge what another process recorded of the same run."""
@@ -127,8 +127,8 @@ class Recorder:
         self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
         for mine, others in zip(self.windows, other.windows, strict=True):
             mine.answered.update(others.answered)
-            for protocol, tally in others.tallies.items():
-                mine.tallies.setdefault(protocol, Tally()).add(tally)
+            for line, tally in others.tallies.items():
+                mine.tallies.setdefault(line, Tally()).add(tally)
         for key, count in other._errors.items():
             self._count_error(key, count)
 
@@ -153,14 +153,14 @@ class Recorder:
 
     def add_wire(self, document: dict[str, Any]) -> None:
         """Merge what `to_wire` of another process made of the same run."""
-        other = Recorder(self.protocols, self._load)
+        other = Recorder(self.lines, self._load)
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
         other.lag = LatencyHistogram.decode(*document["lag"])
         other._requests, other._failures, other._late = document["counts"]
         for window, sent in zip(other.windows, document["windows"], strict=True):
             window.answered.update(sent["answered"])
             window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})
-        other._errors.update({(protocol, message): count for protocol, message, count in document["errors"]})
+        other._errors.update({(line, message): count for line, message, count in document["errors"]})
         self.add(other)
 
 

@@ -1,4 +1,4 @@
-"""What requests of one protocol came to: how many, how many failed, and latencies of the others."""
+"""What requests of one line came to: how many, how many failed, and latencies of the others."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -23,7 +23,7 @@ def run_csv(measured: Measured) -> str:
     began_at = measured.started_at + measured.load.warm_up_s
     rows = [
         {"time": f"{began_at + stretch.start_s:.3f}", "line": line or "total", **asdict(stretch)}
-        for line in (*measured.recorder.protocols, None)
+        for line in (*measured.recorder.lines, None)
         for stretch in timeline(measured, line)
     ]
     return _written(sorted(rows, key=lambda row: row["start_s"]))

@@ -30,10 +30,13 @@ LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure."""
+    """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure.
+
+    `rows`: of a request, on average.
+    """
 
     model: str
-    rows: int
+    rows: float
     measured: Measured
     generator: GeneratorVerdict
     gates: tuple[GateResult, ...]
@@ -41,8 +44,13 @@ class RunReport:
 
     @property
     def total(self) -> Summary:
-        """All protocols together."""
+        """All lines together."""
         return self.measured.total.summary("total", self.measured.rate_per_s)
+
+    @property
+    def line_kind(self) -> str:
+        """What tells the lines of the table apart: the protocol alone, or more than that."""
+        return "protocol" if set(self.measured.recorder.lines) <= PROTOCOL_TITLES.keys() else "line"
 
     @property
     def answered(self) -> bool:
@@ -73,7 +81,7 @@ class RunReport:
 
 
 def build_report(
-    measured: Measured, *, model: str, rows: int, gates: tuple[Threshold, ...] = (), strict: bool = True
+    measured: Measured, *, model: str, rows: float, gates: tuple[Threshold, ...] = (), strict: bool = True
 ) -> RunReport:
     """Judge a run."""
     return RunReport(model, rows, measured, judge_generator(measured, gates), gate_results(gates, measured), strict)
@@ -95,11 +103,11 @@ def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several
         "users": measured.load.users,
         "offered_per_s": measured.load.offered_per_s,
         "seed": measured.load.seed,
-        "rows_per_request": report.rows,
+        "rows_per_request": int(report.rows) if float(report.rows).is_integer() else report.rows,
         "elapsed_s": measured.span_s,
         "warm_up_s": measured.load.warm_up_s,
         "warm_up_requests": measured.recorder.warm_up_requests,
-        "protocols": {line.name: figures(line) for line in measured.lines()},
+        f"{report.line_kind}s": {line.name: figures(line) for line in measured.lines()},
         "total": figures(report.total),
         "error_rate": measured.error_rate,
         "stable": measured.stable,
@@ -107,7 +115,10 @@ def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several
         "gates": [
             {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in report.gates
         ],
-        "errors": [asdict(error) for error in measured.recorder.errors()],
+        "errors": [
+            {report.line_kind: error.line, "message": error.message, "count": error.count}
+            for error in measured.recorder.errors()
+        ],
         "notes": list(report.notes),
     }
 
@@ -158,7 +169,7 @@ def print_errors(errors: list[ErrorCount], console: Console) -> None:
     """The commonest errors, one a line."""
     for error in errors[:SHOWN_ERRORS]:
         console.print(
-            f"  {error.count:,} x {PROTOCOL_TITLES[error.protocol]}: {escape(error.message)}",
+            f"  {error.count:,} x {line_title(error.line)}: {escape(error.message)}",
             soft_wrap=True,
             highlight=False,
         )
@@ -169,6 +180,11 @@ def print_errors(errors: list[ErrorCount], console: Console) -> None:
         )
 
 
+def line_title(name: str) -> str:
+    """What a line is called in tables: a protocol by its proper name, any other as it is named."""
+    return PROTOCOL_TITLES.get(name, escape(name))
+
+
 def latency_cells(line: Summary) -> list[str]:
     """Cells for LATENCY_COLUMNS."""
     latencies = (line.p50_ms, line.p90_ms, line.p99_ms, line.max_ms)
@@ -177,11 +193,11 @@ def latency_cells(line: Summary) -> list[str]:
 
 def _table(report: RunReport) -> Table:
     measured = report.measured
-    rows = f"{report.rows} row{'' if report.rows == 1 else 's'} a request"
+    rows = f"{report.rows:.3g} row{'' if report.rows == 1 else 's'} a request"
     warm_up = f", after {measured.load.warm_up_s:g} s of warm-up" if measured.load.warm_up_s else ""
     title = f"{escape(report.model)}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
     table = Table(title=title, title_justify="left")
-    table.add_column("protocol")
+    table.add_column(report.line_kind)
     for heading in ("requests", "failures", "rate/s", *LATENCY_COLUMNS):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in measured.lines():
@@ -193,4 +209,4 @@ def _table(report: RunReport) -> Table:
 
 def _cells(line: Summary) -> list[str]:
     counts = [f"{line.requests:,}", f"{line.failures:,}", f"{line.rate_per_s:,.1f}"]
-    return [PROTOCOL_TITLES[line.name], *counts, *latency_cells(line)]
+    return [line_title(line.name), *counts, *latency_cells(line)]

@@ -19,9 +19,9 @@ from locust.exception import StopUser
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.traffic.senders import senders
+from tpuserve_loadtests.traffic.senders import Connections
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
-from tpuserve_loadtests.workload import Workload
+from tpuserve_loadtests.workload import Line, Workload
 
 TICK_S: Final = 0.5
 # A request that is being answered when time is up may still take its whole timeout.
@@ -45,7 +45,7 @@ class Runs(Protocol):
     """Runs loads, one at a time: in this process, or in several. Setting `interrupted` ends the one that runs."""
 
     interrupted: Event
-    protocols: tuple[str, ...]
+    lines: tuple[str, ...]
 
     def run(self, load: Load, watch: Watch) -> Measured: ...
 
@@ -58,8 +58,10 @@ class Engine:
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         _allow_many_connections()
         self._share = share
-        self.protocols: tuple[str, ...] = tuple(target.workload.exchanges)
-        self._senders = senders(target.workload, target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self.lines = tuple(line.name for line in target.workload.lines)
+        self._order = target.workload.order
+        self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
         self._traffic: Traffic | None = None
         stop_s = target.timeout_s + STOP_MARGIN_S
         self._environment = Environment(user_classes=[self._user_class()], stop_timeout=stop_s)
@@ -73,15 +75,16 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._runner.quit()
-        for sender in self._senders:
-            sender.close()
+        self._connections.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
         """Block until the load is over and its last answers are here, or was stopped, by `watch` or Ctrl-C."""
-        recorder = Recorder(self.protocols, load)
+        recorder = Recorder(self.lines, load)
         index, processes = self._share
         users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
-        self._traffic = traffic = Traffic(load, self._senders, recorder, self._fire, self._share)
+        self._traffic = traffic = Traffic(
+            load, self._senders, recorder, self._fire, order=self._order, share=self._share
+        )
         started_at, cpu_start_s = time.time(), time.process_time()
         if users:
             self._runner.start(users, spawn_rate=users)
@@ -105,10 +108,10 @@ class Engine:
                 return "stopped early"
         return ""
 
-    def _fire(self, protocol: str, latency_ms: float, length: int, error: Exception | None) -> None:
+    def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:
         self._environment.events.request.fire(
-            request_type="gRPC" if protocol == "grpc" else "REST",
-            name=protocol,
+            request_type="gRPC" if line.protocol == "grpc" else "REST",
+            name=line.name,
             response_time=latency_ms,
             response_length=length,
             response=None,

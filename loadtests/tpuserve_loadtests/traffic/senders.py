@@ -4,34 +4,36 @@ Importing this needs a process that was handed to gevent: see gevent_setup.
 """
 
 import json
-from itertools import count, cycle
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import grpc
 from geventhttpclient import HTTPClient
 
 from tpuserve_client.address import parse_address
-from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
-from tpuserve_client.model import ModelSpec
-from tpuserve_loadtests.workload import Workload
+from tpuserve_loadtests.workload import Line
 
-# Reading every answer would cost the generator more than sending the request did.
-CHECK_EVERY: Final = 256
 MAX_MESSAGE: Final = 300
 _OK: Final = 200
 _REST_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
+_GRPC_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class Sender(Protocol):
-    """Sends the requests of a workload in turn. `protocol` names it in tables."""
+    """Sends the requests of a line."""
 
-    protocol: str
+    line: Line
 
-    def send(self) -> int:
-        """Wait for the answer to the next request; its length in bytes. Raises whatever went wrong."""
+    def send(self, number: int) -> bytes:
+        """Wait for the answer to one of the line's requests, counted from 0 and round again. Raises what went wrong.
 
-    def close(self) -> None: ...
+        Nothing is done with the answer: whoever wants to know more reads it when its time has been taken.
+        """
+
+    def check(self, answer: bytes) -> None:
+        """Raise what is wrong with an answer; nothing for one that makes sense."""
 
 
 class HttpError(Exception):
@@ -42,66 +44,76 @@ class HttpError(Exception):
 
 
 class GrpcSender:
-    """One channel for all greenlets. An answer that was sampled (the first and every 256th) must be readable, too."""
+    """Any status but OK is an error."""
 
-    protocol = "grpc"
-
-    def __init__(self, address: str, exchanges: tuple[Exchange, ...], spec: ModelSpec, timeout_s: float) -> None:
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self._channel = grpc.insecure_channel(parse_address(address).target, options=options)
-        self._call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(exchanges[0].path)
-        self._bodies = cycle([exchange.body for exchange in exchanges])
-        self._numbers = count()
-        self._question = PredictCall(spec, {})
+    def __init__(self, line: Line, channel: grpc.Channel, timeout_s: float) -> None:
+        self.line = line
+        self._call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(line.exchanges[0].path)
+        self._bodies = tuple(exchange.body for exchange in line.exchanges)
         self._timeout_s = timeout_s
 
-    def send(self) -> int:
-        """Any status but OK is an error."""
-        answer = self._call(next(self._bodies), timeout=self._timeout_s)
-        if next(self._numbers) % CHECK_EVERY == 0:
-            GrpcWire().read_prediction(Reply(answer), self._question, None)
-        return len(answer)
+    def send(self, number: int) -> bytes:
+        """Raises grpc.RpcError."""
+        return self._call(self._bodies[number % len(self._bodies)], timeout=self._timeout_s)
 
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
+    def check(self, answer: bytes) -> None:
+        """It must be readable."""
+        GrpcWire().read_prediction(Reply(answer), PredictCall(self.line.spec, {}), None)
 
 
 class RestSender:
-    """A connection for each request in flight, kept for the next ones. Any status but 200 is an error."""
+    """Any status but 200 is an error."""
 
-    protocol = "rest"
+    def __init__(self, line: Line, client: HTTPClient) -> None:
+        self.line = line
+        self._client = client
+        self._path = line.exchanges[0].path
+        self._bodies = tuple(exchange.body for exchange in line.exchanges)
 
-    def __init__(self, url: str, exchanges: tuple[Exchange, ...], connections: int, timeout_s: float) -> None:
-        self._client = HTTPClient.from_url(
-            parse_address(url).target, concurrency=connections, connection_timeout=timeout_s, network_timeout=timeout_s
-        )
-        self._path = exchanges[0].path
-        self._bodies = cycle([exchange.body for exchange in exchanges])
-
-    def send(self) -> int:
+    def send(self, number: int) -> bytes:
         """Raises HttpError, or what the connection raised."""
-        response = self._client.request("POST", self._path, next(self._bodies), _REST_HEADERS)
+        response = self._client.request("POST", self._path, self._bodies[number % len(self._bodies)], _REST_HEADERS)
         body = bytes(response.read())  # to its end: only then does the connection go back
         if response.status_code != _OK:
             raise HttpError(response.status_code, body)
-        return len(body)
+        return body
+
+    def check(self, answer: bytes) -> None:
+        """The status says it all."""
+
+
+class Connections:
+    """To one server, for all lines: one gRPC channel, and over REST one connection for each request in flight.
+
+    They are made when requests are sent, and kept until `close`.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], connections: int, timeout_s: float) -> None:
+        """`addresses` by protocol; `connections` bounds requests in flight over REST."""
+        self._timeout_s = timeout_s
+        if "grpc" in addresses:
+            self._channel = grpc.insecure_channel(parse_address(addresses["grpc"]).target, options=_GRPC_OPTIONS)
+        if "rest" in addresses:
+            self._client = HTTPClient.from_url(
+                parse_address(addresses["rest"]).target,
+                concurrency=connections,
+                connection_timeout=timeout_s,
+                network_timeout=timeout_s,
+            )
+        self._protocols = tuple(addresses)
+
+    def sender(self, line: Line) -> Sender:
+        """What sends this line's requests."""
+        if line.protocol == "grpc":
+            return GrpcSender(line, self._channel, self._timeout_s)
+        return RestSender(line, self._client)
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-
-def senders(workload: Workload, addresses: dict[str, str], connections: int, timeout_s: float) -> tuple[Sender, ...]:
-    """One for each protocol of the workload, in its order; `connections` bounds requests in flight over REST."""
-    made: list[Sender] = []
-    for protocol, exchanges in workload.exchanges.items():
-        address = addresses[protocol]
-        if protocol == "grpc":
-            made.append(GrpcSender(address, exchanges, workload.spec, timeout_s))
-        else:
-            made.append(RestSender(address, exchanges, connections, timeout_s))
-    return tuple(made)
+        """Close all of them."""
+        if "grpc" in self._protocols:
+            self._channel.close()
+        if "rest" in self._protocols:
+            self._client.close()
 
 
 def failure_message(error: Exception) -> str:

@@ -5,19 +5,14 @@ from typing import Any
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.traffic.engine import Target
-from tpuserve_loadtests.workload import Workload
+from tpuserve_loadtests.workload import Line, Workload
 
 
 def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several types
     """What `target_from_wire` reads, for msgpack."""
-    spec = target.workload.spec
     return {
-        "spec": [spec.name, spec.version, spec.label],
-        "rows": target.workload.rows,
-        "exchanges": {
-            protocol: [[exchange.path, exchange.body] for exchange in exchanges]
-            for protocol, exchanges in target.workload.exchanges.items()
-        },
+        "lines": [_line_to_wire(line) for line in target.workload.lines],
+        "order": list(target.workload.order),
         "addresses": dict(target.addresses),
         "timeout_s": target.timeout_s,
     }
@@ -25,8 +20,22 @@ def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several
 
 def target_from_wire(document: dict[str, Any]) -> Target:
     """The target of `target_to_wire`."""
-    exchanges = {
-        protocol: tuple(Exchange(path, body) for path, body in sent) for protocol, sent in document["exchanges"].items()
-    }
-    workload = Workload(ModelSpec(*document["spec"]), document["rows"], exchanges)
+    workload = Workload(tuple(_line_from_wire(line) for line in document["lines"]), tuple(document["order"]))
     return Target(workload, document["addresses"], document["timeout_s"])
+
+
+def _line_to_wire(line: Line) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "protocol": line.protocol,
+        "spec": [line.spec.name, line.spec.version, line.spec.label],
+        "signature_name": line.signature_name,
+        "exchanges": [[exchange.path, exchange.body] for exchange in line.exchanges],
+        "rows": list(line.rows),
+    }
+
+
+def _line_from_wire(document: dict[str, Any]) -> Line:
+    exchanges = tuple(Exchange(path, body) for path, body in document["exchanges"])
+    spec = ModelSpec(*document["spec"])
+    return Line(**{**document, "spec": spec, "exchanges": exchanges, "rows": tuple(document["rows"])})

@@ -16,6 +16,7 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.traffic.precise_wait import PreciseWait
 from tpuserve_loadtests.traffic.senders import Sender, failure_message
+from tpuserve_loadtests.workload import Line, Turns
 
 # What waits for an answer is memory: beyond so many, arrivals are counted as dropped, and the run says so.
 MAX_IN_FLIGHT: Final = 10_000
@@ -24,16 +25,29 @@ _BATCH: Final = 16
 # Between arrivals that are further apart, it looks whether the run was stopped.
 _LOOK_S: Final = 0.5
 
-Fire = Callable[[str, float, int, Exception | None], None]
+# Reading every answer would cost the generator more than sending the request did.
+CHECK_EVERY: Final = 256
+
+Fire = Callable[[Line, float, int, Exception | None], None]
 
 
 class Traffic:
     """`drive` is what Locust's users run: each its own requests (closed), or one the whole schedule (open)."""
 
     def __init__(
-        self, load: Load, senders: Sequence[Sender], recorder: Recorder, fire: Fire, share: tuple[int, int] = (0, 1)
+        self,
+        load: Load,
+        senders: Sequence[Sender],
+        recorder: Recorder,
+        fire: Fire,
+        *,
+        order: Sequence[int] = (),
+        share: tuple[int, int] = (0, 1),
     ) -> None:
-        """`share` is this process's number and how many there are. `fire` is told of each request, in milliseconds."""
+        """`share` is this process's number and how many there are. `fire` is told of each request, in milliseconds.
+
+        `order` is the workload's: senders by number.
+        """
         self.recorder = recorder
         self.start_s = time.perf_counter()
         self._stopped_s = math.inf
@@ -45,8 +59,13 @@ class Traffic:
         self._senders = senders
         self._fire = fire
         self._index, self._processes = share
-        # Numbers of closed users; those of all processes together alternate between the protocols.
-        self._ordinals = count(self._index, self._processes)
+        self._turns = Turns(order or range(len(senders)))
+        # Numbers of closed users, and of requests, of which every process has every so-manieth.
+        self._users = count(*share)
+        self._requests = count(*share)
+        self._requests_of = [count(*share) for _ in senders]
+        self._is_mixed = bool(order)
+        self._answers = count()
 
     @property
     def stopped(self) -> bool:
@@ -62,16 +81,23 @@ class Traffic:
         if self._load.is_open:
             self._dispatch()
             return
-        sender = self._senders[next(self._ordinals) % len(self._senders)]
+        if self._is_mixed:
+            while not self.stopped:
+                self._send(next(self._requests), time.perf_counter())
+            return
+        # Each user has a line of its own: a slow one must not take users from a fast one.
+        line = next(self._users) % len(self._senders)
+        sender, numbers = self._senders[line], self._requests_of[line]
         while not self.stopped:
-            self._send(sender, time.perf_counter())
+            self._ask(sender, next(numbers), time.perf_counter())
 
     def _dispatch(self) -> None:
         wait = PreciseWait()
-        senders, behind = len(self._senders), 0
+        behind = 0
         self.start_s = time.perf_counter()
         instants = self._load.instants(self._index, self._processes)
-        for number, due in enumerate(instants):
+        for due in instants:
+            number = next(self._requests)
             due_s = self.start_s + due
             behind = behind + 1 if due_s <= time.perf_counter() else 0
             if behind % _BATCH == 0:
@@ -82,10 +108,9 @@ class Traffic:
             if self._in_flight >= MAX_IN_FLIGHT:
                 self.recorder.dropped += 1
                 continue
-            sender = self._senders[(number * self._processes + self._index) % senders]
             self._in_flight += 1
             # A raw greenlet costs half of what one costs that can be joined.
-            gevent.spawn_raw(self._send_on_time, sender, due_s)
+            gevent.spawn_raw(self._send_on_time, number, due_s)
         wait.close()
         self.dispatched.set()
         if self._in_flight:
@@ -101,21 +126,29 @@ class Traffic:
         if not self.stopped:
             wait.until(due_s)
 
-    def _send_on_time(self, sender: Sender, due_s: float) -> None:
+    def _send_on_time(self, number: int, due_s: float) -> None:
         self.recorder.record_lag(due_s - self.start_s, time.perf_counter() - due_s)
-        self._send(sender, due_s)
+        self._send(number, due_s)
         self._in_flight -= 1
         if not self._in_flight and self.dispatched.is_set():
             self._landed.set()
 
-    def _send(self, sender: Sender, due_s: float) -> None:
+    def _send(self, number: int, due_s: float) -> None:
+        """Send the so-manieth request of the run, counted over all processes."""
+        line, turn = self._turns.at(number)
+        self._ask(self._senders[line], turn, due_s)
+
+    def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
         """Send one request and record it, timed from when it was due."""
         length, error = 0, None
         try:
-            length = sender.send()
+            answer = sender.send(turn)
+            finished_s = time.perf_counter()
+            length = len(answer)
+            if next(self._answers) % CHECK_EVERY == 0:
+                sender.check(answer)
         except Exception as caught:  # whatever went wrong is this request's outcome, not the user's end
-            error = caught
-        finished_s = time.perf_counter()
+            finished_s, error = time.perf_counter(), caught
         message = None if error is None else failure_message(error)
-        self.recorder.record(sender.protocol, due_s - self.start_s, finished_s - self.start_s, message)
-        self._fire(sender.protocol, (finished_s - due_s) * 1000, length, error)
+        self.recorder.record(sender.line.name, due_s - self.start_s, finished_s - self.start_s, message)
+        self._fire(sender.line, (finished_s - due_s) * 1000, length, error)

@@ -51,7 +51,7 @@ class Workers:
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         self.interrupted = Event()
         self._target = target
-        self.protocols: tuple[str, ...] = tuple(target.workload.exchanges)
+        self.lines = tuple(line.name for line in target.workload.lines)
         self._names: list[str] = []
         self._inbox: Queue[tuple[str, Message]] = Queue()
         self._stack = ExitStack()
@@ -95,7 +95,7 @@ class Workers:
         return replace(self._merged(load, reports, stopped), started_at=started_at)
 
     def _merged(self, load: Load, reports: dict[str, dict[str, Any]], stopped: str) -> Measured:
-        recorder = Recorder(self.protocols, load)
+        recorder = Recorder(self.lines, load)
         for report in reports.values():
             recorder.add_wire(report["recorder"])
         spans_s = [report["span_s"] for report in reports.values()]
