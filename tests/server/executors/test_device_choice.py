@@ -1,23 +1,27 @@
 """`--device`: who runs a version that has device programs and one that has none, and what is said about it."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.device_programs import double_and_add, read_manifest, write_device_manifest, write_programs
+from tests.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
 from tests.fake_device import FakeClock, FakeExecutor
-from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted
+from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.executors.pjrt.servable import PjrtServable
+from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 
 pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)
@@ -45,15 +49,86 @@ class Chosen:
     def outputs(self) -> tuple[str]:
         return ("y",) if self.saved_model.loaded else ("double",)
 
-    def refusal(self, path: Path) -> str:
-        with pytest.raises(FailedPrecondition) as caught:
-            self.choice.load(ID, path, allow_bfloat16=False)
+    def refusal(self, path: Path, servable_id: ServableId = ID) -> str:
+        with pytest.raises(ServingError) as caught:
+            self.choice.load(servable_id, path, allow_bfloat16=False)
         assert not self.saved_model.loaded
         return caught.value.message
 
 
 def no_jax() -> PjrtExecutor:
-    raise ImportError("No module named 'jax'")
+    raise ModuleNotFoundError("No module named 'jax'", name="jax")
+
+
+def on_cpu() -> PjrtExecutor:
+    return Chosen("cpu").pjrt("cpu")
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A version whose programs do not come to run, and what is said of it."""
+
+    path: Path
+    word: str
+    reason: str
+
+
+def cut(folder: Path) -> Spoilt:
+    path = write_programs(folder / "cut", double_and_add(), batch_sizes=(2,))
+    file = path / FOLDER / "programs/device/b2.jaxexport"
+    file.write_bytes(file.read_bytes()[:100])
+    return Spoilt(path, "programs_refused", r"b2\.jaxexport is damaged")
+
+
+def of_a_later_jax(folder: Path) -> Spoilt:
+    path = write_programs(folder / "later", double_and_add(), batch_sizes=(2,))
+    file = path / FOLDER / "programs/device/b2.jaxexport"
+    file.write_bytes(file.read_bytes().replace(b"multiply_v1", b"multiply_v9"))
+    return Spoilt(path, "programs_refused", r"b2\.jaxexport is damaged, or of a JAX")
+
+
+def of_another_convention(folder: Path) -> Spoilt:
+    path = write_programs(folder / "convention", double_and_add())
+    manifest = read_manifest(path)
+    write_device_manifest(path, manifest["signatures"], {**manifest["device"], "calling_convention_version": 99})
+    return Spoilt(path, "programs_refused", "calling convention 99")
+
+
+def without_weights(folder: Path) -> Spoilt:
+    path = write_programs(folder / "weights", double_and_add())
+    (path / FOLDER / "weights.safetensors").write_bytes(b"")
+    return Spoilt(path, "programs_refused", "weights.safetensors is cut short")
+
+
+def that_does_not_compile(folder: Path) -> Spoilt:
+    part = double_and_add()
+
+    def call_nobody(x: jax.Array, two: jax.Array, one: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.ffi.ffi_call("nobody", jax.ShapeDtypeStruct(x.shape, x.dtype))(x), x
+
+    path = write_programs(folder / "nobody", replace(part, function=call_nobody), batch_sizes=(2,))
+    return Spoilt(path, "device_failed", r"Compiling .*/b2\.jaxexport failed: .*nobody")
+
+
+def that_does_not_fit(folder: Path) -> Spoilt:
+    part = double_and_add()
+
+    def fill_memory(x: jax.Array, two: jax.Array, one: jax.Array) -> tuple[jax.Array, ...]:
+        return x * two, jnp.broadcast_to(x[0], (2**48, 2))
+
+    path = write_programs(folder / "large", replace(part, function=fill_memory), batch_sizes=(2,))
+    asked = (
+        r"Running .*/b2\.jaxexport failed, the device is out of memory: .* \(2048\.0 TiB asked for, the device does not"
+    )
+    return Spoilt(path, "no_memory", asked)
+
+
+SPOILT = {
+    one.__name__: one
+    for one in (
+        cut, of_a_later_jax, of_another_convention, without_weights, that_does_not_compile, that_does_not_fit
+    )
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -63,10 +138,7 @@ def with_programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Path:
-    path = write_programs(tmp_path / "refused", double_and_add())
-    manifest = read_manifest(path)
-    write_device_manifest(path, manifest["signatures"], {**manifest["device"], "calling_convention_version": 99})
-    return path
+    return of_another_convention(tmp_path).path
 
 
 @pytest.fixture
@@ -128,19 +200,73 @@ def test_a_device_asked_for_by_name_is_had_or_the_load_fails(
     assert reason in Chosen(wanted).refusal(request.getfixturevalue(version))
 
 
-class FullDevice(PjrtExecutor):
-    """Has no memory left."""
+class TestWhatKeepsAVersionFromTheDevice:
+    """With PJRT's real CPU client in the place of an accelerator: whatever it is, `auto` has the SavedModel."""
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> PjrtServable:
-        raise ResourceExhausted("the device is out of memory")
+    @pytest.fixture(params=[*SPOILT])
+    def spoilt(self, request: pytest.FixtureRequest, tmp_path: Path) -> Spoilt:
+        made: Spoilt = SPOILT[request.param](tmp_path)
+        return made
+
+    def test_auto_falls_back_and_says_why(self, spoilt: Spoilt, caplog: pytest.LogCaptureFixture) -> None:
+        chosen = Chosen("auto", on_cpu)
+        with caplog.at_level(logging.INFO):
+            device = chosen.device(spoilt.path)
+        assert device.startswith("fake: ")
+        assert re.search(spoilt.reason, device)
+        assert str(spoilt.path) not in device
+        assert "\n" not in device
+        (record,) = [record for record in caplog.records if "runs by TensorFlow on the CPU" in record.message]
+        assert record.levelno == logging.WARNING
+        assert re.search(spoilt.reason, record.message)
+        assert chosen.measured.choices()[ID] == ("cpu", spoilt.word)
+
+    def test_a_device_by_its_name_fails_the_load(self, spoilt: Spoilt) -> None:
+        message = Chosen("cpu").refusal(spoilt.path)
+        assert message.startswith("--device=cpu: ")
+        assert re.search(spoilt.reason, message)
+
+    def test_beside_another_version_of_the_model_the_load_fails_until_that_has_gone(
+        self, spoilt: Spoilt, with_programs: Path
+    ) -> None:
+        chosen = Chosen("auto", on_cpu)
+        before = chosen.choice.load(ID, with_programs, allow_bfloat16=False)
+        message = chosen.refusal(spoilt.path, ServableId("m", 2))
+        assert re.search(spoilt.reason, message)
+        assert message.endswith("another version of m is on the device, and goes on")
+        chosen.choice.load(ServableId("other", 1), spoilt.path, allow_bfloat16=False).close()
+        before.close()
+        chosen.choice.load(ServableId("m", 2), spoilt.path, allow_bfloat16=False).close()
+        assert chosen.measured.choices()[ServableId("m", 2)] == ("cpu", spoilt.word)
 
 
-def test_a_version_that_does_not_fit_the_device_does_not_go_to_the_cpu(with_programs: Path) -> None:
-    measured = DeviceMeasurements()
-    chosen = Chosen("auto", lambda: FullDevice(PjrtOptions("cpu"), FakeExecutor, measured, FakeClock()))
-    with pytest.raises(ResourceExhausted):
-        chosen.choice.load(ID, with_programs, allow_bfloat16=False)
-    assert not chosen.saved_model.loaded
+def test_where_the_saved_model_fails_too_both_reasons_are_said(tmp_path: Path) -> None:
+    chosen = Chosen("auto", on_cpu)
+    chosen.choice = DeviceChoice("auto", on_cpu, TensorFlowExecutor(TensorFlowOptions()), chosen.measured)
+    assert re.search(
+        r"SavedModel.* \(and its device programs: .*b2\.jaxexport is damaged", chosen.refusal(cut(tmp_path).path)
+    )
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (
+            RuntimeError("jaxlib version 0.9 is incompatible\nwith jax"),
+            "PJRT cannot start: RuntimeError: jaxlib .* incomp",
+        ),
+        (OSError("libcuda.so.1: cannot open shared object file"), "PJRT cannot start: OSError: libcuda"),
+    ],
+)
+def test_auto_survives_whatever_a_plugin_raises(raised: Exception, reason: str, with_programs: Path) -> None:
+    def make() -> PjrtExecutor:
+        raise raised
+
+    chosen = Chosen("auto", make)
+    device = chosen.device(with_programs)
+    assert re.search(reason, device)
+    assert "\n" not in device
+    assert chosen.measured.choices()[ID] == ("cpu", "no_device")
 
 
 def test_jax_is_not_imported_for_a_version_without_programs(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,22 +3,24 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+from jax.sharding import Sharding
 
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import Executor, Servable
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
-from tpuserve_server.executors.pjrt.failures import device_errors
+from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, ProgramManifest
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.part import DevicePart
@@ -52,16 +54,18 @@ class PjrtExecutor:
         self._devices = find_devices(options.device, options.mesh.devices)
         self._kind = kind_of(self._devices[0])
         self._busy = BusyTime(clock)
-        metrics.devices_opened(gauges=[PjrtGauge(device, self._busy) for device in self._devices])
+        self._gauges = [PjrtGauge(device, self._busy) for device in self._devices]
+        metrics.devices_opened(gauges=self._gauges)
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> PjrtServable:
-        """Put the weights on the devices and compile every program, in the background; slow.
+        """Put the weights on the devices, compile every program and run it once, in the background; slow.
 
         What the programs compute in was settled when they were made, so `allow_bfloat16` is for hosts' parts alone.
 
         Raises:
             FailedPrecondition: the version has no device programs, or they are damaged or of another JAX.
-            ServingError: they do not compile for the device, or do not fit it.
+            ResourceExhausted: they do not fit beside what is on the device; says what was asked for and was free.
+            ServingError: they do not compile for the device, or do not run on it.
         """
         manifest = ProgramManifest.read(path)
         if manifest is None:
@@ -97,7 +101,8 @@ class PjrtExecutor:
     ) -> PjrtServable:
         device = manifest.device
         placement = Placement(self._devices, self._options.mesh, device.shard)
-        weights = _put_weights(path, device, placement, undo)
+        free = FreeMemory.of(self._gauges)
+        weights = _put_weights(path, device, placement, free, undo)
         started_s = self._clock.monotonic_s()
         compiled = _compile(path, device, placement, weights)
         duration_s = self._clock.monotonic_s() - started_s
@@ -110,6 +115,7 @@ class PjrtExecutor:
             sum(weight.nbytes for weight in weights.values()) / 2**20,
             placement,
         )
+        _try_out(device, compiled, weights, free)
         return PjrtServable(
             _signature_programs(manifest, compiled, weights, hosts),
             list(weights.values()),
@@ -180,18 +186,33 @@ def _compile(
     return dict(compiled)
 
 
+def _try_out(
+    device: DeviceEntry,
+    compiled: Mapping[str, Sequence[Program]],
+    weights: Mapping[str, jax.Array],
+    free: FreeMemory,
+) -> None:
+    """Every program once, one after another. Warm-up does not tell: it passes over runs that it made the rows of."""
+    for name, programs in compiled.items():
+        part = device.parts[name]
+        for program in programs:
+            program.try_out(part, [weights[weight] for weight in part.weights], free)
+
+
 def _put_weights(
-    path: Path, device: DeviceEntry, placement: Placement, undo: contextlib.ExitStack
+    path: Path, device: DeviceEntry, placement: Placement, free: FreeMemory, undo: contextlib.ExitStack
 ) -> dict[str, jax.Array]:
     """Every weight that a part takes, once, on the devices; deleted again if `undo` is closed."""
     mapped = map_weights(path / device.weights)
     names = list(dict.fromkeys(name for part in device.parts.values() for name in part.weights))
     if missing := [name for name in names if name not in mapped]:
         raise FailedPrecondition(f"{device.weights} lacks weight '{missing[0]}'")
+    shardings = {name: placement.of_weight(name, mapped[name].shape) for name in names}
+    asked = sum(_bytes_per_device(mapped[name], sharding) for name, sharding in shardings.items())
     weights: dict[str, jax.Array] = {}
-    with jax.enable_x64(True), device_errors("Putting the weights on the device"):
-        for name in names:
-            weights[name] = placement.put(mapped[name], placement.of_weight(name, mapped[name].shape))
+    with jax.enable_x64(True), free.errors("Putting the weights on the device", asked):
+        for name, sharding in shardings.items():
+            weights[name] = placement.put(mapped[name], sharding)
             undo.callback(weights[name].delete)
         if placement.is_split_in_vain(list(weights.values())):
             _log.warning(
@@ -201,3 +222,7 @@ def _put_weights(
         # The map is let go of when this returns.
         jax.block_until_ready(list(weights.values()))
     return weights
+
+
+def _bytes_per_device(array: Array, sharding: Sharding) -> int:
+    return int(math.prod(sharding.shard_shape(array.shape)) * array.itemsize)

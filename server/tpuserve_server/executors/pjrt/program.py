@@ -13,6 +13,7 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import device_errors
+from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, TensorEntry
 
 # What jax.export raises for bytes that are no program, and JAX, lowering it, for operations that it does not know.
@@ -32,9 +33,29 @@ class Program:
         self.dtypes = tuple(dtypes)
         self._compiled = compiled
 
+    @property
+    def needed_bytes(self) -> int | None:
+        """Of each device's memory: arguments, weights among them, outputs and temporaries. None: nobody says."""
+        needs = self._compiled.memory_analysis()
+        if needs is None:
+            return None
+        return int(needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes)
+
     def shape_of(self, tensor: TensorEntry) -> tuple[int, ...]:
         """The shape in which it takes an input."""
         return self._entry.shape_of(tensor)
+
+    def try_out(self, part: PartEntry, weights: Sequence[jax.Array], free: FreeMemory) -> None:
+        """Run once with zeros, and wait for it: what the device refuses then, it would refuse of every batch.
+
+        Raises:
+            ServingError: it does; for want of memory with what it needs.
+        """
+        inputs = [
+            np.zeros(self.shape_of(one), dtype) for one, dtype in zip(part.inputs.values(), self.dtypes, strict=True)
+        ]
+        with jax.enable_x64(True), free.errors(f"Running {self._entry.file}", self.needed_bytes):
+            jax.block_until_ready(self._compiled(*inputs, *weights))
 
     def run(self, inputs: Sequence[Array], weights: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """Start a run; returns at once. Inputs have the program's own shapes and dtypes.

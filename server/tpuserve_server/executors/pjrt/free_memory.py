@@ -1,0 +1,51 @@
+"""What devices had free before a version was put there: said beside what was asked of them, where it was not enough."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from tpuserve_server.core.device_metrics import DeviceGauge
+from tpuserve_server.core.errors import ResourceExhausted
+from tpuserve_server.executors.pjrt.failures import device_errors
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """Of the fullest device, in bytes; None where clients do not say, as a CPU's does not."""
+
+    free_bytes: int | None
+    limit_bytes: int | None
+
+    @classmethod
+    def of(cls, gauges: Sequence[DeviceGauge]) -> Self:
+        """As it is now."""
+        memories = [gauge.memory_bytes() for gauge in gauges]
+        known = [(one["limit"] - one["in_use"], one["limit"]) for one in memories if {"limit", "in_use"} <= one.keys()]
+        return cls(*min(known, default=(None, None)))
+
+    @contextmanager
+    def errors(self, action: str, asked_bytes: int | None) -> Iterator[None]:
+        """Raise what XLA raises as `device_errors` does, want of memory with `asked_bytes`: of one device, in all."""
+        try:
+            with device_errors(action):
+                yield
+        except ResourceExhausted as error:
+            asked = [f"{in_units(asked_bytes)} asked for"] if asked_bytes is not None else []
+            raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*asked, str(self)])})") from error
+
+    def __str__(self) -> str:
+        """`1.2 GiB of 15.7 GiB free before`"""
+        if self.free_bytes is None or self.limit_bytes is None:
+            return "the device does not say how much was free"
+        return f"{in_units(self.free_bytes)} of {in_units(self.limit_bytes)} free before"
+
+
+def in_units(size_bytes: int) -> str:
+    """`512 bytes`, `1.2 GiB`"""
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} bytes"

@@ -1,0 +1,52 @@
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import pytest
+
+from tpuserve_server.core.errors import Internal, ResourceExhausted
+from tpuserve_server.executors.pjrt.free_memory import FreeMemory
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A device with so much memory in use."""
+
+    memory: Mapping[str, int]
+    name: str = "tpu:0"
+
+    def busy_s(self) -> float:
+        return 0.0
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        return self.memory
+
+
+def of(*in_use: int) -> FreeMemory:
+    return FreeMemory.of([Gauge({"in_use": one, "limit": 16 * GIB, "peak": 16 * GIB}) for one in in_use])
+
+
+@pytest.mark.parametrize(
+    ("free", "asked", "said"),
+    [
+        (of(15 * GIB, 4 * GIB), 3 * GIB // 2, "1.5 GiB asked for, 1.0 GiB of 16.0 GiB free before"),
+        (of(16 * GIB - 512), None, "512 bytes of 16.0 GiB free before"),
+        (FreeMemory.of([Gauge({})]), 2**20, "1.0 MiB asked for, the device does not say how much was free"),
+        (FreeMemory.of([]), 2**60, "1048576.0 TiB asked for, the device does not say how much was free"),
+    ],
+)
+def test_want_of_memory_is_said_with_what_was_asked_for_and_the_fullest_device(
+    free: FreeMemory, asked: int | None, said: str
+) -> None:
+    with pytest.raises(ResourceExhausted) as caught, free.errors("Running b8.jaxexport", asked):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\nBufferAssignment")
+    assert caught.value.message == (
+        f"Running b8.jaxexport failed, the device is out of memory: Out of memory allocating 99 bytes ({said})"
+    )
+
+
+def test_other_errors_are_not_about_memory() -> None:
+    with pytest.raises(Internal, match=r"^Running it failed: the chip is gone$"), of(0).errors("Running it", GIB):
+        raise jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")
