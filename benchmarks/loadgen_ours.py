@@ -26,13 +26,15 @@ def main() -> None:
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
     from tpuserve_loadtests.judgement.generator import judge_generator
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Workload
+    from tpuserve_loadtests.workload import Line, Workload
 
     protocol, port, seconds, users, rate = sys.argv[1], *map(int, sys.argv[2:])
+    spec = ModelSpec(MODEL_NAME)
     if protocol == "grpc":
-        workload = Workload(ModelSpec(MODEL_NAME), 1, {"grpc": (Exchange(GRPC_PATH, grpc_answer()),)})
+        line = Line("grpc", "grpc", spec, "serving_default", (Exchange(GRPC_PATH, grpc_answer()),), (1,))
     else:
-        workload = Workload(ModelSpec(MODEL_NAME), 1, {"rest": (Exchange(REST_PATH, rest_answer()),)})
+        line = Line("rest", "rest", spec, "serving_default", (Exchange(REST_PATH, rest_answer()),), (1,))
+    workload = Workload((line,))
     address = f"127.0.0.1:{port}" if protocol == "grpc" else f"http://127.0.0.1:{port}"
     profile = RateProfile.parse(str(rate), seconds) if rate else None
     load = Load(seconds, WARM_UP_S, users=users, profile=profile)
