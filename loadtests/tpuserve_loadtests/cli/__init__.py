@@ -5,6 +5,7 @@ import click
 from tpuserve_loadtests.cli.compare_command import compare
 from tpuserve_loadtests.cli.run_command import run
 from tpuserve_loadtests.cli.search_command import search
+from tpuserve_loadtests.cli.soak_command import soak
 from tpuserve_loadtests.cli.sweep_command import sweep
 from tpuserve_loadtests.cli.worker_command import worker
 
@@ -15,7 +16,7 @@ Exit codes:
    2  usage: also a model that the server does not know, and inputs that do not fit it
    3  the server cannot be reached
   98  the load generator was the limit: the figures say nothing about the server
-  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse
+  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting
 
 \b
 Examples:
@@ -24,6 +25,7 @@ Examples:
   tpuserve loadtest sweep digits --rate 100,200,400,800
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest compare digits 3 4
+  tpuserve loadtest soak digits --rate 200 --duration 4h
 """
 
 
@@ -45,7 +47,7 @@ def loadtest() -> None:
     """
 
 
-for command in (run, sweep, search, compare, worker):
+for command in (run, sweep, search, compare, soak, worker):
     loadtest.add_command(command)
 
 

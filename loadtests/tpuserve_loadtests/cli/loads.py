@@ -41,15 +41,17 @@ def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
     )
 
 
-def run_load(runs: "Runs", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for") -> "Measured":
-    """Run it with progress on standard error; ends early when a gate can no longer be passed."""
+def run_load(
+    runs: "Runs", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for", *, quiet: bool = False
+) -> "Measured":
+    """Run it with progress on standard error, unless quiet; ends early when a gate can no longer be passed."""
     from rich.console import Console
 
     from tpuserve_loadtests.judgement.hopeless import Hopeless
     from tpuserve_loadtests.reports.progress import Progress
 
     hopeless = Hopeless(gates, load)
-    with Progress(load, Console(stderr=True), title) as progress:
+    with Progress(load, Console(stderr=True, quiet=quiet), title) as progress:
 
         def watch(elapsed_s: float, counts: "Counts") -> str:
             progress.tick(elapsed_s, counts)

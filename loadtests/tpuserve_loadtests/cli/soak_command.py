@@ -1,0 +1,142 @@
+"""`tpuserve loadtest soak`: does the server stay what it is for hours?"""
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+    version_options,
+)
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.measurement.segments import Segment, Segments
+    from tpuserve_loadtests.traffic.engine import Runs
+
+DEFAULT_USERS = 8
+SEGMENTS = 48
+LEAST_SEGMENTS = 20
+LEAST_SOAK_S = 10.0
+EPILOG = """\b
+Examples:
+  tpuserve loadtest soak digits --rate 200 --duration 4h --log soak.jsonl
+  tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
+
+Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 no server,
+98 the generator was the limit, 99 drifting, or a gate failed.
+"""
+
+
+@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.argument("model")
+@address_options
+@version_options
+@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
+@click.option("--rate", metavar="RATE", help="Open load, in requests/s.")
+@open_options
+@time_options("1h", "10s")
+@click.option(
+    "--segments",
+    type=click.IntRange(LEAST_SEGMENTS, 1000),
+    default=SEGMENTS,
+    show_default=True,
+    help="Parts whose figures are held beside each other.",
+)
+@request_options
+@generator_options
+@click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
+def soak(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Load a running server for hours and say whether latencies, failures or its memory drift.
+
+    The load is run in segments, whose figures are looked at for trends. Ctrl-C ends it and judges those so far; with
+    --log, a soak that is killed leaves them, too.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from rich.console import Console
+
+    from tpuserve_loadtests.measurement.segments import Segments
+    from tpuserve_loadtests.reports.run_report import build_report
+    from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
+
+    gates = thresholds(given["gates"], "--fail-if")
+    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+    load, planned = segment_load(given, len(addresses)), given["segments"]
+    spec = find_spec(model, given["version"], given["label"])
+    target = find_target(spec, addresses, Requests.given(given))
+    segments = Segments()
+    with ExitStack() as stack:
+        log = _open_log(given["log"], stack)
+        runs = stack.enter_context(generating(target, Generators.given(given)))
+        run_segments(runs, load, planned, segments, lambda segment: _tell(segment, segments, planned, log))
+    assert segments.total is not None  # at least the first one began
+    strict = given["generator_limit"] == "fail"
+    run = build_report(segments.total, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict)
+    report = build_soak(run, segments, planned)
+    if given["as_json"]:
+        click.echo(json.dumps(soak_document(report), indent=2))
+    else:
+        print_soak(report, Console())
+    sys.exit(report.exit_code)
+
+
+def run_segments(
+    runs: "Runs", load: "Load", planned: int, segments: "Segments", tell: "Callable[[Segment], None]"
+) -> None:
+    """One after the other, each with arrivals of its own, until all are done or one is stopped or without an answer."""
+    for number in range(planned):
+        part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
+        measured = run_load(runs, part, title=f"Segment {number + 1} of {planned}, for", quiet=not sys.stderr.isatty())
+        segment = segments.add(measured, None)
+        tell(segment)
+        if measured.stopped or segment.p50_ms is None:
+            return
+
+
+def segment_load(given: dict[str, Any], protocols: int) -> "Load":
+    """The load of one segment. A usage error for too short a soak, and for a rate that is not level."""
+    if given["duration"] < LEAST_SOAK_S:
+        raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
+    if given["rate"] and given["users"]:
+        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
+    part = {**given, "duration": given["duration"] / given["segments"]}
+    if not given["rate"]:
+        return closed_load(given["users"] or DEFAULT_USERS, part, protocols)
+    load = open_load(given["rate"], part)
+    assert load.profile is not None  # an open load has one
+    if len({rate for each in load.profile.segments for rate in (each.start_per_s, each.end_per_s)}) > 1:
+        raise click.BadParameter("a soak has one rate: steps and ramps would look like a drift", param_hint="--rate")
+    return load
+
+
+def _open_log(path: Path | None, stack: ExitStack) -> TextIO | None:
+    try:
+        return None if path is None else stack.enter_context(path.open("w", buffering=1))
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--log") from None
+
+
+def _tell(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:
+    from tpuserve_loadtests.reports.soak_report import segment_document, segment_line
+
+    click.echo(segment_line(segment, len(segments.done), planned), err=True)
+    if log is not None:
+        log.write(json.dumps(segment_document(segment)) + "\n")

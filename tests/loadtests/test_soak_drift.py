@@ -1,0 +1,120 @@
+"""Soaks of virtual servers that leak, slow down, fail or do none of it: what is said of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tpuserve_loadtests.judgement.drift import Course, Drift, judge_drift
+from tpuserve_loadtests.measurement.segments import Segment
+
+HOURS = 4
+SEGMENTS = 48
+SEEDS = range(200)
+
+Going = Callable[[float], float]
+
+
+def steady(_: float) -> float:
+    return 1.0
+
+
+def soak(
+    seed: int,
+    *,
+    memory: Going = steady,
+    latency: Going = steady,
+    errors: Going = lambda _: 0.0,
+    segments: int = SEGMENTS,
+) -> list[Segment]:
+    """`memory` and `latency`: factors at an hour; memory is noisy by 0.3 %, latencies by 2 % and 5 %."""
+    random = np.random.default_rng(seed)
+    seconds = HOURS * 3600 / segments
+    found = []
+    for number in range(segments):
+        hour = HOURS * (number + 0.5) / segments
+        found.append(
+            Segment(
+                at_s=3600 * hour,
+                seconds=seconds,
+                requests=60_000,
+                failures=int(random.binomial(60_000, min(errors(hour), 1))),
+                rate_per_s=200 * random.normal(1, 0.01) / latency(hour),
+                p50_ms=5 * latency(hour) * random.normal(1, 0.02),
+                p99_ms=12 * latency(hour) * random.normal(1, 0.05),
+                max_ms=30.0,
+                memory_bytes=2e9 * memory(hour) * random.normal(1, 0.003),
+            )
+        )
+    return found
+
+
+def judged(segments: list[Segment], *, is_open: bool = False) -> dict[str, Drift]:
+    return {drift.figure.name: drift for drift in judge_drift(segments, is_open=is_open)}
+
+
+def drifting(segments: list[Segment]) -> set[str]:
+    return {name for name, drift in judged(segments).items() if drift.course is Course.DRIFTING}
+
+
+def test_a_leak_of_one_percent_an_hour_is_found() -> None:
+    found = [drifting(soak(seed, memory=lambda hour: 1 + 0.01 * hour)) for seed in range(50)]
+    assert found == [{"memory_bytes"}] * 50
+
+
+def test_the_leaks_size_is_told() -> None:
+    drift = judged(soak(1, memory=lambda hour: 1 + 0.01 * hour))["memory_bytes"]
+    assert drift.share_per_hour == pytest.approx(0.01, rel=0.2)
+    assert drift.low is not None
+    assert drift.high is not None
+    assert drift.low < 0.01 * 2e9 < drift.high
+
+
+def test_a_steady_server_is_called_drifting_in_one_soak_of_a_hundred_at_most() -> None:
+    assert sum(bool(drifting(soak(seed, errors=lambda _: 0.0005))) for seed in SEEDS) <= len(SEEDS) // 100
+
+
+@pytest.mark.parametrize("until_hour", [0.5, 1, 2])
+def test_memory_that_fills_up_and_then_stays_is_no_drift(until_hour: float) -> None:
+    found = [drifting(soak(seed, memory=lambda hour: 1 + 0.1 * min(hour, until_hour))) for seed in range(20)]
+    assert found == [set()] * 20
+
+
+def test_what_went_on_at_first_alone_has_settled() -> None:
+    drift = judged(soak(1, memory=lambda hour: 1 + 0.02 * (1 - 0.1**hour)))["memory_bytes"]
+    assert drift.course is Course.SETTLED
+
+
+def test_a_leak_that_begins_late_is_found_with_the_size_that_it_has_then() -> None:
+    drift = judged(soak(2, memory=lambda hour: 1 + 0.05 * max(hour - 2, 0)))["memory_bytes"]
+    assert drift.course is Course.DRIFTING
+    assert drift.share_per_hour == pytest.approx(0.05, rel=0.1)
+
+
+def test_latency_that_grows_lowers_what_a_closed_load_gets_too() -> None:
+    slower = soak(4, latency=lambda hour: 1 + 0.05 * hour)
+    assert drifting(slower) == {"p50_ms", "p99_ms", "rate_per_s"}
+    assert "rate_per_s" not in judged(slower, is_open=True)
+
+
+def test_failures_that_become_more_are_a_drift() -> None:
+    assert drifting(soak(5, errors=lambda hour: 0.001 * hour)) == {"error_rate"}
+
+
+def test_a_sure_trend_that_comes_to_nothing_is_none() -> None:
+    assert drifting(soak(6, latency=lambda hour: 1 + 0.003 * hour, segments=480)) == set()
+
+
+def test_a_server_that_becomes_faster_does_not_drift() -> None:
+    found = judged(soak(7, latency=lambda hour: 1 - 0.05 * hour))
+    assert found["p50_ms"].course is Course.BETTER
+
+
+def test_few_segments_and_figures_that_nobody_told_are_unknown() -> None:
+    assert {drift.course for drift in judged(soak(8, segments=9)).values()} == {Course.UNKNOWN}
+    silent = [
+        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 9.0, 20.0, None) for each in soak(9, segments=20)
+    ]
+    found = judged(silent)
+    assert found["memory_bytes"].course is Course.UNKNOWN
+    assert found["p50_ms"].course is Course.STEADY
