@@ -33,10 +33,10 @@ Examples:
 
 \b
 Exit codes:
-  0  every program compiles and fits
+  0  every program compiles and fits, and all of them together
   1  an error nobody foresaw
   2  wrong usage, or a rule that does not fit the weights
-  4  a program does not fit, does not compile, or could not be checked
+  4  a program does not fit, does not compile or could not be checked, or all together do not fit
   6  no version with device programs, or a damaged one
   10  the compiler is not installed
   130  broken off
@@ -70,7 +70,10 @@ Exit codes:
 def command(
     version: Path, topologies: tuple[TpuTopology, ...], mesh: DeviceMesh, rules: tuple[ShardRule, ...], as_json: bool
 ) -> int:
-    """Tell whether the device programs of VERSION compile for TPUs and fit. No TPU is needed: libtpu compiles."""
+    """Tell whether the device programs of VERSION compile for TPUs and fit, each and together.
+
+    No TPU is needed: libtpu compiles.
+    """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
         report = _run(version, topologies, mesh, rules, as_json, console)
@@ -105,7 +108,7 @@ def _run(
 def _print(console: Console, report: "PreflightReport") -> None:
     from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
 
-    print_preflight(console, report.to_json())
+    print_preflight(console, report)
     for sentence in report.advice:
         console.print(Text(f"! {sentence}", style="yellow"), soft_wrap=True)
     print_suggestion(console, report)
@@ -119,6 +122,7 @@ def _document(report: "PreflightReport", code: int) -> dict[str, Any]:
         "suggested_batch_sizes": list(report.batch_sizes),
         "advice": list(report.advice),
         "preflight": report.to_json(),
+        "preflight_together": report.together_to_json(),
     }
 
 

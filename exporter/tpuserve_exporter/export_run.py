@@ -269,10 +269,17 @@ class Export:
             return device
         report = self._preflight = preflight.run(programs)
         if not report.passed and self._options.tpu.strict:
-            raise CannotLower(report.explain(), preflight=report.to_json(), preflight_advice=list(report.advice))
+            raise CannotLower(
+                report.explain(),
+                preflight=report.to_json(),
+                preflight_together=report.together_to_json(),
+                preflight_advice=list(report.advice),
+            )
         for warning in report.warnings():
             self._warn(warning)
-        return device.model_copy(update={"preflight": tuple(report.to_json())})
+        return device.model_copy(
+            update={"preflight": tuple(report.to_json()), "preflight_together": tuple(report.together_to_json())}
+        )
 
     def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:
         options = self._options

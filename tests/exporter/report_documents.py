@@ -67,12 +67,30 @@ def published() -> dict[str, Any]:
                 "max_abs_difference": 5.1e-3, "atol": 0.02, "rtol": 0.02, "rows": 32,
                 "signatures": {"serving_default": parity},
             },
-            "device": {"preflight": [preflight("v5e:1x1", 8, 4), preflight("v5e:1x1", 32, 20)]},
+            "device": {
+                "preflight": [preflight("v5e:1x1", 8, 4), preflight("v5e:1x1", 32, 20), preflight("v6e:1x1", 8, 4)],
+                "preflight_together": [together("v5e:1x1", None), together("v6e:1x1", 5)],
+            },
             "files": {
                 "saved_model.pb": {"sha256": "0" * 64, "size_bytes": 67_200},
                 "variables/variables.data-00000-of-00001": {"sha256": "0" * 64, "size_bytes": 2_000_000},
             },
         },
+    }  # fmt: skip
+
+
+def together(topology: str, needed_gib: int | None) -> dict[str, Any]:
+    """All programs on a topology of a v6e's size, or nothing known of them."""
+    names = ("needed", "weights", "batches", "temporary", "code")
+    sizes = (5, 3, 1, 1, 0) if needed_gib is not None else (None,) * 5
+    return {
+        "topology": topology, "mesh": {"data": 1, "model": 1},
+        "verdict": "does not fit" if needed_gib is None else "fits",
+        "hbm_bytes": {
+            "available": int(31.24 * 2**30),
+            **{name: None if size is None else size * 2**30 for name, size in zip(names, sizes, strict=True)},
+        },
+        "side_by_side": None if needed_gib is None else 31 // needed_gib,
     }  # fmt: skip
 
 

@@ -68,6 +68,35 @@ def write_classifier(version: Path, batch_sizes: Iterable[int] = (1, 8)) -> Path
     return write_version(version, call, {"x": ((1, 64), np.float32)}, weights, batch_sizes)
 
 
+def write_wide(version: Path, batch_sizes: Iterable[int] = (1024, 2048)) -> Path:
+    """Rows of 4 MiB: of the larger batch a v5e has room for one and not for two."""
+
+    def call(x: Any, kernel: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with
+        return (x @ kernel,)
+
+    weights = {"dense/kernel": ((2**20, 8), np.float32)}
+    return write_version(version, call, {"x": ((1, 2**20), np.float32)}, weights, batch_sizes)
+
+
+def write_mixed(version: Path) -> Path:
+    """Arguments of many ranks and dtypes, one of which is not read."""
+    import jax
+
+    def call(x: Any, ids: Any, on: Any, kernel: Any, table: Any, filters: Any, scale: Any, unread: Any) -> Any:  # noqa: ANN401 - what jax traces with
+        image = x[:, :16].reshape(x.shape[0], 4, 4, 1)
+        convolved = jax.lax.conv_general_dilated(
+            image, filters, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return x @ kernel * scale, table[ids], convolved.sum((1, 2)) * on[:, None]
+
+    inputs = {"x": ((1, 100), np.float32), "ids": ((1,), np.int32), "on": ((1,), np.bool_)}
+    weights = {
+        "kernel": ((100, 7), np.float32), "table": ((1000, 3, 33), np.dtype("bfloat16")),
+        "filters": ((3, 3, 1, 5), np.float32), "scale": ((), np.float32), "unread": ((300, 300), np.float32),
+    }  # fmt: skip
+    return write_version(version, call, inputs, weights, (5,))
+
+
 def write_lookup(version: Path, shard: Iterable[Mapping[str, Any]] = ()) -> Path:
     """A table of 40 GiB, and a layer over the sum of some of its rows."""
     import jax

@@ -39,8 +39,12 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
         ("v5e:2x2", 1, "compiles and fits"), ("v5e:2x2", 4, "compiles and fits"),
     ]  # fmt: skip
     assert device["preflight"][0]["mesh"] == {"data": 2, "model": 2}
+    (together,) = device["preflight_together"]
+    assert (together["topology"], together["mesh"], together["verdict"]) == ("v5e:2x2", {"data": 2, "model": 2}, "fits")
+    assert together["side_by_side"] > 100
     assert done.document["suggested_batch_sizes"]
     assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB a device" in page.read_text()
+    assert "All together: fits, " in page.read_text()
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
     assert "Version 1 already holds exactly this" in again.out  # compile times tell no versions apart
 
@@ -57,6 +61,7 @@ def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(
         in done.document["error"]
     )
     assert done.document["preflight"][0]["verdict"] == "does not fit"
+    assert done.document["preflight_together"][0]["verdict"] == "does not fit"
     assert not (tmp_path / "m").exists()
 
 

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.exporter.conftest import Finished
-from tests.exporter.shaped_versions import FOLDER, write_classifier, write_lookup
+from tests.exporter.shaped_versions import FOLDER, write_classifier, write_lookup, write_mixed, write_wide
 from tpuserve_exporter.check_cli import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
@@ -26,6 +27,7 @@ from tpuserve_exporter.preflight.compiler_process import CompilerProcess, Compil
 from tpuserve_exporter.preflight.in_bfloat16 import rewrite
 from tpuserve_exporter.preflight.sharding import make_rules
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
+from tpuserve_exporter.preflight.version_memory import VersionMemory
 from tpuserve_exporter.preflight.version_programs import VersionProgram
 
 # Compilers use every core; those that need one share a process.
@@ -80,6 +82,9 @@ def test_people_are_told_in_a_table(classifier: Path) -> None:
     assert "v5e:1x1, one device: 15.75 GiB" in done.out
     assert done.out.count("compiles and fits") == 2
     assert "no TPU was used" in done.out
+    assert re.search(
+        r"All together: fits, [\d.]+ MiB of 15\.75 GiB \(weights [\d.]+ [KM]iB, two batches [\d.]+ [KM]iB, ", done.out
+    )
 
 
 @compiles
@@ -116,6 +121,39 @@ def test_batches_are_cut_over_data(tmp_path: Path) -> None:
     # Three rows go to every device, as the server has it.
     assert rows[0]["hbm_bytes"]["arguments"] == whole[0]["hbm_bytes"]["arguments"]
     assert rows[1]["hbm_bytes"]["arguments"] < whole[1]["hbm_bytes"]["arguments"]
+
+
+@compiles
+@pytest.mark.parametrize("mesh", [DeviceMesh(), DeviceMesh(data=5, model=3)])
+def test_arguments_are_as_large_as_the_compiler_says_one_by_one(tmp_path: Path, mesh: DeviceMesh) -> None:
+    program = str(write_mixed(tmp_path / "1") / FOLDER / "b5.jaxexport")
+    cut = mesh.devices > 1
+    axes = ((), (None, None, "model"), (), (), ()) if cut else ((),) * 5
+    jobs = [
+        CompileJob(program, name, mesh.data, mesh.model, (cut,) * 3, axes)
+        for name in ("v5e:4x4", "v4:2x2x4", "tpu7x:2x2x4")
+    ]
+    with Compilers() as compilers:
+        for _, outcome in compilers.run(jobs):
+            assert sum(outcome.weight_bytes) + outcome.input_bytes == outcome.argument_bytes
+            # Rows of 300 float32 come in tiles of 8 x 128, whether they are read or not: so a server has them.
+            assert outcome.weight_bytes[-1] == 304 * 384 * 4
+
+
+@compiles
+def test_what_fits_one_by_one_and_not_together_is_refused(tmp_path: Path) -> None:
+    version = write_wide(tmp_path / "1")
+    done = check(version, "--tpu", "v5e:1x1,v6e:1x1", "--json")
+    assert done.code == 4
+    assert {row["verdict"] for row in done.document["preflight"]} == {"compiles and fits"}
+    small, large = done.document["preflight_together"]
+    assert [small["verdict"], small["side_by_side"]] == ["does not fit", 0]
+    assert [large["verdict"], large["side_by_side"]] == ["fits", 1]
+    (advice,) = done.document["advice"]
+    assert advice.startswith("v5e:1x1: each program fits, all together do not: they need 16.")
+    assert advice.endswith("too much, with two batches in flight. What fits: batch sizes 1024 alone")
+    told = check(version, "--tpu", "v6e:1x1")
+    assert (told.code, "No second such version fits beside it" in told.out) == (0, True)
 
 
 @compiles
@@ -268,14 +306,39 @@ def _verdict(size: int, outcome: CompileOutcome, topology: TpuTopology = V5E) ->
     return ProgramVerdict(program, topology, DeviceMesh(), outcome)
 
 
-def _compiled(**sizes: float) -> CompileOutcome:
-    return replace(CompileOutcome("compiled"), **sizes)  # type: ignore[arg-type]  # sizes are whole numbers
+def _compiled(**sizes: float | tuple[int, ...]) -> CompileOutcome:
+    return replace(CompileOutcome("compiled"), **sizes)  # type: ignore[arg-type]  # each is of its field's type
 
 
 def test_what_compiles_and_needs_more_than_there_is_does_not_fit() -> None:
     outcome = _compiled(argument_bytes=15 * 2**30, output_bytes=2**30)
     assert str(_verdict(8, outcome)) == "does not fit: needs 16.00 of 15.75 GiB, 0.25 GiB too much"
     assert _verdict(8, outcome, TpuTopology.parse("v6e:1x1")).passed
+
+
+def _together(*outcomes: CompileOutcome, weights: tuple[str, ...] = ("w",)) -> VersionMemory:
+    verdicts = [_verdict(8 * (number + 1), outcome) for number, outcome in enumerate(outcomes)]
+    named = [replace(one, program=replace(one.program, weights=weights)) for one in verdicts]
+    (memory,) = VersionMemory.of_each(named)
+    return memory
+
+
+def test_together_weights_are_there_once_and_programs_run_one_after_another() -> None:
+    gib = 2**30
+    first = _compiled(weight_bytes=(gib, 5), input_bytes=1, output_bytes=2, temporary_bytes=70, code_bytes=100)
+    second = _compiled(weight_bytes=(gib, 4), input_bytes=10, output_bytes=20, temporary_bytes=60, code_bytes=200)
+    memory = _together(first, second, weights=("v", "w"))
+    assert memory.needed_bytes == gib + 5 + 2 * 30 + 70 + 300
+    assert (memory.verdict, memory.side_by_side) == ("fits", 15)
+
+
+def test_together_nothing_is_known_where_a_program_is_not_compiled() -> None:
+    unknown, too_large = CompileOutcome("unknown", "died"), CompileOutcome("too large", needed_bytes=2**40)
+    compiled = _compiled(weight_bytes=(1,))
+    for outcome, verdict in ((unknown, "not checked"), (too_large, "does not fit")):
+        memory = _together(compiled, outcome)
+        assert (memory.verdict, memory.is_too_much, memory.needed_bytes) == (verdict, False, None)
+        assert memory.to_json()["hbm_bytes"]["weights"] is None
 
 
 def test_latency_is_no_less_than_arithmetic_and_memory_take() -> None:

@@ -58,6 +58,8 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
         "np.zeros((1, 8, 8, 1), np.float32)",
         "v5e:1x1, one device: 15.75 GiB", "does not fit: needs 20.00 of 15.75 GiB", "1.2 ms to 3.7 ms", "4.00 GiB",
         "4.2 G", "What fits: smaller batches: 8",
+        "All together: fits, 5.00 GiB of 31.24 GiB (weights 3.00 GiB, two batches 1.00 GiB, temporaries 1.00 GiB, code",
+        "6 such versions fit side by side",
     ):  # fmt: skip
         assert told in text, told
 

@@ -40,14 +40,17 @@ class CompileJob:
 class CompileOutcome:
     """Sizes are bytes of one device's HBM, flops and bytes accessed of one device too; None is what was not said.
 
-    `logical_bytes` is what arguments and outputs would take without the padding of their layout. `needed_bytes` and
-    `available_bytes` are the compiler's own words on a program that is too large.
+    `input_bytes` and, for each weight, `weight_bytes` are what `argument_bytes` are made of. `logical_bytes` is what
+    arguments and outputs would take without the padding of their layout. `needed_bytes` and `available_bytes` are the
+    compiler's own words on a program that is too large.
     """
 
     ending: Ending
     reason: str = ""
     compile_s: float = 0.0
     argument_bytes: int = 0
+    input_bytes: int = 0
+    weight_bytes: tuple[int, ...] = ()
     output_bytes: int = 0
     temporary_bytes: int = 0
     code_bytes: int = 0
@@ -67,4 +70,4 @@ class CompileOutcome:
 
     @classmethod
     def from_json(cls, read: Mapping[str, Any]) -> "CompileOutcome":
-        return cls(**read)
+        return cls(**{**read, "weight_bytes": tuple(read["weight_bytes"])})

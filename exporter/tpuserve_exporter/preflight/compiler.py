@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.preflight.device_layout import argument_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def compile_program(job: CompileJob) -> CompileOutcome:
 
     started = time.monotonic()
     try:
-        compiled, logical = _compile(job)
+        compiled, logical, arguments = _compile(job)
     except jax.errors.JaxRuntimeError as error:
         return read_refusal(str(error), time.monotonic() - started)
     except Exception as error:  # damaged, of another version, not of this many weights: there is nothing to compile
@@ -41,6 +42,8 @@ def compile_program(job: CompileJob) -> CompileOutcome:
         "compiled",
         compile_s=round(time.monotonic() - started, 3),
         argument_bytes=memory.argument_size_in_bytes,
+        input_bytes=sum(arguments[: len(job.row_inputs)]),
+        weight_bytes=tuple(arguments[len(job.row_inputs) :]),
         output_bytes=memory.output_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,
@@ -66,8 +69,8 @@ def read_refusal(message: str, seconds: float) -> CompileOutcome:
     return CompileOutcome(ending, _first_line(message), round(seconds, 3))  # type: ignore[arg-type]  # of the two
 
 
-def _compile(job: CompileJob) -> tuple[Any, int]:
-    """The executable, and the bytes of a device's arguments and outputs without padding."""
+def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
+    """The executable, the bytes of a device's arguments and outputs without padding, and of each argument with it."""
     import jax
 
     program = jax.export.deserialize(bytearray(_read(job.program)))
@@ -84,7 +87,8 @@ def _compile(job: CompileJob) -> tuple[Any, int]:
     compiled = jax.jit(call).trace(*shaped).lower(lowering_platforms=("tpu",)).compile()
     arguments = sum(_size(aval, sharding) for aval, sharding in zip(avals, shardings, strict=True))
     outputs = jax.tree.leaves(compiled.output_shardings)
-    return compiled, arguments + sum(_size(aval, one) for aval, one in zip(program.out_avals, outputs, strict=True))
+    logical = arguments + sum(_size(aval, one) for aval, one in zip(program.out_avals, outputs, strict=True))
+    return compiled, logical, argument_bytes(compiled, avals, shardings)
 
 
 def _shardings(job: CompileJob) -> "list[Sharding]":

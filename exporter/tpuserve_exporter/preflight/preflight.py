@@ -17,22 +17,26 @@ from tpuserve_exporter.preflight.program_shapes import ProgramShapes
 from tpuserve_exporter.preflight.sharding import check_rules
 from tpuserve_exporter.preflight.trials import Trial, list_trials, make_job
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
+from tpuserve_exporter.preflight.version_memory import VersionMemory
 from tpuserve_exporter.preflight.version_programs import VersionProgram, VersionPrograms
 from tpuserve_exporter.progress import Progress, Step
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """`advice` is a sentence for each program that does not fit; `batch_sizes` are suggested, from estimates."""
+    """`together` are all programs on each topology. `advice` is a sentence for each program that does not fit, and for
+    each topology that holds them one by one only; `batch_sizes` are suggested, from estimates.
+    """
 
     verdicts: tuple[ProgramVerdict, ...]
+    together: tuple[VersionMemory, ...]
     advice: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     compiler: str
 
     @property
     def passed(self) -> bool:
-        return all(one.passed for one in self.verdicts)
+        return not self.failures and all(one.passed for one in self.together)
 
     @property
     def failures(self) -> list[ProgramVerdict]:
@@ -47,11 +51,15 @@ class PreflightReport:
     def explain(self) -> str:
         """Why an export ends that asked for all of them to pass."""
         failed = f"{len(self.failures)} of {len(self.verdicts)} programs do not pass for the TPUs asked for"
-        return f"{failed}. {'. '.join(self.warnings())}"
+        return ". ".join([*([failed] if self.failures else []), *self.warnings()])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Of each program on each topology, for the manifest and the report."""
         return [{**one.to_json(), "rows_padding_at_most": self._wasted(one.program)} for one in self.verdicts]
+
+    def together_to_json(self) -> list[dict[str, Any]]:
+        """Of all programs on each topology, likewise."""
+        return [one.to_json() for one in self.together]
 
     def _wasted(self, program: VersionProgram) -> float | None:
         sizes = {one.program.batch_size for one in self.verdicts if one.program.batch_size is not None}
@@ -92,9 +100,9 @@ class Preflight:
         with Compilers() as compilers:
             verdicts = self._compile(compilers, read.programs, rules)
             tried = self._try(compilers, verdicts, shapes, rules)
-        return PreflightReport(
-            tuple(verdicts), tuple(advise(verdicts, tried)), suggest_batch_sizes(verdicts), self._compiler
-        )
+        together = tuple(VersionMemory.of_each(verdicts))
+        advice = [*advise(verdicts, tried), *(one.explain() for one in together if one.is_too_much)]
+        return PreflightReport(tuple(verdicts), together, tuple(advice), suggest_batch_sizes(verdicts), self._compiler)
 
     def _compile(
         self, compilers: Compilers, programs: Sequence[VersionProgram], rules: Sequence[ShardRule]

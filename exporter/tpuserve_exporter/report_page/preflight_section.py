@@ -23,18 +23,41 @@ _INTRO = (
 
 def show_preflight(document: Mapping[str, Any]) -> Markup:
     """Of a published version's manifest, or of a failed export's details."""
-    rows = list_rows(document)
+    rows = _find(document, "preflight")
     if not rows:
         return Markup()
-    tables = [_show_place(place, ones) for place, ones in groupby(rows, key=place_of)]
+    together = list_together(_find(document, "preflight_together"))
+    tables = [_show_place(place, ones, together.pop(place[:3], "")) for place, ones in groupby(rows, key=place_of)]
     advice = [element("p", sentence) for sentence in document.get("preflight_advice") or ()]
     return element("section", element("h2", "On TPUs"), element("p", _INTRO, class_="quiet"), *tables, *advice)
 
 
-def list_rows(document: Mapping[str, Any]) -> list[Row]:
-    if not document["ok"]:
-        return list(document.get("preflight") or ())
-    return list((document["manifest"].get("device") or {}).get("preflight") or ())
+def _find(document: Mapping[str, Any], name: str) -> list[Row]:
+    holder = (document["manifest"].get("device") or {}) if document["ok"] else document
+    return list(holder.get(name) or ())
+
+
+def list_together(rows: Iterable[Row]) -> dict[tuple[str, int, int], str]:
+    """What is said of all programs together on a topology, by its name and mesh. Nothing where it is not known."""
+    return {
+        (row["topology"], row["mesh"]["data"], row["mesh"]["model"]): _describe_together(row)
+        for row in rows
+        if row["hbm_bytes"]["needed"] is not None
+    }
+
+
+def _describe_together(row: Row) -> str:
+    sizes, number = row["hbm_bytes"], row["side_by_side"]
+    parts = (
+        f"weights {_hbm(sizes['weights'])}, two batches {_hbm(sizes['batches'])}, "
+        f"temporaries {_hbm(sizes['temporary'])}, code {_hbm(sizes['code'])}"
+    )
+    head = f"All together: {row['verdict']}, {_hbm(sizes['needed'])} of {_hbm(sizes['available'])} ({parts})."
+    if number == 0:
+        return head
+    if number == 1:
+        return f"{head} No second such version fits beside it; a change of versions takes two."
+    return f"{head} {number:,} such versions fit side by side; a change of versions takes two."
 
 
 def place_of(row: Row) -> Place:
@@ -70,16 +93,19 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _show_place(place: Place, rows: Iterable[Row]) -> Markup:
+def _show_place(place: Place, rows: Iterable[Row], together: str) -> Markup:
     head = element("tr", *(element("th", name, scope="col") for name in COLUMNS))
     body = [element("tr", *(element("td", text) for text in cells(row))) for row in rows]
     table = element("table", element("thead", head), element("tbody", *body), class_="numbers")
-    return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"))
+    sentence = [element("p", together)] if together else []
+    return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"), *sentence)
 
 
 def _hbm(size_bytes: float) -> str:
     """As the compiler counts: 15.75 GiB."""
-    return f"{size_bytes / _GIB:.2f} GiB" if size_bytes >= _GIB / 10 else f"{size_bytes / 2**20:.1f} MiB"
+    if size_bytes >= _GIB / 10:
+        return f"{size_bytes / _GIB:.2f} GiB"
+    return f"{size_bytes / 2**20:.1f} MiB" if size_bytes >= 2**20 / 10 else f"{size_bytes / 2**10:.1f} KiB"
 
 
 def _flops(value: float | None) -> str:

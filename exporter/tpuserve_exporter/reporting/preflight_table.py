@@ -1,20 +1,26 @@
 """What the preflight found: a table for each topology, or a line for each program where there is no room for one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpuserve_exporter.report_page.preflight_section import COLUMNS, cells, describe_place, place_of
+from tpuserve_exporter.report_page.preflight_section import (
+    COLUMNS,
+    Place,
+    Row,
+    cells,
+    describe_place,
+    list_together,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from tpuserve_exporter.preflight.preflight import PreflightReport
-
-Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 _PASSED = "compiles and fits"
 _NOTE = "Latencies are estimates from flops and bytes, without what devices exchange; no TPU was used."
@@ -22,14 +28,20 @@ _NOTE = "Latencies are estimates from flops and bytes, without what devices exch
 _TABLE_WIDTH = 118
 
 
-def print_preflight(console: Console, rows: Rows) -> None:
-    """`rows` are PreflightReport.to_json()."""
-    if console.width < _TABLE_WIDTH:
-        for line in _lines(rows):
-            console.print(line, soft_wrap=True)
-    else:
-        for table in _tables(rows):
-            console.print(table)
+def print_preflight(console: Console, report: "PreflightReport") -> None:
+    """Every program, and below those of a topology all of them together."""
+    rows = report.to_json()
+    several = len({row["part"] for row in rows}) > 1
+    together = list_together(report.together_to_json())
+    for place, ones in groupby(rows, key=place_of):
+        if console.width < _TABLE_WIDTH:
+            for line in _lines(place, ones, several):
+                console.print(line, soft_wrap=True)
+        else:
+            console.print(_table(place, ones, several))
+        if sentence := together.pop(place[:3], None):
+            console.print(Text(f" {sentence}"), soft_wrap=True)
+            console.print()
     console.print(Text(_NOTE, style="dim"), soft_wrap=True)
 
 
@@ -41,29 +53,25 @@ def print_suggestion(console: Console, report: "PreflightReport") -> None:
         console.print(Text(f"Suggested: --batch-sizes {sizes} ({others})"), soft_wrap=True)
 
 
-def _lines(rows: Rows) -> Iterator[Text]:
-    several = len({row["part"] for row in rows}) > 1
-    for place, ones in groupby(rows, key=place_of):
-        yield Text(describe_place(place), style="bold")
-        for row in ones:
-            bucket, verdict, *numbers = cells(row)
-            told = [f"{name} {value}" for name, value in zip(COLUMNS[2:], numbers, strict=True) if value]
-            name = f"{row['part']} {bucket}" if several else bucket
-            yield Text.assemble(f"  batch {name}: ", (verdict, _style(row)), "".join(f", {one}" for one in told))
+def _lines(place: Place, rows: Iterable[Row], several: bool) -> Iterator[Text]:
+    yield Text(describe_place(place), style="bold")
+    for row in rows:
+        bucket, verdict, *numbers = cells(row)
+        told = [f"{name} {value}" for name, value in zip(COLUMNS[2:], numbers, strict=True) if value]
+        name = f"{row['part']} {bucket}" if several else bucket
+        yield Text.assemble(f"  batch {name}: ", (verdict, _style(row)), "".join(f", {one}" for one in told))
 
 
-def _tables(rows: Rows) -> Iterator[Table]:
-    several = len({row["part"] for row in rows}) > 1
-    for place, ones in groupby(rows, key=place_of):
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title=describe_place(place))
-        table.title_justify, table.title_style = "left", "bold"
-        for name in COLUMNS:
-            table.add_column(name, overflow="fold", justify="left" if name in COLUMNS[:2] else "right")
-        for row in ones:
-            bucket, verdict, *numbers = cells(row)
-            table.add_row(f"{row['part']} {bucket}" if several else bucket, Text(verdict, _style(row)), *numbers)
-        yield table
+def _table(place: Place, rows: Iterable[Row], several: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title=describe_place(place))
+    table.title_justify, table.title_style = "left", "bold"
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold", justify="left" if name in COLUMNS[:2] else "right")
+    for row in rows:
+        bucket, verdict, *numbers = cells(row)
+        table.add_row(f"{row['part']} {bucket}" if several else bucket, Text(verdict, _style(row)), *numbers)
+    return table
 
 
-def _style(row: Mapping[str, Any]) -> str:
+def _style(row: Row) -> str:
     return "green" if row["verdict"] == _PASSED else "red"

@@ -59,7 +59,7 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 def print_success(console: Console, exported: Exported, seconds: float) -> None:
     """A panel on a terminal, lines elsewhere."""
     if exported.preflight is not None:
-        print_preflight(console, exported.preflight.to_json())
+        print_preflight(console, exported.preflight)
         print_suggestion(console, exported.preflight)
     facts = _facts(exported, seconds)
     title = _title(exported)

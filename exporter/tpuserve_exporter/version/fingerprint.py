@@ -21,6 +21,9 @@ _OTHER_EACH_TIME = (
     "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/",
 )  # fmt: skip
 
+# Of `device`: what was found out about programs, with times that differ.
+_FOR_PEOPLE = {"preflight", "preflight_together", "numerics"}
+
 
 def make_fingerprint(
     version: Path,
@@ -38,7 +41,7 @@ def make_fingerprint(
         "signatures": {name: one.model_dump(mode="json") for name, one in signatures.items()},
         "compute_dtype": compute_dtype,
         "variables": dict(_hash_variables(version)),
-        **({} if device is None else {"device": device.model_dump(mode="json", exclude={"preflight", "numerics"})}),
+        **({} if device is None else {"device": device.model_dump(mode="json", exclude=_FOR_PEOPLE)}),
         "files": {name: file.sha256 for name, file in files.items() if not name.startswith(_OTHER_EACH_TIME)},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

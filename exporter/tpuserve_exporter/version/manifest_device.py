@@ -72,7 +72,7 @@ class DeviceNumerics(_Part):
 
 
 class ManifestDevice(_Part):
-    """Format version 1. `preflight` and `numerics` are for people."""
+    """Format version 1. `preflight`, `preflight_together` and `numerics` are for people."""
 
     format_version: Literal[1] = 1
     lowered_with: dict[str, str]
@@ -82,4 +82,5 @@ class ManifestDevice(_Part):
     parts: dict[str, DevicePartEntry]
     signatures: dict[str, DeviceSignature]
     preflight: tuple[dict[str, Any], ...] = ()
+    preflight_together: tuple[dict[str, Any], ...] = Field(default=(), exclude_if=lambda value: not value)
     numerics: DeviceNumerics | None = Field(default=None, exclude_if=lambda value: value is None)
