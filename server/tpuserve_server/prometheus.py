@@ -6,7 +6,7 @@ the page is asked for, from histograms that are cheap to add to.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -34,6 +34,7 @@ class PrometheusMetrics(Measurements, Collector):
         super().__init__()
         self.registry = CollectorRegistry()
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type. Safe from any thread."""

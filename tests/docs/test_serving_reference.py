@@ -37,7 +37,7 @@ def exposed_name(metric: Metric) -> str:
 
 
 def test_every_metric_is_listed_with_its_type() -> None:
-    listed = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith("`tpuserve_")}
+    listed = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith(("`tpuserve_", "`process_"))}
     metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
     assert listed == metrics
 

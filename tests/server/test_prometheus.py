@@ -37,6 +37,13 @@ def test_requests_are_counted_by_code_and_timed() -> None:
     assert bounds == {"+Inf", *(str(float(bound)) for bound in LATENCY_BOUNDS_S)}
 
 
+def test_the_process_shows_its_time_and_memory() -> None:
+    found = samples(PrometheusMetrics())
+    assert found["process_cpu_seconds_total",] > 0
+    assert found["process_resident_memory_bytes",] > 10e6
+    assert found["process_start_time_seconds",] > 1.7e9
+
+
 def test_a_request_that_resolved_to_nothing_has_no_version() -> None:
     metrics = PrometheusMetrics()
     finish(metrics, model="", version=None, signature="", code=Code.NOT_FOUND)

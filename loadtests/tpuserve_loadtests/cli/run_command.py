@@ -19,6 +19,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
@@ -57,6 +58,7 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 @time_options("10s", "1s")
 @request_options
 @generator_options
+@server_metrics_option
 @click.option(
     "--fail-if",
     "gates",
@@ -92,10 +94,14 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     load = replace(_load(given, len(addresses)), limits_us=limits_us(gates))
     spec = find_spec(model, given["version"], given["label"])
     target = find_target(spec, addresses, Requests.given(given))
-    with generating(target, Generators.given(given)) as runs:
+    with (
+        generating(target, Generators.given(given)) as runs,
+        watch_server(given, spec) as server,
+        server.during(load) as seen,
+    ):
         measured = run_load(runs, load, gates)
     strict = given["generator_limit"] == "fail"
-    report = build_report(measured, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict)
+    report = build_report(measured, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict, seen=seen)
     if given["as_json"]:
         click.echo(report_json(report))
     else:

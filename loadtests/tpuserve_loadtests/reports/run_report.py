@@ -14,6 +14,9 @@ from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_r
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import ErrorCount
 from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.reports.server_report import print_server
+from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
+from tpuserve_loadtests.server_side.server_side import Seen, ServerSide
 
 EXIT_FAILURES: Final = 1
 EXIT_GENERATOR: Final = 98
@@ -32,7 +35,8 @@ LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
 class RunReport:
     """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure.
 
-    `rows`: of a request, on average.
+    `rows`: of a request, on average. `server`: what the server said of itself meanwhile, None if that is not known;
+    `server_note` may say why.
     """
 
     model: str
@@ -41,6 +45,13 @@ class RunReport:
     generator: GeneratorVerdict
     gates: tuple[GateResult, ...]
     strict: bool = True
+    server: ServerSide | None = None
+    server_note: str = ""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Where the time of a request went; empty where the server does not tell."""
+        return latency_parts(self.measured, self.server) if self.server is not None else ()
 
     @property
     def total(self) -> Summary:
@@ -77,14 +88,24 @@ class RunReport:
             notes.append(UNSETTLED)
         if measured.load.is_open:
             notes.append("latencies count from when a request was due, not from when it was sent")
+        differ = "" if self.server is None else counts_differ(measured, self.server)
+        notes += [note for note in (self.server_note, differ) if note]
         return tuple(notes)
 
 
 def build_report(
-    measured: Measured, *, model: str, rows: float, gates: tuple[Threshold, ...] = (), strict: bool = True
+    measured: Measured,
+    *,
+    model: str,
+    rows: float,
+    gates: tuple[Threshold, ...] = (),
+    strict: bool = True,
+    seen: Seen | None = None,
 ) -> RunReport:
-    """Judge a run."""
-    return RunReport(model, rows, measured, judge_generator(measured, gates), gate_results(gates, measured), strict)
+    """Judge a run; `seen` is what the server said of itself, if it was watched."""
+    generator, results = judge_generator(measured, gates), gate_results(gates, measured)
+    known = seen or Seen()
+    return RunReport(model, rows, measured, generator, results, strict, known.server, known.note)
 
 
 def report_json(report: RunReport) -> str:
@@ -119,6 +140,8 @@ def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several
             {report.line_kind: error.line, "message": error.message, "count": error.count}
             for error in measured.recorder.errors()
         ],
+        "latency_parts": [asdict(part) for part in report.parts],
+        "server": None if report.server is None else report.server.as_document(),
         "notes": list(report.notes),
     }
 
@@ -159,6 +182,8 @@ def print_report(report: RunReport, console: Console) -> None:
     bound = report.total.p99_bound_ms
     if bound is not None:
         console.print(f"  p99 is at most {bound:.2f} ms, at 99 % confidence", highlight=False)
+    if report.server is not None:
+        print_server(report.server, report.parts, console)
     for result in report.gates:
         console.print(f"  {escape(str(result))}", soft_wrap=True, highlight=False)
     for note in report.notes:

@@ -1,0 +1,101 @@
+"""Which metrics tell what: tpuserve's own names, and TensorFlow Serving's where the server is one.
+
+tpuserve's page has both families; its own are by version, and say more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tpuserve_loadtests.server_side.page import Buckets, Page
+
+_UPSTREAM: Final = ":tensorflow:serving:"
+_BATCHING: Final = f"{_UPSTREAM}batching_session:"
+_OURS: Final = "tpuserve_version_state"
+_OK: Final = "OK"
+_SECONDS: Final = 1e3  # to milliseconds
+_MICROSECONDS: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Whose figures are read: a model's, of one version or of all. TensorFlow Serving does not tell versions apart."""
+
+    model: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a server counted in a stretch of time. Times are milliseconds; None and empty where it does not tell.
+
+    `request`: answered requests, from arrival to answer. `queue`: requests, from arrival to batch. `run`: batches, on
+    the device. `queue_and_run`: requests, from arrival to their batch's end. `rows`: real rows of a batch.
+    """
+
+    request: Buckets
+    queue: Buckets
+    run: Buckets
+    queue_and_run: Buckets
+    rows: float | None
+    padding_share: float | None
+    answers: Mapping[str, float]
+    refused: Mapping[str, float]
+    cpu_s: float | None
+    busy_s: Mapping[str, float]
+
+
+def read_figures(counted: Page, served: Served) -> Figures:
+    """What of a page that was counted (Page.since) belongs to what is served."""
+    own = counted.has(_OURS)
+    return _own_figures(counted, served) if own else _upstream_figures(counted, served)
+
+
+def memory_bytes(page: Page) -> float | None:
+    """Resident memory of the server's process."""
+    return page.total("process_resident_memory_bytes", {})
+
+
+def start_time_s(page: Page) -> float | None:
+    """When the server's process began, in seconds since 1970."""
+    return page.total("process_start_time_seconds", {})
+
+
+def _own_figures(counted: Page, served: Served) -> Figures:
+    model = {"model_name": served.model}
+    labels = model if served.version is None else {**model, "version": str(served.version)}
+    return Figures(
+        request=counted.buckets("tpuserve_request_latency_seconds", {**labels, "code": _OK}, _SECONDS),
+        queue=counted.buckets("tpuserve_queue_wait_seconds", labels, _SECONDS),
+        run=counted.buckets("tpuserve_batch_run_seconds", labels, _SECONDS),
+        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", model, _MICROSECONDS),
+        rows=counted.buckets("tpuserve_batch_rows", labels).mean,
+        padding_share=counted.buckets("tpuserve_batch_padding_ratio", labels).mean,
+        answers=_counted(counted.totals("tpuserve_requests_total", "code", labels)),
+        refused=_counted(counted.totals("tpuserve_dropped_requests_total", "reason", labels)),
+        cpu_s=counted.total("process_cpu_seconds_total", {}),
+        busy_s=counted.totals("tpuserve_device_busy_seconds_total", "device", {}),
+    )
+
+
+def _upstream_figures(counted: Page, served: Served) -> Figures:
+    """What TensorFlow Serving's batching counts is of all its models; it says nothing of its process."""
+    model = {"model_name": served.model}
+    batches = counted.buckets(f"{_BATCHING}processed_batch_size", {})
+    padding = counted.buckets(f"{_BATCHING}padding_size", {})
+    return Figures(
+        request=counted.buckets(f"{_UPSTREAM}request_latency", model, _MICROSECONDS),
+        queue=counted.buckets(f"{_BATCHING}queuing_latency", {}, _MICROSECONDS),
+        run=Buckets({}, 0.0),
+        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", model, _MICROSECONDS),
+        rows=(batches.total - padding.total) / batches.count if batches.count else None,
+        padding_share=padding.total / batches.total if batches.total else None,
+        answers=_counted(counted.totals(f"{_UPSTREAM}request_count", "status", model)),
+        refused={},
+        cpu_s=counted.total("process_cpu_seconds_total", {}),
+        busy_s={},
+    )
+
+
+def _counted(totals: Mapping[str, float]) -> dict[str, float]:
+    return {name: count for name, count in totals.items() if count}

@@ -1,0 +1,60 @@
+"""Where the time went: a request's mean latency as the client saw it, in the parts that the server tells."""
+
+from dataclasses import dataclass
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.server_side.server_side import ServerSide
+
+# Replicas behind one address answer a part each, and other clients may ask, too.
+_TOLERANCE = 0.05
+# Requests of the warm-up that were answered after it, for one.
+_IN_FLIGHT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Milliseconds of a request's mean latency, and their share of it."""
+
+    name: str
+    mean_ms: float
+    share: float
+
+
+def latency_parts(measured: Measured, server: ServerSide) -> tuple[Part, ...]:
+    """Parts that add up to the client's mean latency, in the order in which they happen; none where nothing is known.
+
+    What is the server's is its mean over the same stretch of time; the two clocks are never compared.
+    """
+    mean_us = measured.total.histogram.mean_us()
+    request = server.phase("request")
+    if mean_us is None or request is None:
+        return ()
+    client_ms = mean_us / 1000
+    late_us = measured.recorder.lag.mean_us()
+    late_ms = min(late_us / 1000, client_ms) if late_us is not None else 0.0
+    queue = server.phase("queue wait")
+    queue_ms = queue.mean_ms if queue is not None else 0.0
+    execution_ms = server.execution_ms or 0.0
+    named = [
+        ("sent late by the generator", late_ms),
+        ("network, connections and client", client_ms - late_ms - request.mean_ms),
+        ("queue wait", queue_ms),
+        ("execution, with stacking and padding", execution_ms),
+        ("elsewhere in the server", request.mean_ms - queue_ms - execution_ms),
+    ]
+    # Means over requests that are not quite the same may differ by a hair: nothing takes less than no time.
+    return tuple(Part(name, ms, ms / client_ms) for name, ms in named if ms > 0)
+
+
+def counts_differ(measured: Measured, server: ServerSide) -> str:
+    """What it means if the server answered other requests than the client counted; empty if it did not."""
+    sent, answered = measured.total.requests, sum(server.answers.values())
+    tolerance = _TOLERANCE * sent + _IN_FLIGHT
+    if answered > sent + tolerance:
+        return f"the server answered {answered:,} requests for this model, this run made {sent:,}: others ask it, too"
+    if answered < sent - tolerance:
+        return (
+            f"the server answered {answered:,} of {sent:,} requests: there may be several behind the address, "
+            "and its figures are of one of them"
+        )
+    return ""

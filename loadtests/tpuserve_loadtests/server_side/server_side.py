@@ -1,0 +1,185 @@
+"""What a server said of itself while a load ran: drawn from its pages of metrics before, during and after."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from tpuserve_loadtests.server_side.dialect import Figures, Served, memory_bytes, read_figures, start_time_s
+from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """A page as it was read, `at_s` seconds after the measured time began: the warm-up's end is 0."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of what happens to requests, in milliseconds; percentiles are as exact as the server's buckets.
+
+    `request` (in the server altogether) and `queue wait` count requests, `execution` counts batches. The server does
+    not tell times below `least_ms` apart.
+    """
+
+    name: str
+    count: int
+    mean_ms: float
+    p50_ms: float
+    p99_ms: float
+    least_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the server counted in `seconds` from `at_s` on, 0 being the warm-up's end. None where it does not tell.
+
+    `executing`: batches on the device, on average. `busy`: share of the time that a device program was on it, by
+    device.
+    """
+
+    at_s: float
+    seconds: float
+    rate_per_s: float
+    queue_ms: float | None
+    execution_ms: float | None
+    batch_rows: float | None
+    padding_share: float | None
+    executing: float | None
+    cpu_cores: float | None
+    memory_bytes: float | None
+    busy: Mapping[str, float]
+    refused_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSide:
+    """The measured part of a run as the server saw it; None and empty where it does not tell.
+
+    `execution_ms`: a request's mean share of its batch's time on the device: all of it. `batch_rows`: real rows of a
+    batch, on average; `padding_share`: how much of a batch was padding, on average. `answers` by code, `refused` by the
+    server's reasons; `peak_memory_bytes` is the highest that was seen of its process.
+    """
+
+    phases: tuple[Phase, ...]
+    execution_ms: float | None
+    batch_rows: float | None
+    padding_share: float | None
+    executing: float | None
+    answers: Mapping[str, int]
+    refused: Mapping[str, int]
+    cpu_cores: float | None
+    memory_bytes: float | None
+    peak_memory_bytes: float | None
+    busy: Mapping[str, float]
+    timeline: tuple[Moment, ...]
+
+    def phase(self, name: str) -> Phase | None:
+        """The phase of that name, if the server tells."""
+        return next((phase for phase in self.phases if phase.name == name), None)
+
+    def as_document(self) -> dict[str, Any]:  # plain values of several types
+        """For JSON: milliseconds, bytes, cores, shares."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of a server when a run is over: `server`, or in `note` why not; neither if nobody asked."""
+
+    server: ServerSide | None = None
+    note: str = ""
+
+
+def draw_server_side(scrapes: Sequence[Scrape], served: Served) -> ServerSide:
+    """Compare pages of a run, the first of which is of the warm-up's end. Raises NoPage where nothing can be said."""
+    if len(scrapes) < 2:
+        raise NoPage("its page of metrics was read too seldom to compare")
+    pages = [Page.parse(scrape.text) for scrape in scrapes]
+    if _restarted(pages):
+        raise NoPage("it was restarted while the load ran: what it had counted is lost")
+    spans_s = [later.at_s - earlier.at_s for earlier, later in pairwise(scrapes)]
+    counted = [read_figures(later.since(earlier), served) for earlier, later in pairwise(pages)]
+    timeline = tuple(
+        _moment(scrape.at_s, span_s, figures, page)
+        for scrape, span_s, figures, page in zip(scrapes, spans_s, counted, pages[1:], strict=False)
+        if span_s > 0
+    )
+    return _server_side(read_figures(pages[-1].since(pages[0]), served), sum(spans_s), pages, timeline)
+
+
+def _server_side(figures: Figures, span_s: float, pages: Sequence[Page], timeline: tuple[Moment, ...]) -> ServerSide:
+    phases = (("request", figures.request), ("queue wait", figures.queue), ("execution", figures.run))
+    memory = [size for page in pages if (size := memory_bytes(page)) is not None]
+    return ServerSide(
+        phases=tuple(_phase(name, buckets) for name, buckets in phases if buckets.count),
+        execution_ms=_execution_ms(figures),
+        batch_rows=figures.rows,
+        padding_share=figures.padding_share,
+        executing=_executing(figures, span_s),
+        answers={name: int(count) for name, count in figures.answers.items()},
+        refused={name: int(count) for name, count in figures.refused.items()},
+        cpu_cores=None if figures.cpu_s is None else figures.cpu_s / span_s,
+        memory_bytes=memory[-1] if memory else None,
+        peak_memory_bytes=max(memory, default=None),
+        busy={device: busy_s / span_s for device, busy_s in figures.busy_s.items()},
+        timeline=timeline,
+    )
+
+
+def _moment(at_s: float, span_s: float, figures: Figures, page: Page) -> Moment:
+    return Moment(
+        at_s=at_s,
+        seconds=span_s,
+        rate_per_s=sum(figures.answers.values()) / span_s,
+        queue_ms=figures.queue.mean,
+        execution_ms=_execution_ms(figures),
+        batch_rows=figures.rows,
+        padding_share=figures.padding_share,
+        executing=_executing(figures, span_s),
+        cpu_cores=None if figures.cpu_s is None else figures.cpu_s / span_s,
+        memory_bytes=memory_bytes(page),
+        busy={device: busy_s / span_s for device, busy_s in figures.busy_s.items()},
+        refused_per_s=sum(figures.refused.values()) / span_s,
+    )
+
+
+def _phase(name: str, buckets: Buckets) -> Phase:
+    mean, p50, p99 = buckets.mean, buckets.percentile(50), buckets.percentile(99)
+    assert mean is not None
+    assert p50 is not None
+    assert p99 is not None
+    return Phase(name, int(buckets.count), mean, p50, p99, buckets.least)
+
+
+def _execution_ms(figures: Figures) -> float | None:
+    """What requests waited for the device: their wait until the batch's end, less that for its beginning.
+
+    A mean over batches would be another: most requests are in large ones. It is what is left where the server's figures
+    are not of the same requests: of several versions, or models.
+    """
+    both, queue = figures.queue_and_run, figures.queue
+    if both.mean is not None and queue.mean is not None and both.count == queue.count:
+        return max(both.mean - queue.mean, 0.0)
+    if figures.run.count:
+        return figures.run.mean
+    return None if queue.count else both.mean
+
+
+def _executing(figures: Figures, span_s: float) -> float | None:
+    return figures.run.total / 1000 / span_s if figures.run.count else None
+
+
+def _restarted(pages: Sequence[Page]) -> bool:
+    """Whether they are of several processes: they began at different times or, where they do not say, counts fell.
+
+    A version's counts go with it in tpuserve, which does say; TensorFlow Serving's stay.
+    """
+    starts = {start_time_s(page) for page in pages}
+    if starts != {None}:
+        return len(starts) > 1
+    totals = [sum(value for (name, _), value in page.values.items() if name.endswith("_count")) for page in pages]
+    return any(later < earlier for earlier, later in pairwise(totals))

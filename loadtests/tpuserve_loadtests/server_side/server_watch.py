@@ -1,0 +1,56 @@
+"""Watches a server through its metrics while loads run, and never fails a run: what is not known is a note.
+
+Importing this needs a process that was handed to gevent: see traffic/gevent_setup.py.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.server_side.dialect import Served
+from tpuserve_loadtests.server_side.page import NoPage
+from tpuserve_loadtests.server_side.scraper import Scraper
+from tpuserve_loadtests.server_side.server_side import Scrape, Seen, draw_server_side
+
+
+class ServerWatch:
+    """Use it in a `with` statement around any number of runs."""
+
+    def __init__(self, url: str, served: Served, why_not: str = "") -> None:
+        """Find the page of metrics under `url`; with no URL nothing is watched, `why_not` is what a run's note says."""
+        self._served = served
+        self._scraper: Scraper | None = None
+        self._why_not = why_not
+        if url:
+            try:
+                self._scraper = Scraper(url)
+            except NoPage as error:
+                self._why_not = f"what the server says of itself is not known: {url} has no metrics ({error})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._scraper is not None:
+            self._scraper.close()
+
+    @contextmanager
+    def during(self, load: Load) -> Iterator[Seen]:
+        """Watch while the block runs the load; what is yielded is filled in when the block is over."""
+        seen = Seen(note=self._why_not)
+        if self._scraper is None:
+            yield seen
+            return
+        with self._scraper.during(load) as scrapes:
+            yield seen
+        self._fill(seen, scrapes)
+
+    def _fill(self, seen: Seen, scrapes: list[Scrape]) -> None:
+        try:
+            seen.server = draw_server_side(scrapes, self._served)
+        except NoPage as error:
+            seen.note = f"what the server says of itself is not known: {error}"

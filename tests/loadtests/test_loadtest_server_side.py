@@ -1,0 +1,290 @@
+"""What is drawn from a server's pages of metrics, made by the server's own code; and runs that are watched."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running_server import RunningServer, run_server
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.measured import finish, run_batch
+from tests.saved_models import save_mlp
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.server_side.dialect import Served
+from tpuserve_loadtests.server_side.latency_parts import counts_differ, latency_parts
+from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
+from tpuserve_loadtests.server_side.server_side import Scrape, ServerSide, draw_server_side
+from tpuserve_server.core.errors import Code
+from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.upstream_metrics import upstream_page
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+BUSY_IS_FINE = ("--generator-limit", "note")
+SERVED = Served("m")
+OTHER = ServableId("m", 4)
+
+
+class Watched:
+    """A server's metrics, read now and then by a watch that is not the test's own."""
+
+    def __init__(self, upstream: bool = False) -> None:
+        self.metrics = PrometheusMetrics()
+        self.metrics.version_changed(servable=ServableId("m", 3), state=State.AVAILABLE)
+        self.scrapes: list[Scrape] = []
+        self._upstream = upstream
+
+    def read(self, at_s: float) -> None:
+        text = upstream_page(self.metrics) if self._upstream else self.metrics.render()[0].decode()
+        self.scrapes.append(Scrape(at_s, text))
+
+    def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
+        """A batch of requests of one row, in a bucket of four."""
+        rows, servable = [1] * len(queue_waits_s), ServableId("m", version)
+        run_batch(self.metrics, servable=servable, task_rows=rows, bucket=4, queue_waits_s=queue_waits_s, run_s=run_s)
+        for _ in rows:
+            finish(self.metrics, version=version, latency_s=latency_s)
+
+
+def test_what_was_counted_before_the_first_page_is_no_part_of_the_run() -> None:
+    server = Watched()
+    server.answer(5.0, run_s=5.0, latency_s=10.0)
+    server.read(0.0)
+    server.answer(0.001, 0.003, run_s=0.020, latency_s=0.030)
+    server.answer(0.004, run_s=0.010, latency_s=0.030)
+    server.read(2.0)
+    seen = draw_server_side(server.scrapes, SERVED)
+    request, queue, execution = seen.phases
+    assert (request.count, queue.count, execution.count) == (3, 3, 2)
+    assert request.mean_ms == pytest.approx(30)
+    assert queue.mean_ms == pytest.approx(8 / 3)
+    assert execution.mean_ms == pytest.approx(15)
+    # Two requests waited for a batch of 20 ms, one for a batch of 10 ms.
+    assert seen.execution_ms == pytest.approx(50 / 3)
+    assert seen.batch_rows == 1.5
+    assert seen.padding_share == pytest.approx((0.5 + 0.75) / 2)
+    assert seen.executing == pytest.approx(0.030 / 2)
+    assert seen.answers == {"OK": 3}
+
+
+def test_the_timeline_has_a_moment_between_each_two_pages() -> None:
+    server = Watched()
+    for at_s, run_s in ((0.0, 0.010), (1.0, 0.020), (3.0, 0.0)):
+        server.read(at_s)
+        server.answer(0.001, run_s=run_s, latency_s=0.030)
+    seen = draw_server_side(server.scrapes, SERVED)
+    assert [(moment.at_s, moment.seconds, moment.rate_per_s) for moment in seen.timeline] == [(0, 1, 1), (1, 2, 0.5)]
+    assert [moment.execution_ms for moment in seen.timeline] == [pytest.approx(10), pytest.approx(20)]
+
+
+def test_another_version_and_another_model_are_left_out() -> None:
+    server = Watched()
+    server.read(0.0)
+    server.answer(0.001, run_s=0.010, latency_s=0.020)
+    server.answer(0.5, run_s=0.5, latency_s=1.0, version=4)
+    finish(server.metrics, model="other", version=1)
+    server.read(1.0)
+    seen = draw_server_side(server.scrapes, Served("m", 3))
+    assert [(phase.name, phase.count) for phase in seen.phases] == [("request", 1), ("queue wait", 1), ("execution", 1)]
+    # Upstream's metric, by which a request's own execution is known, is of both versions: the batches' mean is used.
+    assert seen.execution_ms == pytest.approx(10)
+    assert draw_server_side(server.scrapes, SERVED).answers == {"OK": 2}
+
+
+def test_refusals_are_counted_by_reason_and_answers_by_code() -> None:
+    server = Watched()
+    server.metrics.task_dropped(servable=OTHER, reason="queue_full")
+    server.read(0.0)
+    for reason in ("queue_full", "queue_full", "expired"):
+        server.metrics.task_dropped(servable=OTHER, reason=reason)
+    finish(server.metrics, code=Code.RESOURCE_EXHAUSTED)
+    server.read(1.0)
+    seen = draw_server_side(server.scrapes, SERVED)
+    assert seen.refused == {"queue_full": 2, "expired": 1}
+    assert seen.answers == {"RESOURCE_EXHAUSTED": 1}
+    assert seen.phases == ()
+
+
+def test_the_servers_process_is_seen() -> None:
+    server = Watched()
+    server.read(0.0)
+    sum(range(10**6))
+    server.read(0.5)
+    seen = draw_server_side(server.scrapes, SERVED)
+    assert seen.cpu_cores is not None
+    assert seen.memory_bytes is not None
+    assert seen.peak_memory_bytes is not None
+    assert 10e6 < seen.memory_bytes <= seen.peak_memory_bytes
+
+
+def test_tensorflow_serving_tells_less() -> None:
+    server = Watched(upstream=True)
+    server.answer(5.0, run_s=5.0, latency_s=10.0)
+    server.read(0.0)
+    server.answer(0.001, 0.003, run_s=0.020, latency_s=0.030)
+    server.read(1.0)
+    seen = draw_server_side(server.scrapes, SERVED)
+    assert [phase.name for phase in seen.phases] == ["request", "queue wait"]
+    assert seen.execution_ms == pytest.approx(20)
+    assert seen.batch_rows == 2
+    assert seen.padding_share == 0.5
+    assert (seen.cpu_cores, seen.peak_memory_bytes, seen.executing) == (None, None, None)
+    assert seen.answers == {"OK": 2}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("process_start_time_seconds 1\ntpuserve_x 1\n", "process_start_time_seconds 2\ntpuserve_x 1\n"),
+        (":tensorflow:serving:request_latency_count 9\n", ":tensorflow:serving:request_latency_count 2\n"),
+    ],
+)
+def test_a_server_that_was_restarted_is_told(earlier: str, later: str) -> None:
+    with pytest.raises(NoPage, match="restarted"):
+        draw_server_side([Scrape(0.0, earlier), Scrape(1.0, later)], SERVED)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<html>not found</html>", "node_cpu_seconds_total 5\n", "tpuserve_batch_rows_sum x"]
+)
+def test_what_is_no_page_of_a_model_server_is_refused(text: str) -> None:
+    with pytest.raises(NoPage):
+        Page.parse(text)
+
+
+def test_a_percentile_is_prometheus_own() -> None:
+    buckets = Buckets({1.0: 10.0, 2.0: 30.0, 4.0: 40.0, math.inf: 40.0}, 60.0)
+    assert [buckets.percentile(percent) for percent in (0, 12.5, 25, 50, 75, 100)] == [0, 0.5, 1, 1.5, 2, 4]
+    assert Buckets({1.0: 0.0, math.inf: 5.0}, 50.0).percentile(99) == 1.0
+    assert Buckets({1.0: 0.0, math.inf: 0.0}, 0.0).percentile(99) is None
+
+
+# A second of ten requests of 50 ms each, the client's clock.
+def client_side(requests: int = 10) -> Measured:
+    load = Load(1.0, 0.0, users=1)
+    recorder = Recorder(["grpc"], load)
+    for number in range(requests):
+        recorder.record("grpc", number / requests, number / requests + 0.050, None)
+    return Measured(load, recorder, 1.0, (0.1,))
+
+
+def server_side(requests: int = 10) -> ServerSide:
+    server = Watched()
+    server.read(0.0)
+    for _ in range(requests):
+        server.answer(0.005, run_s=0.020, latency_s=0.030)
+    server.read(1.0)
+    return draw_server_side(server.scrapes, SERVED)
+
+
+def test_the_parts_add_up_to_the_clients_latency() -> None:
+    parts = latency_parts(client_side(), server_side())
+    expected = {
+        "network, connections and client": 20.0,
+        "queue wait": 5.0,
+        "execution, with stacking and padding": 20.0,
+        "elsewhere in the server": 5.0,
+    }
+    # The client's histogram has three digits.
+    assert {part.name: part.mean_ms for part in parts} == pytest.approx(expected, abs=0.05)
+    assert sum(part.share for part in parts) == pytest.approx(1)
+
+
+def test_other_clients_and_other_servers_are_noticed() -> None:
+    assert counts_differ(client_side(1000), server_side(1000)) == ""
+    assert "others ask it, too" in counts_differ(client_side(100), server_side(300))
+    assert "answered 300 of 1,000" in counts_differ(client_side(1000), server_side(300))
+
+
+# Whole runs.
+
+
+def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *arguments, *BUSY_IS_FINE]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    run = loadtest(*arguments, "--json")
+    assert run.returncode == 0, run.stderr
+    document: dict[str, Any] = json.loads(run.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("watched")
+    save_mlp(folder / "m" / "1")
+    with run_server("envoy", folder / "m", folder / "log", "--enable_batching=true") as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
+def test_a_real_servers_phases_add_up_and_it_counted_every_request(running: RunningServer) -> None:
+    addresses = ("--grpc", running.grpc, "--rest", running.rest)
+    report = measured("m", *addresses, "--users", "4", "--duration", "3", "--warm-up", "0")
+    server = report["server"]
+    phases = {phase["name"]: phase for phase in server["phases"]}
+    requests = report["total"]["requests"]
+    assert requests == phases["request"]["count"] == phases["queue wait"]["count"] == server["answers"]["OK"]
+    assert 0 < phases["execution"]["count"] <= requests
+    parts = {part["name"]: part["mean_ms"] for part in report["latency_parts"]}
+    # Each of the client's latencies is longer than what the server says of that request, so their means are.
+    assert parts["network, connections and client"] > 0
+    assert phases["queue wait"]["mean_ms"] + server["execution_ms"] <= phases["request"]["mean_ms"]
+    assert 0.1 < server["cpu_cores"] < 64
+    assert server["peak_memory_bytes"] > 50e6
+    assert len(server["timeline"]) == 3
+    assert not any("server" in note for note in report["notes"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
+def test_the_table_tells_where_the_time_went_also_for_several_processes(running: RunningServer) -> None:
+    page = f"{running.rest}/metrics"
+    options = ("--users", "4", "--duration", "1", "--processes", "2", "--server-metrics", page)
+    run = loadtest("m", "--grpc", running.grpc, *options)
+    assert run.returncode == 0, run.stderr
+    assert "Where the time of a request went" in run.stdout
+    for part in ("network, connections and client", "queue wait", "execution, with stacking and padding"):
+        assert part in run.stdout
+    assert "server: batches of " in run.stdout
+    assert "MiB of memory at most" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ((), "give --server-metrics"),
+        (("--server-metrics", "{rest}"), "has no metrics (/metrics: HTTP 404"),
+        (("--server-metrics", "http://127.0.0.1:9/metrics"), "what the server says of itself is not known: http://127"),
+        (("--server-metrics", "off"), ""),
+    ],
+)
+def test_a_server_without_metrics_is_a_note(options: tuple[str, ...], note: str) -> None:
+    with serving(Doubling()) as server:
+        chosen = [option.format(rest=server.rest_url) for option in options]
+        report = measured(
+            MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.3", "--warm-up", "0", *chosen
+        )
+    assert report["server"] is None
+    assert report["latency_parts"] == []
+    notes = [found for found in report["notes"] if "server" in found]
+    assert len(notes) == bool(note)
+    assert all(note in found for found in notes)
+
+
+def test_what_is_no_page_is_exit_code_2_before_anything_is_asked() -> None:
+    run = loadtest(MODEL, "--server-metrics", "localhost:8501")
+    assert run.returncode == 2
+    assert "such as http://localhost:8501/metrics" in run.stderr
