@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from tests.exporter.browser import PROGRAM, Browser, open_browser
+from tests.browser import PROGRAM, Browser, open_browser
 from tests.exporter.report_documents import published, refused
 from tpuserve_exporter.report_page.page import render_page
 

@@ -27,7 +27,7 @@ def recorded_run(
     random = np.random.default_rng(seed)
     recorder = Recorder(lines, load)
     span_s = load.seconds if seconds is None else seconds
-    due_s = np.array(list(load.instants()))
+    due_s = np.array(list(load.instants()) if load.is_open else [])
     due_s = due_s[due_s < load.warm_up_s + span_s]
     latencies_s = random.lognormal(np.log(median_ms / 1000), 0.5, len(due_s))
     for number, (due, latency) in enumerate(zip(due_s.tolist(), latencies_s.tolist(), strict=True)):

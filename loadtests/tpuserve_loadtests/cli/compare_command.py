@@ -16,6 +16,7 @@ from tpuserve_loadtests.cli.options import (
     request_options,
     time_options,
 )
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     give_process_to_gevent()
     from rich.console import Console
 
+    from tpuserve_loadtests.report_page.compare_page import compare_page
     from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
     from tpuserve_loadtests.reports.csv_report import comparison_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
@@ -87,6 +89,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     else:
         print_comparison(report, Console())
     files.write(
+        html=lambda: compare_page(model, report, describe_settings(*targets)),
         csv=lambda: comparison_csv(rounds),
         hdr=lambda: hdr_log(
             {

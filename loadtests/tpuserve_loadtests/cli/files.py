@@ -1,4 +1,4 @@
-"""Files that a report is written to beside the terminal: `--csv`, `--hdr`."""
+"""Files that a report is written to beside the terminal: `--html`, `--csv`, `--hdr`."""
 
 import os
 import sys
@@ -20,14 +20,15 @@ Content = Callable[[], str]
 class Files:
     """Where to write which form of the report; None for those that were not asked for."""
 
+    html: Path | None
     csv: Path | None
     hdr: Path | None
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
         """From the values of options.file_options. A usage error where nothing can be written."""
-        files = cls(values["csv"], values["hdr"])
-        for option, path in (("--csv", files.csv), ("--hdr", files.hdr)):
+        files = cls(values["html"], values["csv"], values["hdr"])
+        for option, path in (("--html", files.html), ("--csv", files.csv), ("--hdr", files.hdr)):
             check_writable(path, option)
         return files
 
@@ -44,9 +45,9 @@ class Files:
                 param_hint="--hdr",
             )
 
-    def write(self, *, csv: Content, hdr: Content) -> None:
+    def write(self, *, html: Content, csv: Content, hdr: Content) -> None:
         """Write those that were asked for and say so. Ends the program with a message where that fails."""
-        for path, content in ((self.csv, csv), (self.hdr, hdr)):
+        for path, content in ((self.html, html), (self.csv, csv), (self.hdr, hdr)):
             if path is not None:
                 write(path, content())
 

@@ -113,6 +113,7 @@ def file_options(command: _Command) -> _Command:
     """Files beside what is printed."""
     path = click.Path(path_type=Path)
     return _all(
+        click.option("--html", type=path, metavar="FILE", help="Write a page with charts, too: one file, no network."),
         click.option("--csv", type=path, metavar="FILE", help="Write a table, too: by time, or a row for each run."),
         click.option(
             "--hdr", type=path, metavar="FILE", help="Write HdrHistogram's log, too; a name in .hgrm: its percentiles."

@@ -20,6 +20,7 @@ from tpuserve_loadtests.cli.options import (
     version_options,
 )
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
@@ -83,6 +84,7 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from rich.console import Console
 
     from tpuserve_loadtests.judgement.hopeless import limits_us
+    from tpuserve_loadtests.report_page.run_page import run_page
     from tpuserve_loadtests.reports.csv_report import run_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
     from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
@@ -109,6 +111,7 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     if given["junit"] is not None:
         write(given["junit"], junit_xml(report))
     files.write(
+        html=lambda: run_page(report, describe_settings(target)),
         csv=lambda: run_csv(measured),
         hdr=lambda: percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}),
     )

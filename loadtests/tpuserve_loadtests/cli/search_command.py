@@ -17,6 +17,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
@@ -73,6 +74,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
+    from tpuserve_loadtests.report_page.search_page import search_page
     from tpuserve_loadtests.reports.csv_report import search_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.search_report import print_probe
@@ -111,6 +113,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
             problem, exit_code = str(limit), EXIT_GENERATOR
     _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
     files.write(
+        html=lambda: search_page(str(spec), found, trials.probes, problem, objectives, describe_settings(target)),
         csv=lambda: search_csv(trials.probes),
         hdr=lambda: hdr_log(
             {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(trials.probes, start=1)}

@@ -18,6 +18,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     give_process_to_gevent()
     from rich.console import Console
 
+    from tpuserve_loadtests.report_page.sweep_page import sweep_page
     from tpuserve_loadtests.reports.csv_report import sweep_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.run_report import as_document, build_report
@@ -80,6 +82,7 @@ def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     else:
         print_sweep(reports, Console())
     files.write(
+        html=lambda: sweep_page(reports, describe_settings(target)),
         csv=lambda: sweep_csv(reports),
         hdr=lambda: hdr_log({str(report.measured.load): report.measured for report in reports}),
     )

@@ -1,0 +1,260 @@
+"""A chart as inline SVG: curves, bars and rules between two axes, what to say where it is pointed at, and its numbers.
+
+It reads without scripts: each column tells its text by itself, and the numbers stand in a table under the chart.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tpuserve_loadtests.report_page.markup import Markup, element
+from tpuserve_loadtests.report_page.scales import Scale
+
+# Of the drawing, in its own units: about a phone's pixels.
+WIDTH: Final = 420.0
+HEIGHT: Final = 250.0
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 24.0, 42.0
+# Labels that are closer than this hide each other.
+_LABEL_WIDTH: Final = 56.0
+_LABEL_HEIGHT: Final = 14.0
+# So many styles of series there are: colour and dashes.
+STYLES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`title` says what and in which unit."""
+
+    title: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points from left to right; one whose y is None is a gap. `dots`: each point is a mark of its own."""
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+    style: int = 0
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A mark by itself: filled if `good`, hollow and red otherwise."""
+
+    x: float
+    y: float
+    good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """From `start` to `end` on the x axis, as high as `y`."""
+
+    start: float
+    end: float
+    y: float
+    style: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a point is, written beside it unless that would hide another label."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A dashed line across the chart, named at its end: at `y`, or upright at `x`."""
+
+    text: str
+    y: float | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is told of the neighbourhood of x where it is pointed at; lines are parted by line breaks."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The chart's numbers as a table."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`label` says in a sentence what is to be seen, to those who do not see it."""
+
+    title: str
+    label: str
+    x: Axis
+    y: Axis
+    numbers: Numbers
+    curves: Sequence[Curve] = ()
+    dots: Sequence[Dot] = ()
+    bars: Sequence[Bar] = ()
+    labels: Sequence[Label] = ()
+    rules: Sequence[Rule] = ()
+    columns: Sequence[Column] = ()
+
+
+def draw_chart(chart: Chart, keys: Sequence[Markup] = ()) -> Markup:
+    """A figure: title, legend where there is more than one curve or there are other `keys`, drawing, numbers."""
+    frame = _Frame(chart.x, chart.y)
+    parts = [
+        *frame.axes(),
+        *(frame.bar(bar) for bar in chart.bars),
+        *(part for curve in chart.curves for part in frame.curve(curve)),
+        *(frame.dot(dot) for dot in chart.dots),
+        *frame.labels(chart.labels),
+        *(part for number, rule in enumerate(chart.rules) for part in frame.rule(rule, number)),
+        *frame.columns(chart.columns),
+    ]
+    drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.label)
+    caption = element("figcaption", element("h3", chart.title), _legend(chart.curves, keys))
+    return element("figure", caption, element("div", drawing, class_="drawing"), _show_numbers(chart.numbers))
+
+
+def _legend(curves: Sequence[Curve], others: Sequence[Markup]) -> Markup:
+    lines = curves if len(curves) > 1 else ()
+    keys = [*(element("span", _sample(curve.style), curve.name, class_="key") for curve in lines), *others]
+    return element("div", *keys, class_="legend") if keys else Markup()
+
+
+def _sample(style: int) -> Markup:
+    line = element("line", x1=0.0, x2=22.0, y1=5.0, y2=5.0, class_=f"curve style-{style % STYLES}")
+    return element("svg", line, viewBox="0 0 22 10", aria_hidden="true")
+
+
+def _show_numbers(numbers: Numbers) -> Markup:
+    head = element("tr", *(element("th", heading, scope="col") for heading in numbers.headings))
+    rows = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:]))
+        for row in numbers.rows
+    ]
+    table = element("table", element("thead", head), element("tbody", *rows), class_="plain")
+    return element("details", element("summary", "Numbers"), element("div", table, class_="scrolls", tabindex="0"))
+
+
+class _Frame:
+    """Two axes, and everything between them in the drawing's units."""
+
+    def __init__(self, x: Axis, y: Axis) -> None:
+        self._x_axis = x
+        self._y_axis = y
+
+    def axes(self) -> list[Markup]:
+        base = HEIGHT - BOTTOM
+        parts = [
+            element("text", self._y_axis.title, x=2.0, y=12.0, class_="tick"),
+            element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=base, y2=base, class_="axis"),
+        ]
+        for value, text in self._y_axis.scale.ticks():
+            y = self._y(value)
+            parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+            parts.append(element("text", text, x=LEFT - 6, y=y + 4, class_="tick end"))
+        for value, text in self._x_axis.scale.ticks():
+            x = self._x(value)
+            parts.append(element("line", x1=x, x2=x, y1=base, y2=base + 4, class_="axis"))
+            parts.append(element("text", text, x=x, y=base + 17, class_=f"tick {self._anchor(x)}"))
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        parts.append(element("text", self._x_axis.title, x=middle, y=HEIGHT - 6, class_="tick middle"))
+        return parts
+
+    def curve(self, curve: Curve) -> list[Markup]:
+        steps, pen = [], "M"
+        for x, y in curve.points:
+            if y is None:
+                pen = "M"
+                continue
+            steps.append(f"{pen}{self._x(x):.1f} {self._y(y):.1f}")
+            pen = "L"
+        style = f"style-{curve.style % STYLES}"
+        parts = [element("path", d="".join(steps), class_=f"curve {style}")] if steps else []
+        single = sum(y is not None for _, y in curve.points) == 1
+        if curve.dots or single:
+            marks = [(x, y) for x, y in curve.points if y is not None]
+            parts += [element("circle", cx=self._x(x), cy=self._y(y), r=3.5, class_=f"mark {style}") for x, y in marks]
+        return parts
+
+    def dot(self, dot: Dot) -> Markup:
+        kind = "dot good" if dot.good else "dot bad"
+        return element("circle", cx=self._x(dot.x), cy=self._y(dot.y), r=5.0, class_=kind)
+
+    def bar(self, bar: Bar) -> Markup:
+        left, right, top = self._x(bar.start), self._x(bar.end), self._y(bar.y)
+        height, width = HEIGHT - BOTTOM - top, max(right - left - 0.5, 0.5)
+        return element(
+            "rect", x=left, y=top, width=width, height=max(height, 0.0), class_=f"bar style-{bar.style % STYLES}"
+        )
+
+    def labels(self, labels: Sequence[Label]) -> list[Markup]:
+        """To the left of their points, the side that latency curves leave free."""
+        places: list[tuple[float, float]] = []
+        parts = []
+        for label in labels:
+            x, y = self._x(label.x) - 8, self._y(label.y) + 4
+            if all(abs(x - other_x) > _LABEL_WIDTH or abs(y - other_y) > _LABEL_HEIGHT for other_x, other_y in places):
+                places.append((x, y))
+                parts.append(element("text", label.text, x=x, y=y, class_="tick end value"))
+        return parts
+
+    def rule(self, rule: Rule, number: int) -> list[Markup]:
+        """Names of upright ones stand below each other: the lines may be close."""
+        if rule.y is not None:
+            y = self._y(rule.y)
+            line = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="rule")
+            below = y < TOP + 12
+            text = element("text", rule.text, x=LEFT + 4, y=y + 13 if below else y - 5, class_="tick start rule")
+            return [line, text]
+        assert rule.x is not None  # a rule is at either
+        x = self._x(rule.x)
+        line = element("line", x1=x, x2=x, y1=TOP - 4, y2=HEIGHT - BOTTOM, class_="rule")
+        side = "end" if x > WIDTH / 2 else "start"
+        text = element(
+            "text", rule.text, x=x - 4 if side == "end" else x + 4, y=TOP + 4 + 13 * number, class_=f"tick {side} rule"
+        )
+        return [line, text]
+
+    def columns(self, columns: Sequence[Column]) -> list[Markup]:
+        """Each reaches half the way to its neighbours."""
+        ordered = sorted(columns, key=lambda column: column.x)
+        places = [self._x(column.x) for column in ordered]
+        edges = [LEFT, *((left + right) / 2 for left, right in pairwise(places)), WIDTH - RIGHT]
+        return [
+            element(
+                "g",
+                element("title", column.text),
+                element("rect", x=left, y=TOP, width=max(right - left, 0.5), height=HEIGHT - BOTTOM - TOP),
+                element("line", x1=place, x2=place, y1=TOP, y2=HEIGHT - BOTTOM),
+                class_="column",
+            )
+            for column, place, (left, right) in zip(ordered, places, pairwise(edges), strict=True)
+        ]
+
+    def _x(self, value: float) -> float:
+        return LEFT + _within(self._x_axis.scale.place(value)) * (WIDTH - LEFT - RIGHT)
+
+    def _y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - _within(self._y_axis.scale.place(value)) * (HEIGHT - BOTTOM - TOP)
+
+    def _anchor(self, x: float) -> str:
+        """Ticks at the right end must not stick out."""
+        return "end" if x > WIDTH - RIGHT - 12 else "middle"
+
+
+def _within(part: float) -> float:
+    return min(max(part, 0.0), 1.0) if math.isfinite(part) else 0.0

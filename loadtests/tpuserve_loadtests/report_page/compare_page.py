@@ -1,0 +1,156 @@
+"""The page of a comparison: B beside A."""
+
+from collections.abc import Mapping, Sequence
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, draw_chart
+from tpuserve_loadtests.report_page.histogram_chart import draw_histogram
+from tpuserve_loadtests.report_page.interval_chart import draw_intervals
+from tpuserve_loadtests.report_page.markup import Markup
+from tpuserve_loadtests.report_page.origin import describe_origin
+from tpuserve_loadtests.report_page.page import render_page
+from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
+from tpuserve_loadtests.report_page.run_page import describe_load, show_errors
+from tpuserve_loadtests.report_page.scales import Linear, latency_scale
+from tpuserve_loadtests.report_page.sections import (
+    Headline,
+    Kind,
+    Row,
+    Tile,
+    show_charts,
+    show_headline,
+    show_settings,
+    show_table,
+    show_tiles,
+)
+from tpuserve_loadtests.report_page.units import milliseconds, per_second
+from tpuserve_loadtests.reports.compare_report import ComparisonReport
+from tpuserve_loadtests.reports.run_report import NOT_TRUSTED
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+
+_SIDES = ("A", "B")
+
+
+def compare_page(model: str, report: ComparisonReport, settings: Mapping[str, str]) -> str:
+    """`settings`: what was asked for, by name."""
+    histograms = _merged(report)
+    runs = [measured for pair in report.rounds for measured in pair]
+    intervals = [draw_intervals(report.comparison)] if report.comparison else []
+    sections = [
+        show_headline(_headline(report)),
+        show_tiles(_tiles(report.comparison) if report.comparison else []),
+        show_charts("The difference", [*intervals, _draw_rounds(report)]),
+        show_table("Figures", ["figure", *_SIDES, "B/A", "99 % interval", "B is"], _rows(report)),
+        show_charts("Latencies", [draw_percentiles(histograms), draw_histogram(histograms)]),
+        show_errors(runs),
+        show_settings({**_sides(report), **(describe_load(runs[0]) if runs else {}), **settings}),
+    ]
+    return render_page(f"{model}: {report.names[1]} beside {report.names[0]}", describe_origin(runs), sections)
+
+
+def _headings(report: ComparisonReport) -> list[str]:
+    """A and B with their names."""
+    return [f"{side} ({name})" for side, name in zip(_SIDES, report.names, strict=True)]
+
+
+def _headline(report: ComparisonReport) -> Headline:
+    notes = [f"{NOT_TRUSTED}: {limit}" for limit in report.limits]
+    if report.failures:
+        notes.append(f"{report.failures:,} requests failed")
+    comparison = report.comparison
+    if comparison is None:
+        return Headline("warn", f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything", notes)
+    unclear = [figure.name for figure in comparison.figures if not figure.resolved and figure.verdict is Verdict.SAME]
+    if unclear:
+        effect = 100 * comparison.least_effect
+        notes.append(
+            f"{', '.join(unclear)}: not measured well enough to see {effect:g} %; longer runs, or more, would be"
+        )
+    words = {Verdict.SAME: "B is the same as A", Verdict.BETTER: "B is better", Verdict.WORSE: "B is worse"}
+    differing = [_differs(figure) for figure in comparison.figures if figure.verdict is not Verdict.SAME]
+    kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if report.exit_code else "good"
+    if report.strict and report.limits:
+        return Headline("warn", f"Not to be trusted: {words[comparison.verdict]}, it seems", [*differing, *notes])
+    return Headline(kind, words[comparison.verdict], [*differing, *notes])
+
+
+def _differs(figure: Figure) -> str:
+    change = 100 * (figure.ratio.ratio - 1)
+    return f"{figure.name}: {abs(change):.1f} % {'higher' if change > 0 else 'lower'}, {figure.verdict}"
+
+
+def _tiles(comparison: Comparison) -> list[Tile]:
+    return [
+        Tile(f"{figure.name} of B", _figure(figure.name, figure.ratio.b), f"A: {_figure(figure.name, figure.ratio.a)}")
+        for figure in comparison.figures
+    ]
+
+
+def _rows(report: ComparisonReport) -> list[Row]:
+    figures = report.comparison.figures if report.comparison else ()
+    return [
+        Row(
+            figure.name,
+            [
+                _figure(figure.name, figure.ratio.a),
+                _figure(figure.name, figure.ratio.b),
+                f"{figure.ratio.ratio:.3f}",
+                f"{figure.ratio.low:.3f} to {figure.ratio.high:.3f}",
+                str(figure.verdict),
+            ],
+            good=None if figure.verdict is Verdict.SAME else figure.verdict is Verdict.BETTER,
+        )
+        for figure in figures
+    ]
+
+
+def _figure(name: str, value: float) -> str:
+    return per_second(value) if name == "rate" else milliseconds(value / 1000)
+
+
+def _draw_rounds(report: ComparisonReport) -> Markup:
+    """p99 of both in each round: whether the difference is there every time."""
+    p99s = [[pair[side].total.percentile_ms(99) for pair in report.rounds] for side in range(2)]
+    found = [value for side in p99s for value in side if value is not None]
+    if not found:
+        return Markup()
+    rounds = range(1, len(report.rounds) + 1)
+    told = [
+        f"round {number}\nA {milliseconds(a)}\nB {milliseconds(b)}" for number, a, b in zip(rounds, *p99s, strict=True)
+    ]
+    chart = Chart(
+        title="p99 of each round",
+        label=f"p99 of A and B in {len(rounds)} rounds, from {milliseconds(min(found))} to {milliseconds(max(found))}",
+        x=Axis("round", Linear(0.5, len(rounds) + 0.5)),
+        y=Axis("ms", latency_scale(found)),
+        curves=[
+            Curve(side, list(zip(rounds, values, strict=True)), style, dots=True)
+            for style, (side, values) in enumerate(zip(_headings(report), p99s, strict=True))
+        ],
+        columns=[Column(number, text) for number, text in zip(rounds, told, strict=True)],
+        numbers=Numbers(
+            ["round", *_SIDES],
+            [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],
+        ),
+    )
+    return draw_chart(chart)
+
+
+def _merged(report: ComparisonReport) -> dict[str, LatencyHistogram]:
+    """Of all rounds, by side."""
+    found: dict[str, LatencyHistogram] = {}
+    for side, heading in enumerate(_headings(report)):
+        found[heading] = _sum([pair[side] for pair in report.rounds])
+    return found
+
+
+def _sum(runs: Sequence[Measured]) -> LatencyHistogram:
+    merged = LatencyHistogram()
+    for measured in runs:
+        merged.add(measured.total.histogram)
+    return merged
+
+
+def _sides(report: ComparisonReport) -> dict[str, str]:
+    return {"A": report.names[0], "B": report.names[1], "Rounds": str(len(report.rounds))}

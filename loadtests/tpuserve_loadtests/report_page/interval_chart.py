@@ -1,0 +1,75 @@
+"""Ratios of B to A with their intervals: where an interval leaves out 1, they differ."""
+
+from typing import Final
+
+from tpuserve_loadtests.report_page.chart import LEFT, RIGHT, WIDTH
+from tpuserve_loadtests.report_page.markup import Markup, element
+from tpuserve_loadtests.report_page.scales import Linear
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure
+
+_ROW: Final = 46.0
+_TOP: Final = 22.0
+_BOTTOM: Final = 40.0
+# Intervals that reach beyond are cut off: one wild figure must not squeeze the others.
+_MOST: Final = 3.0
+
+
+def draw_intervals(comparison: Comparison) -> Markup:
+    """A row for each figure; the band is what counts as no difference."""
+    effect = comparison.least_effect
+    ends = [
+        1 / (1 + effect),
+        1 + effect,
+        *(end for one in comparison.figures for end in (one.ratio.low, one.ratio.high)),
+    ]
+    scale = Linear.around((min(max(end, 1 / _MOST), _MOST) for end in ends), zero=False)
+    height = _TOP + _ROW * len(comparison.figures) + _BOTTOM
+    parts = [
+        *_frame(scale, height, effect),
+        *(part for number, figure in enumerate(comparison.figures) for part in _row(figure, scale, number)),
+    ]
+    label = "; ".join(_told(figure) for figure in comparison.figures)
+    drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", aria_label=label)
+    caption = element("figcaption", element("h3", "B as a multiple of A"), _legend(effect))
+    return element("figure", caption, element("div", drawing, class_="drawing"))
+
+
+def _legend(effect: float) -> Markup:
+    return element("div", f"With 99 % intervals; the shaded band, {100 * effect:g} % around 1, counts as the same.",
+                   class_="legend")  # fmt: skip
+
+
+def _frame(scale: Linear, height: float, effect: float) -> list[Markup]:
+    bottom = height - _BOTTOM
+    low, high = _x(scale, 1 / (1 + effect)), _x(scale, 1 + effect)
+    parts = [element("rect", x=low, y=_TOP, width=high - low, height=bottom - _TOP, class_="band")]
+    for value, text in scale.ticks():
+        x = _x(scale, value)
+        parts.append(element("line", x1=x, x2=x, y1=_TOP, y2=bottom, class_="grid"))
+        parts.append(element("text", text, x=x, y=bottom + 16, class_="tick middle"))
+    one = _x(scale, 1.0)
+    parts.append(element("line", x1=one, x2=one, y1=_TOP - 6, y2=bottom, class_="rule"))
+    parts.append(element("text", "B / A", x=(LEFT + WIDTH - RIGHT) / 2, y=height - 6, class_="tick middle"))
+    return parts
+
+
+def _row(figure: Figure, scale: Linear, number: int) -> list[Markup]:
+    y = _TOP + _ROW * (number + 0.62)
+    ratio, kind = figure.ratio, str(figure.verdict)
+    left, right = _x(scale, ratio.low), _x(scale, ratio.high)
+    middle = min(max(_x(scale, ratio.ratio), LEFT + 36), WIDTH - RIGHT - 36)
+    return [
+        element("text", figure.name, x=2.0, y=y + 4, class_="tick start"),
+        element("line", x1=left, x2=right, y1=y, y2=y, class_=f"interval {kind}"),
+        element("circle", cx=_x(scale, ratio.ratio), cy=y, r=5.0, class_=f"interval-dot {kind}"),
+        element("text", f"{ratio.ratio:.3f} {kind}", x=middle, y=y - 11, class_=f"tick middle rule {kind}"),
+    ]
+
+
+def _x(scale: Linear, value: float) -> float:
+    return LEFT + min(max(scale.place(value), 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
+
+
+def _told(figure: Figure) -> str:
+    ratio = figure.ratio
+    return f"{figure.name}: B is {ratio.ratio:.3f} times A, {ratio.low:.3f} to {ratio.high:.3f}, {figure.verdict}"

@@ -1,0 +1,65 @@
+"""Latency at every percentile: each further nine of the axis is as wide as the last one, as HdrHistogram plots it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
+from tpuserve_loadtests.report_page.markup import Markup
+from tpuserve_loadtests.report_page.scales import Nines, latency_scale
+from tpuserve_loadtests.report_page.units import milliseconds
+from tpuserve_loadtests.statistics.early_stopping import queries_needed
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+from tpuserve_loadtests.statistics.percentile_curve import percentile_curve
+
+_TOLD: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
+
+
+def draw_percentiles(histograms: Mapping[str, LatencyHistogram], rules: Sequence[Rule] = ()) -> Markup:
+    """A curve for each name; nothing where no request was answered. `rules`: limits in milliseconds."""
+    found = {name: histogram for name, histogram in histograms.items() if histogram.count}
+    if not found:
+        return Markup()
+    curves = [
+        Curve(name, [(level.part, level.latency_us / 1000) for level in percentile_curve(histogram)], style)
+        for style, (name, histogram) in enumerate(found.items())
+    ]
+    latencies = [y for curve in curves for _, y in curve.points if y is not None] + [rule.y or 0.0 for rule in rules]
+    fullest = max(found.values(), key=lambda histogram: histogram.count)
+    percents = [percent for percent in _TOLD if fullest.count >= 100 / (100 - percent)]
+    chart = Chart(
+        title="Latency by percentile",
+        label="; ".join(
+            f"{name}: p50 {_at(one, 50)}, p99 {_at(one, 99)}, at most {milliseconds(one.max_us / 1000)}"
+            for name, one in found.items()
+        ),
+        x=Axis("share of requests that were as fast", Nines(fullest.count)),
+        y=Axis("ms", latency_scale(latencies)),
+        curves=curves,
+        rules=rules,
+        columns=[Column(level.part, _told(100 * level.part, found)) for level in percentile_curve(fullest)],
+        numbers=Numbers(
+            ["percentile", *found],
+            [
+                *([f"p{percent:g}", *(_at(one, percent) for one in found.values())] for percent in percents),
+                ["most", *(milliseconds(one.max_us / 1000) for one in found.values())],
+            ],
+        ),
+    )
+    return draw_chart(chart)
+
+
+def _at(histogram: LatencyHistogram, percent: float) -> str:
+    latency_us = histogram.percentile_us(percent)
+    return "-" if latency_us is None else milliseconds(latency_us / 1000)
+
+
+def _told(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
+    where = "slowest" if percent == 100 else f"p{percent:.6g}"
+    lines = [f"{name} {_at(one, percent)}" if len(found) > 1 else _at(one, percent) for name, one in found.items()]
+    needed = "" if percent in (0, 100) else _confidence(percent, max(one.count for one in found.values()))
+    return "\n".join([where, *lines, *([needed] if needed else [])])
+
+
+def _confidence(percent: float, count: int) -> str:
+    """Where the tail rests on fewer requests than a percentile takes to be shown."""
+    return "too few requests to be sure" if count < queries_needed(percent) else ""

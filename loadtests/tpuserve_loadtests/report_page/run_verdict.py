@@ -1,0 +1,59 @@
+"""What a run comes to, in words, and what that rests on."""
+
+from tpuserve_loadtests.report_page.markup import Markup
+from tpuserve_loadtests.report_page.sections import Headline, Row, show_table
+from tpuserve_loadtests.report_page.units import milliseconds, percent
+from tpuserve_loadtests.reports.run_report import EXIT_GATE, EXIT_GENERATOR, UNSETTLED, RunReport
+
+
+def run_headline(report: RunReport) -> Headline:
+    """Passed, failed, or not to be trusted."""
+    measured = report.measured
+    notes = [note for note in (measured.stopped, *report.generator.limits) if note]
+    notes += [UNSETTLED] if measured.stable is False else []
+    if report.exit_code == EXIT_GENERATOR:
+        return Headline("warn", "Not to be trusted: the load generator was the limit", notes)
+    if report.exit_code == EXIT_GATE:
+        failed = [str(result) for result in report.gates if result.failed]
+        return Headline("bad", f"Failed: {_gates(len(failed), 'does', 'do')} not hold", [*failed, *notes])
+    if report.exit_code:
+        total = report.total
+        words = (
+            f"Failed: {total.failures:,} of {total.requests:,} requests" if total.requests else "Nothing was measured"
+        )
+        return Headline("bad", words, notes)
+    words = f"Passed: {_gates(len(report.gates), 'holds', 'hold')}" if report.gates else "All requests were answered"
+    if not report.generator.trusted:
+        return Headline("warn", f"{words}, but the load generator was the limit", notes)
+    return Headline("good", words, notes)
+
+
+def show_checks(report: RunReport) -> Markup:
+    """Each gate, and what every run is asked."""
+    generator, measured = report.generator, report.measured
+    cores = ", ".join(f"{used:.2f}" for used in generator.cores)
+    lag = "" if generator.lag_p99_ms is None else f", p99 of lateness {milliseconds(generator.lag_p99_ms)}"
+    settled = {True: "✓ yes", False: "no", None: "too short to tell"}[measured.stable]
+    rows = [
+        *(_check(str(result.gate), result.gate.show(result.figure), not result.failed) for result in report.gates),
+        _check(
+            "requests are answered",
+            f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was made",
+            report.answered,
+        ),
+        Row(
+            "the load generator keeps up",
+            [f"{cores} of 1 core{lag}", "✓ kept up" if generator.trusted else "✗ the limit"],
+            good=generator.trusted,
+        ),
+        Row("the run has settled", ["median latency and rate within 10 %", settled], good=measured.stable or None),
+    ]
+    return show_table("What was asked", ["check", "figure", "outcome"], rows)
+
+
+def _check(name: str, figure: str, passed: bool) -> Row:
+    return Row(name, [figure, "✓ passed" if passed else "✗ failed"], good=passed)
+
+
+def _gates(count: int, one: str, several: str) -> str:
+    return f"the gate {one}" if count == 1 else f"{count} gates {several}"

@@ -1,0 +1,109 @@
+"""Where values lie along an axis, and which of them are named there."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, Self, TypeAlias
+
+# Values and what is written beside them.
+Ticks: TypeAlias = Sequence[tuple[float, str]]
+
+_MOST_TICKS: Final = 6
+# Values that are further apart than so many times are told apart on a logarithmic axis alone.
+_WIDE: Final = 20.0
+
+
+class Scale(Protocol):
+    def place(self, value: float) -> float:
+        """From 0, the axis' start, to 1, its end; beyond for values that it does not reach."""
+
+    def ticks(self) -> Ticks: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """From `low` to `high`."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Iterable[float], *, zero: bool = True) -> Self:
+        """All of them, and 0 unless told otherwise, to the next tick."""
+        found = list(values)
+        low, high = min(found, default=0.0), max(found, default=1.0)
+        low = 0.0 if zero else low
+        high = high if high > low else low + (abs(low) or 1.0)
+        step = _step(high - low)
+        return cls(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step)
+
+    def place(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> Ticks:
+        step = _step(self.high - self.low)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        decimals = max(-math.floor(math.log10(step) + 1e-9), 0)
+        return [(number * step, f"{number * step:,.{decimals}f}") for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Logarithmic:
+    """From `low` to `high`, both above 0."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> Self:
+        """All of them, with a little room."""
+        found = [value for value in values if value > 0] or [1.0]
+        low, high = min(found), max(found)
+        return cls(low / 1.1, max(high * 1.1, low * 2))
+
+    def place(self, value: float) -> float:
+        return math.log(max(value, 1e-9) / self.low) / math.log(self.high / self.low)
+
+    def ticks(self) -> Ticks:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+            values = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+            within = [value for value in values if self.low <= value <= self.high]
+            if len(within) <= _MOST_TICKS:
+                return [(value, _plain(value)) for value in within]
+        every = math.ceil(len(within) / _MOST_TICKS)
+        return [(value, _plain(value)) for value in within[::every]]
+
+
+@dataclass(frozen=True, slots=True)
+class Nines:
+    """Shares from 0 to 1, each further nine as wide as the last one: up to one of `count`, then 1 itself."""
+
+    count: int
+
+    def place(self, value: float) -> float:
+        decades = math.log10(max(self.count, 10))
+        return min(-math.log10(max(1 - value, 1e-12)) / decades, 1.0)
+
+    def ticks(self) -> Ticks:
+        decades = math.log10(max(self.count, 10))
+        nines = [(1 - 10.0**-power, f"{100 - 10.0 ** (2 - power):g} %") for power in range(1, math.floor(decades) + 1)]
+        every = math.ceil(len(nines) / _MOST_TICKS)
+        return [(0.0, "0 %"), *([(0.5, "50 %")] if decades < 3 else []), *nines[::every]]
+
+
+def latency_scale(values: Iterable[float]) -> Linear | Logarithmic:
+    """Logarithmic where values are far apart."""
+    found = [value for value in values if value > 0]
+    return Logarithmic.around(found) if found and max(found) > _WIDE * min(found) else Linear.around(found)
+
+
+def _step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, a few of which make the span."""
+    rough = span / (_MOST_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough * (1 - 1e-9))
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"

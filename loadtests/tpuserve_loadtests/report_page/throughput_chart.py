@@ -1,0 +1,49 @@
+"""Latency against throughput: how much a server does, and what it costs those who wait."""
+
+from collections.abc import Sequence
+
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Label, Numbers, draw_chart
+from tpuserve_loadtests.report_page.markup import Markup
+from tpuserve_loadtests.report_page.scales import Linear, latency_scale
+from tpuserve_loadtests.report_page.units import milliseconds, per_second
+
+_NAMES = ("p50", "p90", "p99")
+
+
+def draw_throughput(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Markup:
+    """A point for each load, which the text names, beside it if `named`; nothing where none was answered."""
+    answered = [(load, line) for load, line in steps if line.p50_ms is not None]
+    if not answered:
+        return Markup()
+    curves = [
+        Curve(name, [(line.rate_per_s, _latency(line, name)) for _, line in answered], style, dots=True)
+        for style, name in enumerate(_NAMES)
+    ]
+    best = max(line.rate_per_s for _, line in answered)
+    chart = Chart(
+        title="Latency and throughput",
+        label=f"Latency of {len(answered)} loads against answers a second, up to {per_second(best)}",
+        x=Axis("answers a second", Linear.around(line.rate_per_s for _, line in answered)),
+        y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
+        curves=curves,
+        labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in answered if named],
+        columns=[Column(line.rate_per_s, _told(load, line)) for load, line in answered],
+        numbers=Numbers(
+            ["load", "answers/s", *_NAMES],
+            [
+                [load, per_second(line.rate_per_s), *(milliseconds(_latency(line, name)) for name in _NAMES)]
+                for load, line in answered
+            ],
+        ),
+    )
+    return draw_chart(chart)
+
+
+def _latency(line: Summary, name: str) -> float | None:
+    return {"p50": line.p50_ms, "p90": line.p90_ms, "p99": line.p99_ms}[name]
+
+
+def _told(load: str, line: Summary) -> str:
+    latencies = [f"{name} {milliseconds(_latency(line, name))}" for name in reversed(_NAMES)]
+    return "\n".join([load, per_second(line.rate_per_s), *latencies])

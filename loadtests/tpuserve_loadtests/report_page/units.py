@@ -1,0 +1,32 @@
+"""Numbers as people read them: three digits that matter, and thousands apart."""
+
+
+def three_digits(value: float) -> str:
+    """`0.412`, `3.50`, `47.1`, `1,234`."""
+    if value == 0:
+        return "0"
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    return f"{value:,.{decimals}f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency; None where nothing was answered."""
+    return "no answers" if value is None else f"{three_digits(value)} ms"
+
+
+def per_second(value: float) -> str:
+    """A rate."""
+    return f"{three_digits(value)}/s"
+
+
+def percent(part: float) -> str:
+    """A share from 0 to 1: `0 %`, `0.1 %`, `99.9 %`."""
+    return f"{100 * part:.3g} %"
+
+
+def seconds(value: float) -> str:
+    """`10 s`, `2 min`, `1.5 h`."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if value >= 2 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} s"

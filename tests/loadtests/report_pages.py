@@ -1,0 +1,81 @@
+"""The pages of every command, of runs that were made up."""
+
+from collections.abc import Callable
+
+from tests.loadtests.recorded_runs import open_load, recorded_run
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.compare_page import compare_page
+from tpuserve_loadtests.report_page.run_page import run_page
+from tpuserve_loadtests.report_page.search_page import search_page
+from tpuserve_loadtests.report_page.sweep_page import sweep_page
+from tpuserve_loadtests.reports.compare_report import build_comparison
+from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.searching import Found, Outcome, Probe
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}
+
+
+def gates(*texts: str) -> tuple[Threshold, ...]:
+    return tuple(map(Threshold.parse, texts))
+
+
+def page_of_a_run(measured: Measured | None = None, *texts: str, strict: bool = True) -> str:
+    measured = recorded_run(open_load(300), failures={HOSTILE: 7}) if measured is None else measured
+    return run_page(build_report(measured, model=HOSTILE, rows=1, gates=gates(*texts), strict=strict), SETTINGS)
+
+
+def page_of_a_long_run_that_was_stopped() -> str:
+    """Hours on the axis, a line with a long name, a slow tail, and nothing answered at times."""
+    load = open_load(0.2, seconds=6 * 3600)
+    lines = ("text_classifier_with_a_long_name.v2@canary over gRPC", "rest")
+    return page_of_a_run(recorded_run(load, 900, lines=lines, seconds=3.2 * 3600), "p99>10ms", "max>90s")
+
+
+def page_of_a_sweep() -> str:
+    reports = [
+        build_report(recorded_run(open_load(rate), 2 + rate / 100), model="digits", rows=1)
+        for rate in (25, 50, 100, 200, 300, 400, 500, 600)
+    ]
+    return sweep_page(reports, SETTINGS)
+
+
+def page_of_a_search() -> str:
+    rates = {100: True, 200: True, 400: False, 283: True, 336: False, 309: True}
+    tries = [
+        (
+            Probe(rate, Outcome.HOLDS if holds else Outcome.FAILS, f"p99<=20ms: 3 of {8 * rate:,} late"),
+            recorded_run(open_load(rate), 2 + (rate / 150) ** 2),
+        )
+        for rate, holds in rates.items()
+    ]
+    found = Found(tries[5][0], tries[4][0])
+    return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS)
+
+
+def page_of_a_comparison(slower: float = 1.3) -> str:
+    rounds = [
+        (
+            recorded_run(open_load(100), 4, seed=2 * number),
+            recorded_run(open_load(100), 4 * slower, seed=2 * number + 1),
+        )
+        for number in range(4)
+    ]
+    return compare_page("digits", build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True), SETTINGS)
+
+
+def page_of_nothing() -> str:
+    """A run that was stopped before the first answer."""
+    return page_of_a_run(recorded_run(Load(10, users=4), lines=("grpc",), seconds=0.0))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "run": page_of_a_run,
+    "long": page_of_a_long_run_that_was_stopped,
+    "sweep": page_of_a_sweep,
+    "search": page_of_a_search,
+    "compare": page_of_a_comparison,
+    "nothing": page_of_nothing,
+}

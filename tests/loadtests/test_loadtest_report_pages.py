@@ -1,0 +1,139 @@
+"""What the pages say, of every command; what they look like is test_loadtest_report_in_browser's."""
+
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.loadtests.recorded_runs import open_load, recorded_run
+from tests.loadtests.report_pages import HOSTILE, PAGES, gates, page_of_a_comparison, page_of_a_run, page_of_nothing
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.search_page import search_page
+from tpuserve_loadtests.report_page.units import milliseconds
+from tpuserve_loadtests.searching import Found, Outcome, Probe
+
+
+class Text(HTMLParser):
+    """What a reader sees, and the elements it stands in."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+def verdict(page: str) -> str:
+    found = re.search(r'<section class="verdict (\w+)"><strong>(.*?)</strong>', page)
+    assert found is not None
+    return f"{found[1]}: {html.unescape(found[2])}"
+
+
+def run(median_ms: float = 4, **more: object) -> Measured:
+    return recorded_run(open_load(300), median_ms, **more)  # type: ignore[arg-type]  # as recorded_run's
+
+
+def overloaded(measured: Measured) -> Measured:
+    return Measured(measured.load, measured.recorder, measured.span_s, (0.97,), measured.stopped, measured.started_at)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_servers_and_people_write_stays_text(name: str) -> None:
+    page = PAGES[name]()
+    tags = Text(page).tags
+    assert tags.count("script") == 1
+    assert "img" not in tags
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_one_small_file_that_asks_nobody(name: str) -> None:
+    page = PAGES[name]()
+    assert len(page) < 200_000
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "@import" not in page
+    assert "default-src 'none'" in html.unescape(page)
+
+
+def test_hostile_text_is_shown_as_it_is() -> None:
+    assert HOSTILE in str(Text(page_of_a_run()))
+
+
+@pytest.mark.parametrize(
+    ("measured", "texts", "strict", "expected"),
+    [
+        (run(), (), True, "good: All requests were answered"),
+        (run(), ("p99>1s", "rate<5"), True, "good: Passed: 2 gates hold"),
+        (run(), ("p99>1ms",), True, "bad: Failed: the gate does not hold"),
+        (run(failures={"gone": 3}), (), True, "bad: Failed: 3 of 2,403 requests"),
+        (overloaded(run()), ("p99>1ms",), True, "warn: Not to be trusted: the load generator was the limit"),
+        (overloaded(run()), ("p99>1s",), False, "warn: Passed: the gate holds, but the load generator was the limit"),
+    ],
+)
+def test_the_verdict_comes_first_and_in_words(
+    measured: Measured, texts: tuple[str, ...], strict: bool, expected: str
+) -> None:
+    assert verdict(page_of_a_run(measured, *texts, strict=strict)) == expected
+
+
+def test_nothing_measured_is_said_and_nothing_is_drawn() -> None:
+    page = page_of_nothing()
+    assert verdict(page) == "bad: Nothing was measured"
+    assert "<figure" not in page
+
+
+def test_a_run_that_was_stopped_says_where() -> None:
+    text = str(Text(page_of_a_run(run(seconds=3.0))))
+    assert "stopped early" in text
+    assert text.count("stopped") >= 3  # and in both charts over time
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "nothing"])
+def test_every_chart_has_its_numbers_as_text(name: str) -> None:
+    page = PAGES[name]()
+    figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    assert figures
+    for figure in figures:
+        numbers = re.search(r"<details>.*<tbody>(.*)</tbody>", figure, re.DOTALL)
+        # Intervals are written beside their bars.
+        assert len(re.findall("<td", numbers[1] if numbers else "")) > 3 or "B / A" in figure
+        assert re.search(r'role="img" aria-label="[^"]{20,}"', figure)
+
+
+def test_the_percentiles_of_the_page_are_those_of_the_report() -> None:
+    measured = run(median_ms=40)
+    text = str(Text(page_of_a_run(measured)))
+    for percent in (50, 99):
+        assert milliseconds(measured.total.percentile_ms(percent)) in text
+
+
+@pytest.mark.parametrize(
+    ("slower", "expected"), [(1.3, "bad: B is worse"), (0.7, "good: B is better"), (1.0, "good: B is the same as A")]
+)
+def test_a_comparison_says_which_is_better(slower: float, expected: str) -> None:
+    assert verdict(page_of_a_comparison(slower)) == expected
+
+
+def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:
+    text = str(Text(PAGES["search"]()))
+    assert "309.0/s holds" in text
+    assert "336.0/s does not hold" in text
+    assert "p99<=20ms: 3 of 2,472 late" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"), [(None, "warn: The search did not end"), (Found(None, None), "bad: No rate holds")]
+)
+def test_a_search_without_an_answer_has_a_page_too(found: Found | None, expected: str) -> None:
+    tries = [(Probe(100, Outcome.FAILS, "p99<=1ms: 90 of 100 late"), run())] if found else []
+    page = search_page("digits", found, tries, "interrupted", gates("p99<=1ms"), {})
+    assert verdict(page) == expected
