@@ -1,5 +1,6 @@
 # The server image: `docker build --tag tpuserve-server:0.1.0 .` in the repository's root. Serves as the stock
 # TensorFlow Serving image does: MODEL_NAME, MODEL_BASE_PATH, gRPC on 8500, REST on 8501, flags after the image's name.
+# `--build-arg DEVICE=tpu` or `cuda` adds JAX with that device's client: what runs device programs.
 
 # Python 3.11 with a shared libpython, which the Envoy host embeds. Renew: pull the tag, read `docker image inspect
 # --format '{{index .RepoDigests 0}}'`, and change tag and digest together.
@@ -10,13 +11,19 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     UV_COMPILE_BYTECODE=1
+ARG DEVICE=none
 WORKDIR /build
-COPY requirements/bootstrap.lock requirements/server.lock requirements/client.lock requirements/
+COPY requirements/bootstrap.lock requirements/server.lock requirements/client.lock requirements/tpu.lock requirements/cuda.lock requirements/
 RUN python3 -m venv /opt/uv \
  && /opt/uv/bin/python -m pip install --require-hashes --requirement requirements/bootstrap.lock
-RUN python3 -m venv --without-pip /opt/tpuserve \
+RUN case "$DEVICE" in \
+      none) device= ;; \
+      tpu | cuda) device="requirements/$DEVICE.lock" ;; \
+      *) echo "DEVICE is tpu, cuda or none, not '$DEVICE'" >&2; exit 2 ;; \
+    esac \
+ && python3 -m venv --without-pip /opt/tpuserve \
  && /opt/uv/bin/uv pip sync --python /opt/tpuserve/bin/python --require-hashes \
-    requirements/server.lock requirements/client.lock
+    requirements/server.lock requirements/client.lock ${device:+"$device"}
 # Offline: uv is itself the build backend, so nothing without a hash can enter here.
 COPY server server
 COPY clients/python clients/python
@@ -25,11 +32,13 @@ RUN /opt/uv/bin/uv pip install --python /opt/tpuserve/bin/python --offline --no-
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+ARG DEVICE=none
 LABEL org.opencontainers.image.title="tpuserve-server" \
       org.opencontainers.image.description="Batching inference server for TPU-trained models: gRPC and REST, a drop-in for TensorFlow Serving." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      tpuserve.device="${DEVICE}"
 COPY --from=build /opt/tpuserve /opt/tpuserve
 # Where commands written for TensorFlow Serving's image look for its own.
 RUN ln -s /opt/tpuserve/bin/tensorflow_model_server /usr/bin/tensorflow_model_server \

@@ -18,12 +18,12 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 # All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
 # `tpu`, of which the group dev has the exporter's: the server's takes libtpu on every platform, and there are few wheels.
 EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
-# The image's: neither a TPU's client nor a GPU's, which are several GB.
+# The image's. A TPU's client and a GPU's are several GB: requirements/tpu.in and cuda.in, for images that ask for them.
 IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples test format lint types layers unit lock clean
+.PHONY: help setup torch demo serve examples test format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,14 +86,20 @@ unit: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --cov --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
 
-lock: $(UV) ## Renew requirements/*.lock
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --upgrade --output-file requirements/bootstrap.lock requirements/bootstrap.in
-	$(COMPILE) --upgrade --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+upgrade: ## Renew requirements/*.lock: the newest versions that are allowed
+	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade
+
+# Keeps every version that still goes with what is asked for. PyTorch's CPU build is where pip finds it.
+lock: $(UV) ## Write requirements/*.lock anew after a change of what is asked for
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/bootstrap.lock requirements/bootstrap.in
+	$(COMPILE) $(UPGRADE) --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock $(IMAGE_EXTRAS) server/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
-	$(UV) pip compile --quiet --upgrade --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/tpu.lock requirements/tpu.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/cuda.lock requirements/cuda.in
+	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
 clean: ## Remove .venv, caches, the demo's models and the environments of the comparison
 	rm -rf $(VENV) $(TORCH) .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

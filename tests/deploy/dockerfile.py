@@ -59,6 +59,11 @@ def environment(stage: tuple[Instruction, ...]) -> dict[str, str]:
     return dict(word.split("=", 1) for each in stage if each.name == "ENV" for word in each.words)
 
 
+def arguments(stage: tuple[Instruction, ...]) -> dict[str, str]:
+    """What the stage's ARG instructions set where a build says nothing else."""
+    return dict(each.text.split("=", 1) for each in stage if each.name == "ARG")
+
+
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
     """Read the repository's Dockerfile."""
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]

@@ -84,6 +84,21 @@ def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
         assert any(PurePosixPath(source).match(rule) for rule in allowed), source
 
 
+@pytest.mark.parametrize("device", ["tpu", "cuda"])
+def test_a_device_s_lock_is_of_the_server_s_extra_and_of_the_jax_that_is_tested(device: str) -> None:
+    extras = tomllib.loads((ROOT / "server/pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = [line for line in (ROOT / f"requirements/{device}.in").read_text().splitlines() if not line.startswith("#")]
+    assert asked == extras[device]
+    for name in ("jax", "jaxlib", "ml-dtypes"):
+        (locked,) = pins(device, name)
+        assert pins("dev", name) == [locked]
+
+
+def pins(lock: str, name: str) -> list[str]:
+    lines = (ROOT / f"requirements/{lock}.lock").read_text().splitlines()
+    return [line.split()[0] for line in lines if line.startswith(f"{name}==")]
+
+
 @contextmanager
 def readiness(status: int) -> Iterator[int]:
     """A server on a free port whose /readyz answers ``status``, and everything else 404."""

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from tests.deploy.dockerfile import ROOT, Instruction, environment, instruction, read_dockerfile
+from tests.deploy.dockerfile import ROOT, Instruction, arguments, environment, instruction, read_dockerfile
 from tests.free_ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
@@ -34,13 +35,22 @@ def carry_out(step: Instruction, image: Path, build: Path) -> None:
     if step.name == "COPY":
         copy(step.words[:-1], build / step.words[-1])
     elif step.name == "RUN":
-        command = step.text.replace("/opt/", f"{image}/opt/")
-        ran = subprocess.run(
-            ["/bin/sh", "-ec", command], cwd=build, env=plain_environment(), capture_output=True, text=True, check=False
-        )
-        if ran.returncode != 0 and OFFLINE.search(ran.stderr) and not os.environ.get("CI"):
-            pytest.skip(f"needs the package index: {ran.stderr.strip().splitlines()[-1]}")
-        assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+        ran = run_step(step.text, image, build)
+        assert ran.returncode == 0, f"{step.text}\n{ran.stdout}{ran.stderr}"
+
+
+def run_step(command: str, image: Path, build: Path, **build_args: str) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run(
+        ["/bin/sh", "-ec", command.replace("/opt/", f"{image}/opt/")],
+        cwd=build,
+        env=plain_environment() | arguments(read_dockerfile().stages[0]) | build_args,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0 and OFFLINE.search(ran.stderr) and not os.environ.get("CI"):
+        pytest.skip(f"needs the package index: {ran.stderr.strip().splitlines()[-1]}")
+    return ran
 
 
 def copy(sources: list[str], destination: Path) -> None:
@@ -53,16 +63,51 @@ def copy(sources: list[str], destination: Path) -> None:
             shutil.copy(source, destination)
 
 
+@dataclass(frozen=True)
+class Built:
+    """What the build stage leaves: the root of the image's /opt, and the folder it worked in."""
+
+    image: Path
+    build: Path
+
+
 @pytest.fixture(scope="module")
-def bin_folder() -> Iterator[Path]:
-    """The ``bin`` of /opt/tpuserve as the build stage leaves it. Removed at the end: TensorFlow is large."""
+def built() -> Iterator[Built]:
+    """Removed at the end: TensorFlow is large."""
     with tempfile.TemporaryDirectory() as folder:
-        image, build = Path(folder, "image"), Path(folder, "build")
-        for each in (image / "opt", build):
+        made = Built(Path(folder, "image"), Path(folder, "build"))
+        for each in (made.image / "opt", made.build):
             each.mkdir(parents=True)
         for step in read_dockerfile().stages[0]:
-            carry_out(step, image, build)
-        yield image / "opt/tpuserve/bin"
+            carry_out(step, made.image, made.build)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bin_folder(built: Built) -> Path:
+    """The ``bin`` of /opt/tpuserve."""
+    return built.image / "opt/tpuserve/bin"
+
+
+def install_for(device: str, built: Built) -> subprocess.CompletedProcess[str]:
+    """The step that installs the locks, without downloads: a device's client is up to several GB."""
+    (install,) = (each.text for each in read_dockerfile().stages[0] if "uv pip sync" in each.text)
+    beside = install.replace("/opt/tpuserve", "/opt/of_a_device").replace(" pip sync ", " pip sync --dry-run ")
+    return run_step(beside, built.image, built.build, DEVICE=device)
+
+
+@pytest.mark.parametrize(("device", "client"), [("tpu", "libtpu"), ("cuda", "jax-cuda13-pjrt"), ("none", "tensorflow")])
+def test_a_device_s_client_goes_with_what_the_image_installs(device: str, client: str, built: Built) -> None:
+    listed = install_for(device, built)
+    assert listed.returncode == 0, listed.stderr
+    named = {line.split()[1].partition("==")[0] for line in listed.stderr.splitlines() if line.startswith(" + ")}
+    assert {"tensorflow", "fastapi", client} <= named
+    assert ("jax" in named) is (device != "none")
+
+
+def test_a_device_that_nobody_knows_ends_the_build(built: Built) -> None:
+    refused = install_for("gpu", built)
+    assert (refused.returncode, refused.stderr) == (2, "DEVICE is tpu, cuda or none, not 'gpu'\n")
 
 
 def image_environment(bin_folder: Path, scratch: Path) -> dict[str, str]:
