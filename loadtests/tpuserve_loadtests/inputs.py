@@ -43,12 +43,19 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
     return {name: fit(array, signature.inputs[name]) for name, array in values.items()}
 
 
-def random_inputs(signature: Signature, rows: int, random: np.random.Generator) -> dict[str, Array]:
-    """One random array for each input: `rows` along a free first dimension, 1 along every other free one.
+def random_inputs(
+    signature: Signature, rows: int, lengths: Mapping[str, int], random: np.random.Generator
+) -> dict[str, Array]:
+    """One random array for each input: `rows` along a free first dimension, its length along every other free one.
 
     Floats are in [0, 1), integers in [0, 10), strings a short text. BadInput for a dtype that numpy does not know.
     """
-    return {name: _random_array(spec, rows, random) for name, spec in signature.inputs.items()}
+    return {name: _random_array(spec, rows, lengths[name], random) for name, spec in signature.inputs.items()}
+
+
+def free_axes(spec: TensorSpec) -> tuple[int, ...]:
+    """Dimensions of an input, beside the first, that may have any length."""
+    return tuple(axis for axis, size in enumerate(spec.shape or ()) if axis and size is None)
 
 
 def has_rows(signature: Signature) -> bool:
@@ -114,11 +121,11 @@ def _check_names(values: Mapping[str, object], signature: Signature) -> None:
         raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; the file has {sorted(values)}")
 
 
-def _random_array(spec: TensorSpec, rows: int, random: np.random.Generator) -> Array:
+def _random_array(spec: TensorSpec, rows: int, length: int, random: np.random.Generator) -> Array:
     if spec.dtype is None:
         raise BadInput(f"input {spec.name} has a type that numpy does not know: give --input")
     shape = (None,) if spec.shape is None else spec.shape
-    sizes = [size if size is not None else (rows if axis == 0 else 1) for axis, size in enumerate(shape)]
+    sizes = [size if size is not None else (rows if axis == 0 else length) for axis, size in enumerate(shape)]
     if spec.dtype == STRING:
         return np.full(sizes, b"tpuserve", STRING)
     if spec.dtype.kind in "iu":

@@ -1,28 +1,19 @@
-"""The requests of a run, encoded before it starts: while it runs the load generator only moves bytes."""
+"""What a run sends: lines of requests that are encoded already, and which of them each request of the run is."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from tpuserve_client.dtypes import Array
-from tpuserve_client.exchange import Exchange, PredictCall, Wire
-from tpuserve_client.grpc_wire import GrpcWire
-from tpuserve_client.model import ModelSpec, Signature
-from tpuserve_client.rest_wire import RestWire
-from tpuserve_loadtests.inputs import BadInput, has_rows, random_inputs
+from tpuserve_client.exchange import Exchange
+from tpuserve_client.model import ModelSpec
 
 Protocol: TypeAlias = Literal["grpc", "rest"]
 
-# Different requests that are sent in turn; few and small enough to be encoded at once and kept in memory.
-MAX_REQUESTS = 1024
-MAX_REQUESTS_BYTES = 64 * 2**20  # as encoded, all protocols together; one request there is, however large
-RANDOM_REQUESTS = 32
-RANDOM_SEED = 20
-
-_WIRES: dict[Protocol, Wire] = {"grpc": GrpcWire(), "rest": RestWire()}
+# Requests in which lines have exactly their shares; then the order begins anew.
+_CYCLE: Final = 4096
+_ORDER_SEED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +51,6 @@ class Workload:
         return sum(means[line] for line in order) / len(order)
 
 
-def build_workload(
-    spec: ModelSpec,
-    signature: Signature,
-    protocols: tuple[Protocol, ...],
-    *,
-    rows: int | None = None,
-    inputs: Mapping[str, Array] | None = None,
-) -> Workload:
-    """A line for each protocol, named as it: requests of `rows` rows (1 unless told) from `inputs`, or random ones.
-
-    More rows in `inputs` than in a request make several requests; fewer are repeated. A model without a batch
-    dimension is sent the inputs as they are. There are at most MAX_REQUESTS requests, and as many as MAX_REQUESTS_BYTES
-    hold. BadInput where that cannot be done.
-    """
-    if not has_rows(signature):
-        if rows not in (None, 1):
-            raise BadInput("the model has no batch dimension: a request cannot carry several rows")
-        requests = iter([inputs]) if inputs is not None else _random_requests(signature, 1)
-    elif inputs is not None:
-        requests = _slices(inputs, rows or 1)
-    else:
-        requests = _random_requests(signature, rows or 1)
-    calls = (PredictCall(spec, request, signature.name) for request in requests)
-    encoded = _encoded(calls, protocols)
-    lines = [
-        Line(protocol, protocol, spec, signature.name, exchanges, (rows or 1,) * len(exchanges))
-        for protocol, exchanges in encoded.items()
-    ]
-    return Workload(tuple(lines))
-
-
 class Turns:
     """Which line a request goes to, and which of the line's requests it is, by the number of the request in the run.
 
@@ -113,29 +73,13 @@ class Turns:
         return line, cycle * self._counts[line] + self._ranks[place]
 
 
-def _encoded(calls: Iterable[PredictCall], protocols: tuple[Protocol, ...]) -> dict[Protocol, tuple[Exchange, ...]]:
-    encoded: list[tuple[Exchange, ...]] = []
-    size_bytes = 0
-    for call in calls:
-        request = tuple(_WIRES[protocol].predict(call) for protocol in protocols)
-        size_bytes += sum(len(exchange.body) for exchange in request)
-        if encoded and size_bytes > MAX_REQUESTS_BYTES:
-            break
-        encoded.append(request)
-    return dict(zip(protocols, zip(*encoded, strict=True), strict=True))
-
-
-def _slices(inputs: Mapping[str, Array], rows: int) -> Iterator[dict[str, Array]]:
-    lengths = {len(array) for array in inputs.values()}
-    if len(lengths) != 1 or 0 in lengths:
-        raise BadInput(f"every input needs the same number of rows, at least one; they have {sorted(lengths)}")
-    (length,) = lengths
-    for start in range(min(math.ceil(length / rows), MAX_REQUESTS)):
-        chosen = (np.arange(rows) + start * rows) % length
-        yield {name: array[chosen] for name, array in inputs.items()}
-
-
-def _random_requests(signature: Signature, rows: int) -> Iterator[dict[str, Array]]:
-    random = np.random.default_rng(RANDOM_SEED)
-    for _ in range(RANDOM_REQUESTS):
-        yield random_inputs(signature, rows, random)
+def mixed_order(shares: Sequence[float]) -> tuple[int, ...]:
+    """An order that gives each line its share (of any sum) of the requests, at random, and the same every time."""
+    exact = np.asarray(shares) / sum(shares) * _CYCLE
+    counts = np.maximum(np.floor(exact).astype(int), 1)
+    # What rounding left over goes where most was lost; a line that was lifted to one request takes from the largest.
+    while (missing := _CYCLE - counts.sum()) != 0:
+        place = np.argmax(exact - counts) if missing > 0 else np.argmax(counts)
+        counts[place] += 1 if missing > 0 else -1
+    random = np.random.default_rng(_ORDER_SEED)
+    return tuple(random.permutation(np.repeat(np.arange(len(counts)), counts)).tolist())

@@ -1,4 +1,6 @@
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,14 @@ import pytest
 
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
-from tpuserve_client.dtypes import STRING
+from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_loadtests.distribution import Distribution
+from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES, encode_lines
 from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
-from tpuserve_loadtests.workload import MAX_REQUESTS_BYTES, RANDOM_REQUESTS, Protocol, Turns, Workload, build_workload
+from tpuserve_loadtests.requests import DRAWN_REQUESTS, EVERY_INPUT, RANDOM_REQUESTS, array_requests
+from tpuserve_loadtests.workload import Protocol, Turns, Workload, mixed_order
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))
@@ -20,6 +25,24 @@ SPEC = ModelSpec("m", version=3)
 
 def signature(*specs: TensorSpec) -> Signature:
     return Signature("serving_default", {spec.name: spec for spec in specs}, {})
+
+
+def build_workload(
+    spec: ModelSpec,
+    signature: Signature,
+    protocols: tuple[Protocol, ...],
+    *,
+    rows: int | str | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    lengths: Mapping[str, str] | None = None,
+) -> Workload:
+    requests = array_requests(
+        signature,
+        rows=None if rows is None else Distribution.parse(str(rows)),
+        inputs=inputs,
+        lengths={name: Distribution.parse(text) for name, text in (lengths or {}).items()},
+    )
+    return Workload(encode_lines(protocols, spec, signature.name, protocols, requests))
 
 
 def exchanges_by_protocol(workload: Workload) -> dict[str, tuple[Exchange, ...]]:
@@ -79,6 +102,57 @@ def test_a_workload_knows_how_many_rows_a_request_has_on_average() -> None:
     assert Workload((small, large), order=(0, 0, 1, 0)).rows == 2.5
 
 
+def test_rows_are_drawn_in_their_shares_and_the_same_in_every_run() -> None:
+    first, second = (build_workload(SPEC, signature(X), ("grpc",), rows="1:0.75,8:0.25") for _ in range(2))
+    assert first == second
+    assert first.rows == 2.75
+    sizes = [len(request["x"]) for request in sent_by_grpc(first)]
+    assert Counter(sizes) == {1: 0.75 * DRAWN_REQUESTS, 8: 0.25 * DRAWN_REQUESTS}
+    assert tuple(sizes) == first.lines[0].rows
+
+
+def test_a_file_is_cut_into_requests_of_drawn_sizes_one_after_the_other() -> None:
+    x = np.arange(20, dtype=np.float32).reshape(10, 2)
+    sent = [
+        request["x"]
+        for request in sent_by_grpc(build_workload(SPEC, signature(X), ("grpc",), rows="2..3", inputs={"x": x}))
+    ]
+    assert {len(rows) for rows in sent} == {2, 3}
+    np.testing.assert_array_equal(np.concatenate(sent), x[np.arange(sum(map(len, sent))) % 10])
+
+
+def test_free_dimensions_have_drawn_lengths_that_inputs_share_unless_they_are_named() -> None:
+    tokens = [TensorSpec(name, np.dtype(np.int64), (None, None)) for name in ("ids", "mask")]
+    shared = sent_by_grpc(build_workload(SPEC, signature(*tokens), ("grpc",), lengths={EVERY_INPUT: "4..7"}))
+    assert {request["ids"].shape for request in shared} == {(1, 4), (1, 5), (1, 6), (1, 7)}
+    assert all(request["ids"].shape == request["mask"].shape for request in shared)
+    named = sent_by_grpc(build_workload(SPEC, signature(*tokens), ("grpc",), lengths={"ids": "4"}))
+    assert {(request["ids"].shape, request["mask"].shape) for request in named} == {((1, 4), (1, 1))}
+
+
+@pytest.mark.parametrize(
+    ("specs", "lengths", "complaint"),
+    [
+        ((X,), {"": "4"}, "no input of the model has a free dimension"),
+        ((X, TensorSpec("ids", FLOAT, (None, None))), {"x": "4"}, r"are \['ids'\]"),
+    ],
+)
+def test_lengths_without_a_dimension_are_refused(
+    specs: tuple[TensorSpec, ...], lengths: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        build_workload(SPEC, signature(*specs), ("grpc",), lengths=lengths)
+
+
+@pytest.mark.parametrize("shares", [(1,), (3, 1), (1, 1, 1), (0.9999, 0.0001), (5, 0.001, 0.001)])
+def test_lines_get_their_shares_of_the_order_and_each_at_least_one_request(shares: tuple[float, ...]) -> None:
+    order = mixed_order(shares)
+    assert order == mixed_order(shares)
+    for line, share in enumerate(shares):
+        assert order.count(line) >= 1
+        assert abs(order.count(line) / len(order) - share / sum(shares)) < 2 / len(order) * len(shares)
+
+
 def test_huge_random_requests_are_made_once() -> None:
     huge = TensorSpec("x", FLOAT, (None, 8 * 2**20))
     assert len(build_workload(SPEC, signature(huge), ("grpc",), rows=3).lines[0].exchanges) == 1
@@ -103,8 +177,8 @@ def test_small_requests_from_a_file_are_all_kept() -> None:
 @pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_), STRING])
 def test_random_arrays_fit_the_signature(dtype: np.dtype[Any]) -> None:
     spec = TensorSpec("x", dtype, (None, 3, None))
-    array = random_inputs(signature(spec), 5, np.random.default_rng(1))["x"]
-    assert array.shape == (5, 3, 1)
+    array = random_inputs(signature(spec), 5, {"x": 7}, np.random.default_rng(1))["x"]
+    assert array.shape == (5, 3, 7)
     assert fit(array, spec) is array
 
 

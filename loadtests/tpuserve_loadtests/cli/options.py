@@ -39,10 +39,28 @@ def version_options(command: _Command) -> _Command:
     )(command)
 
 
+def scenario_option(command: _Command) -> _Command:
+    """Several models instead of one."""
+    return click.option(
+        "--scenario",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="YAML file of several models with weights, and of the load, instead of MODEL.",
+    )(command)
+
+
 def request_options(command: _Command) -> _Command:
     """What is sent."""
     return _all(
-        click.option("--rows", type=click.IntRange(1), help="Rows in each request.  [default: 1]"),
+        click.option(
+            "--rows", metavar="ROWS", help="Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
+        ),
+        click.option(
+            "--length",
+            "lengths",
+            metavar="[INPUT=]LENGTH",
+            multiple=True,
+            help="Of random inputs' free dimensions beside the first: 64, 16..128, lognormal(64,0.5).  [default: 1]",
+        ),
         click.option(
             "--input",
             "input_file",

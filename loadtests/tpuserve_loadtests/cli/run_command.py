@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files, check_writable, write
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
@@ -16,12 +17,13 @@ from tpuserve_loadtests.cli.options import (
     generator_options,
     open_options,
     request_options,
+    scenario_option,
     time_options,
     version_options,
 )
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ Examples:
   tpuserve loadtest run digits --rest http://localhost:8501 --input images.npz --rows 4 --json
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
+  tpuserve loadtest run digits --rows 1:0.7,8:0.3                  seven requests of ten have one row
+  tpuserve loadtest run --scenario mixed.yaml                      several models with weights
   tpuserve loadtest run digits --trace arrivals.txt --speed 2      instants in seconds, one a line
 
 Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the generator was the limit, 99 a gate failed.
@@ -43,7 +47,8 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 
 
 @click.command(cls=ThresholdCommand, epilog=EPILOG)
-@click.argument("model")
+@click.argument("model", required=False)
+@scenario_option
 @address_options
 @version_options
 @click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
@@ -70,7 +75,7 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, too.")
 @file_options
-def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL and print rates, failures and latencies.
 
     Closed (--users): each user sends its next request as soon as the last one is answered. Open (--rate, --trace):
@@ -89,21 +94,20 @@ def run(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
     from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
 
+    asked, given = find_asked(model, given)
     gates = thresholds(given["gates"], "--fail-if")
     files = Files.given(given)
     check_writable(given["junit"], "--junit")
-    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    load = replace(_load(given, len(addresses)), limits_us=limits_us(gates))
-    spec = find_spec(model, given["version"], given["label"])
-    target = find_target(spec, addresses, Requests.given(given))
+    load = replace(_load(given, asked.least_users), limits_us=limits_us(gates))
+    target = asked.find_target()
     with (
         generating(target, Generators.given(given)) as runs,
-        watch_server(given, spec) as server,
+        watch_server(given, asked.specs) as server,
         server.during(load) as seen,
     ):
         measured = run_load(runs, load, gates)
     strict = given["generator_limit"] == "fail"
-    report = build_report(measured, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict, seen=seen)
+    report = build_report(measured, model=asked.title, rows=target.workload.rows, gates=gates, strict=strict, seen=seen)
     if given["as_json"]:
         click.echo(report_json(report))
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import open_load, run_load
 from tpuserve_loadtests.cli.options import (
@@ -14,11 +15,12 @@ from tpuserve_loadtests.cli.options import (
     generator_options,
     open_options,
     request_options,
+    scenario_option,
     time_options,
     version_options,
 )
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -44,10 +46,9 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 
 
 @click.command(cls=ThresholdCommand, epilog=EPILOG)
-@click.argument("model")
-@click.option(
-    "--slo", "objectives", multiple=True, required=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'."
-)
+@click.argument("model", required=False)
+@scenario_option
+@click.option("--slo", "objectives", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'.")
 @address_options
 @version_options
 @click.option("--from", "start", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]")
@@ -65,7 +66,7 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @file_options
-def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Find the highest rate of requests for MODEL at which every --slo is kept.
 
     Rates are doubled until one does not hold, then halved between. Each lasts --duration, or longer where a percentile
@@ -82,12 +83,11 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.searching import search as search_rates
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
+    asked, given = find_asked(model, given)
     objectives = _objectives(given["objectives"])
     files = Files.given(given)
     files.refuse_distribution()
-    spec = find_spec(model, given["version"], given["label"])
-    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    target = find_target(spec, addresses, Requests.given(given))
+    target = asked.find_target()
     found, problem, exit_code = None, "", 0
     with generating(target, Generators.given(given)) as runs:
         trials = Trials(
@@ -113,7 +113,7 @@ def search(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
             problem, exit_code = str(limit), EXIT_GENERATOR
     _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
     files.write(
-        html=lambda: search_page(str(spec), found, trials.probes, problem, objectives, describe_settings(target)),
+        html=lambda: search_page(asked.title, found, trials.probes, problem, objectives, describe_settings(target)),
         csv=lambda: search_csv(trials.probes),
         hdr=lambda: hdr_log(
             {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(trials.probes, start=1)}
@@ -134,6 +134,8 @@ def _tell(found: "Found | None", probes: "list[Probe]", problem: str, *, as_json
 def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
     from tpuserve_loadtests.judgement.objective import is_objective
 
+    if not texts:
+        raise click.UsageError("Missing option '--slo': say what must be kept, as 'p99<=20ms' (or slo in the scenario)")
     objectives = thresholds(texts, "--slo")
     for objective in objectives:
         if not is_objective(objective):

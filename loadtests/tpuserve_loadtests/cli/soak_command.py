@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
     generator_options,
     open_options,
     request_options,
+    scenario_option,
     time_options,
     version_options,
 )
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 
 
 @click.command(cls=ThresholdCommand, epilog=EPILOG)
-@click.argument("model")
+@click.argument("model", required=False)
+@scenario_option
 @address_options
 @version_options
 @click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
@@ -62,7 +65,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
-def soak(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server for hours and say whether latencies, failures or its memory drift.
 
     The load is run in segments, whose figures are looked at for trends. Ctrl-C ends it and judges those so far; with
@@ -77,11 +80,10 @@ def soak(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.run_report import build_report
     from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
 
+    asked, given = find_asked(model, given)
     gates = thresholds(given["gates"], "--fail-if")
-    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    load, planned = segment_load(given, len(addresses)), given["segments"]
-    spec = find_spec(model, given["version"], given["label"])
-    target = find_target(spec, addresses, Requests.given(given))
+    load, planned = segment_load(given, asked.least_users), given["segments"]
+    target = asked.find_target()
     segments = Segments()
     with ExitStack() as stack:
         log = _open_log(given["log"], stack)
@@ -89,7 +91,7 @@ def soak(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         run_segments(runs, load, planned, segments, lambda segment: _tell(segment, segments, planned, log))
     assert segments.total is not None  # at least the first one began
     strict = given["generator_limit"] == "fail"
-    run = build_report(segments.total, model=str(spec), rows=target.workload.rows, gates=gates, strict=strict)
+    run = build_report(segments.total, model=asked.title, rows=target.workload.rows, gates=gates, strict=strict)
     report = build_soak(run, segments, planned)
     if given["as_json"]:
         click.echo(json.dumps(soak_document(report), indent=2))

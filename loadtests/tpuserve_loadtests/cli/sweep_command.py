@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
@@ -15,11 +16,12 @@ from tpuserve_loadtests.cli.options import (
     generator_options,
     open_options,
     request_options,
+    scenario_option,
     time_options,
     version_options,
 )
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, generating
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
@@ -36,7 +38,8 @@ Exit codes: as `run`, the highest of all runs.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("model")
+@click.argument("model", required=False)
+@scenario_option
 @address_options
 @version_options
 @click.option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
@@ -47,7 +50,7 @@ Exit codes: as `run`, the highest of all runs.
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @file_options
-def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
 
     Ctrl-C ends it; what was measured is printed.
@@ -63,18 +66,17 @@ def sweep(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.run_report import as_document, build_report
     from tpuserve_loadtests.reports.sweep_report import print_sweep
 
+    asked, given = find_asked(model, given, own_load=True)
     files = Files.given(given)
     files.refuse_distribution()
-    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    loads = _loads(given, len(addresses))
-    spec = find_spec(model, given["version"], given["label"])
-    target = find_target(spec, addresses, Requests.given(given))
+    loads = _loads(given, asked.least_users)
+    target = asked.find_target()
     strict = given["generator_limit"] == "fail"
     reports: list[RunReport] = []
     with generating(target, Generators.given(given)) as runs:
         for load in loads:
             measured = run_load(runs, load, title=f"Step {len(reports) + 1} of {len(loads)}, for")
-            reports.append(build_report(measured, model=str(spec), rows=target.workload.rows, strict=strict))
+            reports.append(build_report(measured, model=asked.title, rows=target.workload.rows, strict=strict))
             if measured.stopped:
                 break
     if given["as_json"]:

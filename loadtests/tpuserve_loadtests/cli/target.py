@@ -1,7 +1,7 @@
 """What is asked and where, made sure of before any load: addresses, the model's signature, requests that fit it."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec, Signature
+    from tpuserve_loadtests.distribution import Distribution
     from tpuserve_loadtests.traffic.engine import Runs, Target
-    from tpuserve_loadtests.workload import Protocol
+    from tpuserve_loadtests.workload import Line, Protocol
 
 EXIT_UNREACHABLE: Final = 3
 EXIT_WORKERS: Final = 98
@@ -23,17 +24,22 @@ PROBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is sent, as it was asked for."""
+    """What is sent, as it was asked for. `lengths` are of free dimensions, by input."""
 
-    rows: int | None
+    rows: "Distribution | None"
+    lengths: "Mapping[str, Distribution]"
     input_file: Path | None
     signature_name: str | None
     timeout_s: float
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
-        """From the values of options.request_options."""
-        return cls(values["rows"], values["input_file"], values["signature_name"], values["timeout"])
+        """From the values of options.request_options. Usage errors."""
+        rows = None if values["rows"] is None else _distribution(values["rows"], "--rows")
+        lengths = dict(_length(text) for text in values["lengths"])
+        if lengths and values["input_file"]:
+            raise click.UsageError("--length is of random inputs: those of --input have lengths of their own")
+        return cls(rows, lengths, values["input_file"], values["signature_name"], values["timeout"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +61,32 @@ class Generators:
 
 def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
     """Ask every address for the model, and make the requests. Ends the program with a message where that fails."""
-    from tpuserve_client.errors import InvalidArgument
-    from tpuserve_loadtests.inputs import BadInput, read_inputs
+    from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import build_workload
+    from tpuserve_loadtests.workload import Workload
+
+    lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
+    return Target(
+        Workload(lines), {str(protocol): address for protocol, address in addresses.items()}, requests.timeout_s
+    )
+
+
+def find_lines(
+    spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests, names: Sequence[str], max_bytes: int
+) -> "tuple[Line, ...]":
+    """As find_target: lines of these names, one for each address, of `max_bytes` of requests at most."""
+    from tpuserve_client.errors import InvalidArgument
+    from tpuserve_loadtests.encoding import encode_lines
+    from tpuserve_loadtests.inputs import BadInput, read_inputs
+    from tpuserve_loadtests.requests import array_requests
 
     signature = _ask_for_signature(spec, requests.signature_name, addresses)
     try:
         inputs = None if requests.input_file is None else read_inputs(requests.input_file, signature)
-        workload = build_workload(spec, signature, tuple(addresses), rows=requests.rows, inputs=inputs)
+        made = array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs)
+        return encode_lines(names, spec, signature.name, tuple(addresses), made, max_bytes)
     except (BadInput, InvalidArgument) as error:
-        raise click.UsageError(str(error)) from None
-    return Target(workload, {str(protocol): address for protocol, address in addresses.items()}, requests.timeout_s)
+        raise click.UsageError(f"{spec}: {error}") from None
 
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
@@ -119,6 +139,21 @@ def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec"
         return ModelSpec(model, version, label)
     except InvalidArgument as error:
         raise click.UsageError(error.message) from None
+
+
+def _distribution(text: str, option: str) -> "Distribution":
+    from tpuserve_loadtests.distribution import Distribution
+
+    try:
+        return Distribution.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def _length(text: str) -> "tuple[str, Distribution]":
+    """`16..128` of every input, `ids=16..128` of one."""
+    name, _, distribution = text.rpartition("=")
+    return name, _distribution(distribution, "--length")
 
 
 def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | None) -> "tuple[Protocol, ...]":

@@ -1,0 +1,106 @@
+"""Distributions of whole numbers from 1 on, as people write them: how many rows a request has, how long a text is."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+
+FORMS: Final = "8, 1:0.7,8:0.3, 1..16, poisson(4) or lognormal(64,0.5)"
+# More distinct values than this are no number of rows or tokens, and would take memory.
+LARGEST: Final = 1_000_000
+_NUMBER: Final = r"(\d+(?:\.\d+)?)"
+_FIXED: Final = re.compile(r"\d+")
+_CHOICE: Final = re.compile(rf"(\d+):{_NUMBER}")
+_UNIFORM: Final = re.compile(r"(\d+)\.\.(\d+)")
+_POISSON: Final = re.compile(rf"poisson\({_NUMBER}\)")
+_LOGNORMAL: Final = re.compile(rf"lognormal\({_NUMBER},{_NUMBER}\)")
+# What is farther out than this many standard deviations is left out.
+_TAIL: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """`weights` of ascending `values`, in any unit; `text` is how it was written."""
+
+    text: str
+    values: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A number, numbers with weights (`1:0.7,8:0.3`), evenly between two (`1..16`), or around a mean or median.
+
+        `poisson(4)` has the mean 4 but for zeros, which are left out; `lognormal(64,0.5)` the median 64 and that
+        standard deviation of logarithms. Raises ValueError.
+        """
+        written = text.replace(" ", "")
+        if _FIXED.fullmatch(written):
+            return cls._of(text, {int(written): 1.0})
+        if all(_CHOICE.fullmatch(part) for part in written.split(",")):
+            return cls.choice({int(number): float(weight) for number, weight in _CHOICE.findall(written)}, text)
+        if found := _UNIFORM.fullmatch(written):
+            low, high = int(found[1]), int(found[2])
+            return cls._of(text, dict.fromkeys(range(low, min(high, LARGEST + 1) + 1), 1.0))
+        if found := _POISSON.fullmatch(written):
+            return cls._of(text, _poisson(float(found[1])))
+        if found := _LOGNORMAL.fullmatch(written):
+            return cls._of(text, _lognormal(float(found[1]), float(found[2])))
+        raise ValueError(f"{text!r} is no number and no distribution; write {FORMS}")
+
+    @classmethod
+    def choice(cls, weights: Mapping[int, float], text: str = "") -> Self:
+        """Numbers with weights. Raises ValueError."""
+        return cls._of(text or ",".join(f"{value}:{weight:g}" for value, weight in weights.items()), weights)
+
+    @classmethod
+    def _of(cls, text: str, weights: Mapping[int, float]) -> Self:
+        kept = {value: weight for value, weight in sorted(weights.items()) if weight > 0}
+        if not kept:
+            raise ValueError(f"{text!r} leaves nothing to draw; write {FORMS}")
+        if min(kept) < 1 or max(kept) > LARGEST:
+            raise ValueError(f"{text!r} goes from {min(kept)} to {max(kept):,}; 1 to {LARGEST:,} can be")
+        return cls(text, tuple(kept), tuple(kept.values()))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is but one value."""
+        return len(self.values) == 1
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return float(np.average(self.values, weights=self.weights))
+
+    def draw(self, count: int, random: np.random.Generator) -> Integers:
+        """So many values in random order, each as often as it must be: their shares are those of the distribution."""
+        heights = np.cumsum(self.weights)
+        places = np.searchsorted(heights, (np.arange(count) + 0.5) / count * heights[-1])
+        return np.asarray(random.permutation(np.asarray(self.values, np.int64)[places]))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _poisson(mean: float) -> dict[int, float]:
+    if not 0 < mean <= LARGEST / 2:
+        return {}
+    most = int(mean + _TAIL * math.sqrt(mean)) + 1
+    return {value: math.exp(value * math.log(mean) - mean - math.lgamma(value + 1)) for value in range(1, most + 1)}
+
+
+def _lognormal(median: float, sigma: float) -> dict[int, float]:
+    if not 1 <= median <= LARGEST or not 0 < _TAIL * sigma <= math.log(LARGEST):
+        return {}
+    normal = NormalDist(math.log(median), sigma)
+    most = int(median * math.exp(_TAIL * sigma)) + 1
+    if most > LARGEST:
+        return {most: 1.0}  # refused for what it is
+    edges = [0.0, *(normal.cdf(math.log(value + 0.5)) for value in range(1, most + 1))]
+    return {value: edges[value] - edges[value - 1] for value in range(1, most + 1)}

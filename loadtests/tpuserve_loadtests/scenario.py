@@ -1,0 +1,265 @@
+"""A scenario file: several models with their weights, and the load that they get together, in YAML.
+
+Keys are named as the options of the command line are. Nothing here asks a server.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+import yaml
+
+from tpuserve_loadtests.arrivals.process import PROCESSES
+from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.distribution import FORMS, Distribution
+from tpuserve_loadtests.duration import parse_duration
+from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
+from tpuserve_loadtests.requests import EVERY_INPUT
+from tpuserve_loadtests.workload import Protocol
+
+_Yaml: TypeAlias = Any  # whatever is in the file; read defensively below
+
+
+class BadScenario(ValueError):
+    """A file that is no scenario; the message names the key, what was expected and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is sent of one model, as it was asked for. Without `protocols`: all that are measured."""
+
+    model: str
+    name: str | None = None
+    weight: float = 1.0
+    version: int | None = None
+    label: str | None = None
+    signature: str | None = None
+    protocols: tuple[Protocol, ...] = ()
+    rows: Distribution | None = None
+    lengths: Mapping[str, Distribution] = field(default_factory=dict)
+    input: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`settings` are those of the command line's options that the file gives, by key; values as they were written."""
+
+    title: str
+    parts: tuple[Part, ...]
+    settings: Mapping[str, _Yaml]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """`read` raises ValueError for what is not `expected`."""
+
+    expected: str
+    read: Callable[[_Yaml], _Yaml]
+    is_needed: bool = False
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read and check a file; paths in it are taken from its folder. Raises BadScenario."""
+    try:
+        document = yaml.load(path.read_text(), _StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadScenario(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadScenario(f"{path}: is no YAML: {error}") from None
+    try:
+        settings = _read(document, _file_keys(path.parent), "")
+    except BadScenario as error:
+        raise BadScenario(f"{path}: {error}") from None
+    parts, load = settings.pop("models"), settings.pop("load", {})
+    return Scenario(path.stem, tuple(parts), {**settings, **load})
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A key that is there twice is an error: YAML's own reader takes the last one and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As SafeLoader's."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read(document: _Yaml, keys: Mapping[str, _Key], where: str) -> dict[str, _Yaml]:
+    """The values of a mapping, read. Raises BadScenario."""
+    if not isinstance(document, dict):
+        raise BadScenario(f"{where or 'the file'}: expected keys and values, received {_shown(document)}")
+    prefix = f"{where}." if where else ""
+    for key in document:
+        if key not in keys:
+            raise BadScenario(f"{prefix}{key}: expected one of {', '.join(keys)}, received this key")
+    for key, needed in keys.items():
+        if needed.is_needed and key not in document:
+            raise BadScenario(f"{prefix}{key}: expected {needed.expected}, received nothing")
+    return {key: _value(raw, keys[key], f"{prefix}{key}") for key, raw in document.items()}
+
+
+def _value(raw: _Yaml, key: _Key, where: str) -> _Yaml:
+    try:
+        return key.read(raw)
+    except BadScenario as error:
+        raise BadScenario(f"{where}{error}" if str(error).startswith("[") else f"{where}.{error}") from None
+    except ValueError as error:
+        reason = f"; {error}" if str(error) else ""
+        raise BadScenario(f"{where}: expected {key.expected}, received {_shown(raw)}{reason}") from None
+
+
+def _shown(raw: _Yaml) -> str:
+    return "nothing" if raw is None else f"{raw!r:.80}"
+
+
+def _text(raw: _Yaml) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError
+    return raw
+
+
+def _number(least: float, *, whole: bool = False, above: bool = False) -> Callable[[_Yaml], _Yaml]:
+    def read(raw: _Yaml) -> _Yaml:
+        is_number = isinstance(raw, int if whole else (int, float)) and not isinstance(raw, bool)
+        if not is_number or not (raw > least if above else raw >= least):
+            raise ValueError
+        return raw
+
+    return read
+
+
+def _one_of(*known: str) -> Callable[[_Yaml], str]:
+    def read(raw: _Yaml) -> str:
+        if raw not in known:
+            raise ValueError
+        return str(raw)
+
+    return read
+
+
+def _duration(zero: bool = False) -> Callable[[_Yaml], float]:
+    return lambda raw: parse_duration(_scalar(raw), zero=zero)
+
+
+def _scalar(raw: _Yaml) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise ValueError
+    return str(raw)
+
+
+def _rate(raw: _Yaml) -> str:
+    RateProfile.parse(_scalar(raw), 1.0)
+    return str(raw)
+
+
+def _thresholds(raw: _Yaml) -> list[str]:
+    texts = [raw] if isinstance(raw, str) else raw
+    if not isinstance(texts, list) or not texts:
+        raise ValueError
+    return [Threshold.parse(_text(text)).text for text in texts]
+
+
+def _distribution(raw: _Yaml) -> Distribution:
+    if not isinstance(raw, dict):
+        return Distribution.parse(_scalar(raw))
+    value, weight = _number(1, whole=True), _number(0)
+    return Distribution.choice({value(key): weight(share) for key, share in raw.items()})
+
+
+def _lengths(raw: _Yaml) -> dict[str, Distribution]:
+    if isinstance(raw, dict) and raw and all(isinstance(key, str) for key in raw):
+        return {name: _distribution(each) for name, each in raw.items()}
+    return {EVERY_INPUT: _distribution(raw)}
+
+
+def _protocols(raw: _Yaml) -> tuple[Protocol, ...]:
+    known: tuple[Protocol, ...] = get_args(Protocol)
+    if raw not in (*known, "both"):
+        raise ValueError
+    return known if raw == "both" else tuple(each for each in known if each == raw)
+
+
+def _path(folder: Path) -> Callable[[_Yaml], Path]:
+    def read(raw: _Yaml) -> Path:
+        path = folder / _text(raw)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        return path
+
+    return read
+
+
+def _parts(folder: Path) -> Callable[[_Yaml], list[Part]]:
+    def read(raw: _Yaml) -> list[Part]:
+        if not isinstance(raw, list) or not raw:
+            raise ValueError
+        return [_part(_read(each, _part_keys(folder), f"[{number}]"), number) for number, each in enumerate(raw)]
+
+    return read
+
+
+def _part(values: dict[str, _Yaml], number: int) -> Part:
+    if "version" in values and "label" in values:
+        raise BadScenario(f"[{number}]: expected a version or a label, received both")
+    if "input" in values and "lengths" in values:
+        raise BadScenario(f"[{number}]: expected lengths of random inputs or an input of its own, received both")
+    protocols = values.pop("protocol", ())
+    return Part(**values, protocols=protocols)
+
+
+def _part_keys(folder: Path) -> dict[str, _Key]:
+    distribution = _Key(f"a number or a distribution ({FORMS})", _distribution)
+    return {
+        "model": _Key("the model's name", _text, is_needed=True),
+        "name": _Key("a name for tables", _text),
+        "weight": _Key("a number above 0", _number(0, above=True)),
+        "version": _Key("a version's number", _number(0, whole=True)),
+        "label": _Key("a version's label", _text),
+        "signature": _Key("a signature's name", _text),
+        "protocol": _Key("grpc, rest or both", _protocols),
+        "rows": distribution,
+        "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
+        "input": _Key("an .npz, .npy or .json file", _path(folder)),
+    }
+
+
+def _load_keys(folder: Path) -> dict[str, _Key]:
+    return {
+        "users": _Key("a whole number from 1 on", _number(1, whole=True)),
+        "rate": _Key("requests a second: 500, 100,200,400 or 100..1000", _rate),
+        "trace": _Key("a file of instants", _path(folder)),
+        "speed": _Key("a number above 0", _number(0, above=True)),
+        "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
+        "burst": _Key("a whole number from 2 on", _number(2, whole=True)),
+        "duration": _Key("a duration such as 30s or 2m", _duration()),
+        "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
+        "seed": _Key("a whole number from 0 on", _number(0, whole=True)),
+    }
+
+
+def _load(folder: Path) -> Callable[[_Yaml], dict[str, _Yaml]]:
+    def read(raw: _Yaml) -> dict[str, _Yaml]:
+        if not isinstance(raw, dict):
+            raise ValueError
+        values = _read(raw, _load_keys(folder), "")
+        ways = [key for key in ("users", "rate", "trace") if key in values]
+        if len(ways) > 1:
+            raise ValueError(f"give one of {' and '.join(ways)}")
+        return values
+
+    return read
+
+
+def _file_keys(folder: Path) -> dict[str, _Key]:
+    return {
+        "models": _Key("a list of models", _parts(folder), is_needed=True),
+        "grpc": _Key("HOST:PORT", _text),
+        "rest": _Key("a URL", _text),
+        "timeout": _Key("a duration such as 30s", _duration()),
+        "load": _Key("keys and values", _load(folder)),
+        "fail_if": _Key(f"gates such as {EXAMPLES}", _thresholds),
+        "slo": _Key("objectives such as 'p99<=20ms'", _thresholds),
+    }

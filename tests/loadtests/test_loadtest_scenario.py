@@ -1,0 +1,203 @@
+"""Scenario files: what is read from them, and whole runs of several models, each in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_loadtests.distribution import Distribution
+from tpuserve_loadtests.scenario import BadScenario, read_scenario
+from tpuserve_loadtests.workload import mixed_order
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+BUSY_IS_FINE = ("--generator-limit", "note")
+
+WHOLE = """
+grpc: localhost:9000
+timeout: 5s
+models:
+  - model: digits
+    weight: 3
+    label: stable
+    protocol: both
+    rows: {8: 0.3, 1: 0.7}
+    input: images.npz
+  - {model: bert, name: questions, version: 4, signature: answer, protocol: grpc, lengths: {ids: 16..128}}
+  - {model: tiny, rows: 4, lengths: 'lognormal(64, 0.5)'}
+load:
+  rate: 100..1000
+  arrivals: bursts
+  burst: 5
+  duration: 2m
+  warm_up: 0
+  seed: 7
+fail_if: [p99>20ms, rate<500]
+slo: p99<=20ms
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Doubling]:
+    with serving(Doubling()) as model:
+        yield model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "images.npz", x=np.ones((5, 4), np.float32))
+    return tmp_path
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mixed.yaml"
+    path.write_text(text)
+    return path
+
+
+def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *arguments, *BUSY_IS_FINE]
+    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+
+
+def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Path) -> None:
+    scenario = read_scenario(written(folder, WHOLE))
+    digits, bert, tiny = scenario.parts
+    assert (digits.model, digits.weight, digits.label, digits.protocols) == ("digits", 3, "stable", ("grpc", "rest"))
+    assert digits.rows is not None
+    assert (digits.rows.values, digits.rows.weights) == ((1, 8), (0.7, 0.3))
+    assert digits.input == folder / "images.npz"
+    assert (bert.name, bert.version, bert.signature, bert.protocols) == ("questions", 4, "answer", ("grpc",))
+    assert bert.lengths == {"ids": Distribution.parse("16..128")}
+    assert (tiny.weight, tiny.protocols, tiny.rows) == (1, (), Distribution.parse("4"))
+    assert tiny.lengths == {"": Distribution.parse("lognormal(64, 0.5)")}
+    assert scenario.title == "mixed"
+    assert scenario.settings == {
+        "grpc": "localhost:9000",
+        "timeout": 5,
+        "rate": "100..1000",
+        "arrivals": "bursts",
+        "burst": 5,
+        "duration": 120,
+        "warm_up": 0,
+        "seed": 7,
+        "fail_if": ["p99>20ms", "rate<500"],
+        "slo": ["p99<=20ms"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "the file: expected keys and values, received nothing"),
+        ("[1, 2]", r"the file: expected keys and values, received \[1, 2\]"),
+        ("a: [", "is no YAML"),
+        ("load: {}", "models: expected a list of models, received nothing"),
+        ("models: []", r"models: expected a list of models, received \[\]"),
+        ("models: [digits]", r"models\[0\]: expected keys and values, received 'digits'"),
+        ("models: [{name: x}]", r"models\[0\]\.model: expected the model's name, received nothing"),
+        ("models: [{model: 7}]", r"models\[0\]\.model: expected the model's name, received 7"),
+        ("models: [{model: m, wieght: 2}]", r"models\[0\]\.wieght: expected one of model, name, weight"),
+        ("models: [{model: m}, {model: n, weight: 0}]", r"models\[1\]\.weight: expected a number above 0, received 0"),
+        ("models: [{model: m, weight: true}]", "weight: expected a number above 0, received True"),
+        ("models: [{model: m, rows: 1-4}]", r"rows: expected a number or a distribution.*received '1-4'"),
+        ("models: [{model: m, rows: {one: 1}}]", "rows: expected a number or a distribution"),
+        ("models: [{model: m, rows: {0: 1}}]", "rows: expected a number or a distribution"),
+        ("models: [{model: m, rows: {}}]", "leaves nothing to draw"),
+        ("models: [{model: m, lengths: [4]}]", r"lengths: expected .* or one for each input, received \[4\]"),
+        ("models: [{model: m, protocol: http}]", "protocol: expected grpc, rest or both, received 'http'"),
+        ("models: [{model: m, version: 1, label: a}]", r"models\[0\]: expected a version or a label, received both"),
+        ("models: [{model: m, input: no.npz}]", "input: expected an .npz, .npy or .json file.*there is no file"),
+        ("models: [{model: m, model: n}]", "the key 'model' is there twice"),
+        ("models: [{model: m}]\nload: 5", "load: expected keys and values, received 5"),
+        ("models: [{model: m}]\nload: {users: 1.5}", r"load\.users: expected a whole number from 1 on, received 1\.5"),
+        ("models: [{model: m}]\nload: {rate: fast}", r"load\.rate: expected requests a second.*received 'fast'"),
+        ("models: [{model: m}]\nload: {duration: soon}", r"load\.duration: expected a duration such as 30s or 2m"),
+        ("models: [{model: m}]\nload: {users: 4, rate: 5}", "load: expected .*give one of users and rate"),
+        ("models: [{model: m}]\nfail_if: [p99>20]", "fail_if: expected gates such as .*received .*p99 takes us or ms"),
+        ("models: [{model: m}]\nslo: 5", "slo: expected objectives"),
+    ],
+)
+def test_what_is_no_scenario_is_refused_with_the_key_what_was_expected_and_what_came(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    with pytest.raises(BadScenario, match=complaint) as caught:
+        read_scenario(written(tmp_path, text))
+    assert "mixed.yaml: " in str(caught.value)
+
+
+SMALL_AND_LARGE = f"""
+models:
+  - {{model: {MODEL}, name: small, weight: 3}}
+  - {{model: {MODEL}, name: large, protocol: grpc, rows: {{2: 0.5, 4: 0.5}}}}
+load: {{rate: 200, arrivals: constant, duration: 1s, warm_up: 0}}
+fail_if: [rate<1]
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_requests_go_to_models_and_protocols_by_weight_however_many_processes_share_them(
+    server: Doubling, tmp_path: Path, processes: str
+) -> None:
+    path = str(written(tmp_path, SMALL_AND_LARGE))
+    addresses = ("--grpc", server.grpc_address, "--rest", server.rest_url)
+    run = loadtest("run", "--scenario", path, *addresses, "--processes", processes, "--json")
+    assert run.returncode == 0, run.stderr
+    report: dict[str, Any] = json.loads(run.stdout)
+    assert report["model"] == "mixed"
+    requests = {name: line["requests"] for name, line in report["lines"].items()}
+    # small's weight is 3, over two protocols.
+    expected = Counter(mixed_order((1.5, 1.5, 1))[:200])
+    assert list(requests.values()) == [expected[0], expected[1], expected[2]]
+    assert list(requests) == ["small gRPC", "small REST", "large gRPC"]
+    rows = Counter(server.rows)
+    assert rows[1] == expected[0] + expected[1]
+    assert rows[2] + rows[4] == expected[2]
+    assert min(rows[2], rows[4]) > 10
+    assert [gate["gate"] for gate in report["gates"]] == ["rate<1"]
+
+
+def test_the_command_line_goes_before_the_file_and_the_table_has_a_line_for_each_model(
+    server: Doubling, tmp_path: Path
+) -> None:
+    path = str(written(tmp_path, SMALL_AND_LARGE))
+    options = ("--users", "2", "--duration", "500ms", "--fail-if", "rate<0.5")
+    run = loadtest("--scenario", path, "--grpc", server.grpc_address, *options)
+    assert run.returncode == 0, run.stderr
+    assert "mixed: 0.5 s, 2 users, 1.5 rows a request" in run.stdout
+    assert "│ large gRPC │" in run.stdout
+    assert "rate<0.5: passed" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "complaint"),
+    [
+        (SMALL_AND_LARGE, [MODEL], "a scenario names its models"),
+        (SMALL_AND_LARGE, ["--rows", "3"], "--rows does not go with it"),
+        (SMALL_AND_LARGE, ["--rest", "http://localhost:1"], "over grpc, of which there is no address: give --grpc"),
+        (SMALL_AND_LARGE.replace("large", "small"), [], "several models are called 'small'"),
+        (SMALL_AND_LARGE.replace("weight", "height"), [], "mixed.yaml: models[0].height: expected one of"),
+    ],
+)
+def test_a_scenario_that_cannot_be_run_is_exit_code_2(
+    tmp_path: Path, text: str, arguments: list[str], complaint: str
+) -> None:
+    run = loadtest("run", "--scenario", str(written(tmp_path, text)), *arguments)
+    assert run.returncode == 2
+    assert complaint in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_model_of_a_scenario_that_the_server_does_not_have_is_named(server: Doubling, tmp_path: Path) -> None:
+    path = written(tmp_path, f"models: [{{model: {MODEL}}}, {{model: other}}]")
+    run = loadtest("run", "--scenario", str(path), "--grpc", server.grpc_address)
+    assert run.returncode == 2
+    assert "Latest(other)" in run.stderr
+    assert server.rows == []
