@@ -1,6 +1,6 @@
 """How much memory and time an export takes: 2 GB of weights, and a ResNet-50 with parity at three batch sizes.
 
-    python benchmarks/export_memory.py [--only wide,orbax,torch,resnet50]
+    python benchmarks/export_memory.py [--only wide,orbax,torch,programs,resnet50]
 
 Makes a checkpoint in a temporary folder, exports it by the real command in a fresh process, and prints the peak of
 that process's resident memory in units of the weights. The 2 GB are tried as a checkpoint of TensorFlow 2, of JAX
@@ -40,6 +40,8 @@ CASES = (
     Case("orbax", "export_jax_models", "wide", most_times_weights=2.2, arguments=_FEATURES, needs="jax"),
     # Among them the file's own pages, mapped into memory: the system takes those back when it needs them.
     Case("torch", "export_torch_models", "wide", most_times_weights=2.9, arguments=_FEATURES, needs="torch"),
+    # Weights are written once more for the programs, and each program is run on the CPU with them.
+    Case("programs", "export_models", "wide", most_times_weights=2.2, arguments=("--device-programs",), needs="jax"),
     Case("resnet50", "export_models", "resnet50", most_seconds=60.0),
 )
 

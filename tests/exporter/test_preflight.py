@@ -157,6 +157,16 @@ def test_what_fits_one_by_one_and_not_together_is_refused(tmp_path: Path) -> Non
 
 
 @compiles
+def test_a_mesh_of_several_machines_is_compiled_and_said_to_be_beyond_a_server(classifier: Path) -> None:
+    done = check(classifier, "--tpu", "v5e:2x4,v5e:4x4", "--mesh", "data=8", "--json")
+    assert (done.code, done.document["advice"]) == (0, [])
+    done = check(classifier, "--tpu", "v5e:4x4", "--mesh", "data=16", "--json")
+    (advice,) = done.document["advice"]
+    assert done.code == 0
+    assert "16 devices of several machines, of which one has 8; a server runs on one machine" in advice
+
+
+@compiles
 def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
     """The table of chips is from its refusals, which differ by some MiB from one libtpu to the next."""
     program = str(lookup / FOLDER / "b8.jaxexport")

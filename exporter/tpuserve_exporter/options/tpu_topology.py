@@ -16,8 +16,8 @@ class TpuFamily:
     """A generation of chips. Figures are of one device, of which a chip has `devices_per_chip`.
 
     `hbm_bytes` is what the compiler allows a program, `flops_per_s` the published peak in bfloat16, `bytes_per_s` the
-    published bandwidth of HBM. `accelerator` is what the names of its machines begin with (v5litepod-4); the number
-    after it counts chips or, where `counts_cores`, two for each chip.
+    published bandwidth of HBM. `machine_chips` is how many the largest machine has. `accelerator` is what the names of
+    its machines begin with (v5litepod-4); the number after it counts chips or, where `counts_cores`, two for each chip.
     """
 
     name: str
@@ -25,33 +25,35 @@ class TpuFamily:
     hbm_bytes: int
     flops_per_s: float
     bytes_per_s: float
+    machine_chips: int
     grids: tuple[str, ...]
     accelerator: str
     counts_cores: bool
 
 
 def _family(
-    name: str, devices: int, hbm_gib: float, chip_tflops: float, chip_gb_per_s: float, grids: tuple[str, ...],
+    name: str, devices: int, hbm_gib: float, chip_tflops: float, chip_gb_per_s: float, machine_chips: int,
+    grids: tuple[str, ...],
     accelerator: str = "", counts_cores: bool = True,
 ) -> TpuFamily:  # fmt: skip
     return TpuFamily(
-        name, devices, int(hbm_gib * GIB), chip_tflops * 1e12 / devices, chip_gb_per_s * 1e9 / devices, grids,
-        accelerator or name, counts_cores,
+        name, devices, int(hbm_gib * GIB), chip_tflops * 1e12 / devices, chip_gb_per_s * 1e9 / devices, machine_chips,
+        grids, accelerator or name, counts_cores,
     )  # fmt: skip
 
 
-# HBM as libtpu 0.0.52 says it in its refusals (0.0.42: 31.25 GiB for v6e). Peak and bandwidth of a chip as Google
-# publishes them for each kind.
+# HBM as libtpu 0.0.52 says it in its refusals (0.0.42: 31.25 GiB for v6e). Peak and bandwidth of a chip, and chips of a
+# machine, as Google publishes them for each kind.
 FAMILIES = {
     family.name: family
     for family in (
-        _family("v2", 2, 7.48, 46, 700, _FLAT),
-        _family("v3", 2, 15.48, 123, 900, _FLAT),
-        _family("v4", 2, 15.25, 275, 1228, _CUBES),
-        _family("v5e", 1, 15.75, 197, 819, _FLAT, "v5litepod", counts_cores=False),
-        _family("v5p", 1, 95.73, 459, 2765, _CUBES),
-        _family("v6e", 1, 31.24, 918, 1638, _FLAT, counts_cores=False),
-        _family("tpu7x", 2, 94.74, 2307, 7380, _CUBES),
+        _family("v2", 2, 7.48, 46, 700, 4, _FLAT),
+        _family("v3", 2, 15.48, 123, 900, 4, _FLAT),
+        _family("v4", 2, 15.25, 275, 1228, 4, _CUBES),
+        _family("v5e", 1, 15.75, 197, 819, 8, _FLAT, "v5litepod", counts_cores=False),
+        _family("v5p", 1, 95.73, 459, 2765, 4, _CUBES),
+        _family("v6e", 1, 31.24, 918, 1638, 8, _FLAT, counts_cores=False),
+        _family("tpu7x", 2, 94.74, 2307, 7380, 4, _CUBES),
     )
 }
 
@@ -86,6 +88,11 @@ class TpuTopology:
     @property
     def devices(self) -> int:
         return self.chips * self.family.devices_per_chip
+
+    @property
+    def machine_devices(self) -> int:
+        """Of one machine: what one server can have."""
+        return min(self.chips, self.family.machine_chips) * self.family.devices_per_chip
 
     def larger(self) -> "tuple[TpuTopology, ...]":
         """Those of the same family with more chips, ascending."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from tpuserve_exporter.options.device_mesh import DeviceMesh
+from tpuserve_exporter.options.tpu_topology import TpuTopology
 from tpuserve_exporter.preflight.compile_job import CompileOutcome
 from tpuserve_exporter.preflight.trials import Trial
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
@@ -16,6 +18,16 @@ def advise(
 ) -> list[str]:
     """A sentence for each program that was too large and tried otherwise, in the order of the verdicts."""
     return [_advise_one(one, verdicts, tried[one]) for one in verdicts if one in tried]
+
+
+def advise_machines(topologies: Iterable[TpuTopology], mesh: DeviceMesh) -> list[str]:
+    """A sentence for each topology where `mesh` takes more than one machine: a program may compile that nobody runs."""
+    return [
+        f"{one.name} with --mesh {mesh}: compiled for {mesh.devices} devices of several machines, of which one has "
+        f"{one.machine_devices}; a server runs on one machine, so that serving it is not checked, and not possible"
+        for one in topologies
+        if mesh.devices > one.machine_devices
+    ]
 
 
 def _advise_one(

@@ -10,7 +10,13 @@ from typing import Any
 from tpuserve_exporter.errors import MissingExtra
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.tpu_topology import TpuTopology
-from tpuserve_exporter.preflight.advice import advise, rows_wasted, smallest_failing, suggest_batch_sizes
+from tpuserve_exporter.preflight.advice import (
+    advise,
+    advise_machines,
+    rows_wasted,
+    smallest_failing,
+    suggest_batch_sizes,
+)
 from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
 from tpuserve_exporter.preflight.compiler_process import Compilers
 from tpuserve_exporter.preflight.program_shapes import ProgramShapes
@@ -25,7 +31,8 @@ from tpuserve_exporter.progress import Progress, Step
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
     """`together` are all programs on each topology. `advice` is a sentence for each program that does not fit, and for
-    each topology that holds them one by one only; `batch_sizes` are suggested, from estimates.
+    each topology that holds them one by one only, or of which no one machine has the mesh; `batch_sizes` are suggested,
+    from estimates.
     """
 
     verdicts: tuple[ProgramVerdict, ...]
@@ -101,7 +108,11 @@ class Preflight:
             verdicts = self._compile(compilers, read.programs, rules)
             tried = self._try(compilers, verdicts, shapes, rules)
         together = tuple(VersionMemory.of_each(verdicts))
-        advice = [*advise(verdicts, tried), *(one.explain() for one in together if one.is_too_much)]
+        advice = [
+            *advise(verdicts, tried),
+            *(one.explain() for one in together if one.is_too_much),
+            *advise_machines(self._topologies, self._mesh),
+        ]
         return PreflightReport(tuple(verdicts), together, tuple(advice), suggest_batch_sizes(verdicts), self._compiler)
 
     def _compile(

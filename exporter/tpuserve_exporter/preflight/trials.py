@@ -10,8 +10,6 @@ from tpuserve_exporter.preflight.program_shapes import ProgramShapes
 from tpuserve_exporter.preflight.sharding import make_rules
 from tpuserve_exporter.preflight.verdict import ProgramVerdict, gibibytes
 
-# Of one machine: what one server has.
-_MOST_DEVICES = 8
 # Grids that the compiler knows and no machine has.
 _NO_MACHINE = ("1x2", "1x2x1")
 _MOST_RULES_SHOWN = 3
@@ -61,7 +59,7 @@ def list_trials(failed: ProgramVerdict, shapes: ProgramShapes, rules: Sequence[S
     if shapes.has_float32:
         yield Trial(failed, failed.topology, failed.mesh, tuple(rules), bfloat16=True)
     for topology in (failed.topology, *failed.topology.larger()):
-        if failed.mesh.devices < topology.devices <= _MOST_DEVICES and topology.grid not in _NO_MACHINE:
+        if failed.mesh.devices < topology.devices == topology.machine_devices and topology.grid not in _NO_MACHINE:
             yield from _on_mesh(failed, topology, shapes, rules)
 
 
