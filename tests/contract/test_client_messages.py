@@ -18,14 +18,23 @@ from tensorflow.core.protobuf import error_codes_pb2, meta_graph_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
+    model_management_pb2,
     model_pb2,
     predict_pb2,
     status_pb2,
+)
+from tensorflow_serving.config import (
+    file_system_storage_path_source_pb2,
+    log_collector_config_pb2,
+    logging_config_pb2,
+    model_server_config_pb2,
 )
 
 from tpuserve_client import dtypes, tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array
+from tpuserve_server.wire._proto import batching_parameters_pb2
+from tpuserve_server.wire.model_server_config_message import BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER
 
 MessageDescriptor: TypeAlias = Any  # protobuf's stubs give it one of two unrelated types
 
@@ -44,6 +53,16 @@ OFFICIAL: dict[str, type[Message]] = {
     "GetModelStatusRequest": get_model_status_pb2.GetModelStatusRequest,
     "ModelVersionStatus": get_model_status_pb2.ModelVersionStatus,
     "GetModelStatusResponse": get_model_status_pb2.GetModelStatusResponse,
+    "FileSystemStoragePathSourceConfig": file_system_storage_path_source_pb2.FileSystemStoragePathSourceConfig,
+    "LogCollectorConfig": log_collector_config_pb2.LogCollectorConfig,
+    "SamplingConfig": logging_config_pb2.SamplingConfig,
+    "LoggingConfig": logging_config_pb2.LoggingConfig,
+    "ModelConfig": model_server_config_pb2.ModelConfig,
+    "ModelConfigList": model_server_config_pb2.ModelConfigList,
+    "ModelServerConfig": model_server_config_pb2.ModelServerConfig,
+    "BatchingParameters": batching_parameters_pb2.BatchingParameters,
+    "ReloadConfigRequest": model_management_pb2.ReloadConfigRequest,
+    "ReloadConfigResponse": model_management_pb2.ReloadConfigResponse,
     "HealthCheckRequest": health_pb2.HealthCheckRequest,
     "HealthCheckResponse": health_pb2.HealthCheckResponse,
 }
@@ -87,6 +106,9 @@ def shape_of(field: FieldDescriptor) -> tuple[object, ...]:
 
 def check_message(ours: MessageDescriptor, theirs: MessageDescriptor) -> None:
     for field in ours.fields:
+        if field.number == BATCHING_PARAMETERS_NUMBER and ours.name == "ModelConfig":
+            assert field.name == BATCHING_PARAMETERS  # tpuserve's own field of this message
+            continue
         official = theirs.fields_by_number[field.number]
         if is_packed_as_bytes(field, official):
             assert field.name == official.name
@@ -120,6 +142,7 @@ def test_enums_have_the_official_numbers() -> None:
     enums = serving_pb2.DESCRIPTOR.enum_types_by_name
     check_enum(enums["DataType"], types_pb2.DataType.DESCRIPTOR)
     check_enum(enums["Code"], error_codes_pb2.Code.DESCRIPTOR)
+    check_enum(enums["ModelType"], model_server_config_pb2.ModelType.DESCRIPTOR)
 
 
 @pytest.mark.parametrize("first", ["tensorflow", "tpuserve_client"])

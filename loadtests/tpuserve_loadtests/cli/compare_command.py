@@ -82,7 +82,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     if generators.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
     targets = [_target(model, side, given) for side in (a, b)]
-    rounds = _rounds(targets, generators, given)
+    rounds = interleaved(targets, generators, given)
     report = build_comparison((a, b), rounds, given["least_effect"], strict=given["generator_limit"] == "fail")
     if given["as_json"]:
         click.echo(json.dumps(comparison_document(report), indent=2))
@@ -102,7 +102,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     sys.exit(report.exit_code)
 
 
-def _rounds(
+def interleaved(
     targets: "list[Target]", generators: Generators, given: dict[str, Any]
 ) -> "list[tuple[Measured, Measured]]":
     """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""

@@ -60,6 +60,13 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
     show_default=True,
     help="Parts whose figures are held beside each other.",
 )
+@click.option(
+    "--least-effect",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="A smaller change of latency or rate over the soak is none; 0.05 is 5 %.",
+)
 @request_options
 @generator_options
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
@@ -92,7 +99,7 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     assert segments.total is not None  # at least the first one began
     strict = given["generator_limit"] == "fail"
     run = build_report(segments.total, model=asked.title, rows=target.workload.rows, gates=gates, strict=strict)
-    report = build_soak(run, segments, planned)
+    report = build_soak(run, segments, planned, given["least_effect"])
     if given["as_json"]:
         click.echo(json.dumps(soak_document(report), indent=2))
     else:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Final
 
 from tpuserve_loadtests.measurement.segments import Segment
+from tpuserve_loadtests.statistics.comparison import LEAST_EFFECT
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES, Trend, find_trend
 
 # For each figure, over all and in the second half: five of them make a false alarm in one soak of two hundred.
@@ -34,22 +35,22 @@ class Course(StrEnum):
 class Figure:
     """One figure that is watched. `least`: a smaller change over the soak is none; of the median if `relative`.
 
-    `direction`: 1 where more is worse, -1 where less is.
+    None: as asked for. `direction`: 1 where more is worse, -1 where less is.
     """
 
     name: str
-    least: float
+    least: float | None
     relative: bool = True
     direction: int = 1
 
 
 # Answers a second are told by latency where the load is open, and by nothing else where users wait for each other.
 FIGURES: Final = (
-    Figure("p50_ms", 0.05),
-    Figure("p99_ms", 0.05),
+    Figure("p50_ms", None),
+    Figure("p99_ms", None),
     Figure("error_rate", 0.001, relative=False),
     Figure("memory_bytes", 0.01),
-    Figure("rate_per_s", 0.05, direction=-1),
+    Figure("rate_per_s", None, direction=-1),
 )
 
 
@@ -70,13 +71,16 @@ class Drift:
         return self.per_hour / self.median if self.median and self.per_hour is not None else None
 
 
-def judge_drift(segments: Sequence[Segment], *, is_open: bool) -> tuple[Drift, ...]:
-    """Each figure that the load tells something of. Segments in which a figure is None are left out of it."""
+def judge_drift(segments: Sequence[Segment], *, is_open: bool, least_effect: float = LEAST_EFFECT) -> tuple[Drift, ...]:
+    """Each figure that the load tells something of. Segments in which a figure is None are left out of it.
+
+    `least_effect`: a smaller change of latencies and rate over all segments is none (0.05: 5 %).
+    """
     watched = [figure for figure in FIGURES if not (is_open and figure.name == "rate_per_s")]
-    return tuple(_judge(figure, segments) for figure in watched)
+    return tuple(_judge(figure, segments, least_effect) for figure in watched)
 
 
-def _judge(figure: Figure, segments: Sequence[Segment]) -> Drift:
+def _judge(figure: Figure, segments: Sequence[Segment], least_effect: float) -> Drift:
     values = {segment.at_s: getattr(segment, figure.name) for segment in segments}
     known = {at_s: float(value) for at_s, value in values.items() if value is not None}
     times, figures = list(known), list(known.values())
@@ -84,7 +88,8 @@ def _judge(figure: Figure, segments: Sequence[Segment]) -> Drift:
     if trend is None:
         return Drift(figure, Course.UNKNOWN, median(figures) if figures else None, None, None, None)
     middle = median(figures)
-    least = figure.least * (abs(middle) if figure.relative else 1.0) / (times[-1] - times[0])
+    share = least_effect if figure.least is None else figure.least
+    least = share * (abs(middle) if figure.relative else 1.0) / (times[-1] - times[0])
     later = _second_half(times, figures)
     course = _course(figure.direction, trend, later, least)
     # What began late is told as it goes now.

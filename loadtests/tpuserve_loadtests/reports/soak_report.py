@@ -68,9 +68,10 @@ class SoakReport:
         return tuple(note for note in self.run.notes if note != UNSETTLED)
 
 
-def build_soak(run: RunReport, segments: Segments, planned: int) -> SoakReport:
+def build_soak(run: RunReport, segments: Segments, planned: int, least_effect: float) -> SoakReport:
     """Judge the segments so far."""
-    return SoakReport(run, segments.done, planned, judge_drift(segments.done, is_open=run.measured.load.is_open))
+    drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=least_effect)
+    return SoakReport(run, segments.done, planned, drifts)
 
 
 def soak_document(report: SoakReport) -> dict[str, Any]:  # for JSON

@@ -7,11 +7,15 @@ from types import FrameType
 
 from gevent.event import Event
 
+# Events of the blocks that are being run, the innermost last. Signals are handled by the main thread alone.
+_OUTER: list[Event] = []
+
 
 @contextmanager
 def ctrl_c(pressed: Event) -> Iterator[None]:
     """Ctrl-C sets the event for as long as the block lasts; within another such block, that one's, too.
 
+    Pressed in the outer block before the inner one began, it counts in the inner one: it would be lost between them.
     Who started this process may have it ignore SIGINT, as a shell does in the background: then it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -23,7 +27,11 @@ def ctrl_c(pressed: Event) -> Iterator[None]:
 
     if before != signal.SIG_IGN:
         signal.signal(signal.SIGINT, press)
+    if any(outer.is_set() for outer in _OUTER):
+        pressed.set()
+    _OUTER.append(pressed)
     try:
         yield
     finally:
+        _OUTER.pop()
         signal.signal(signal.SIGINT, before)

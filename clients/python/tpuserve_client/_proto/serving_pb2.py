@@ -60,22 +60,74 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
     b'R\x06status"Y\n\x05State\x12\x11\n\rSTATE_UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\t'
     b'AVAILABLE\x10\x1e\x12\r\n\tUNLOADING\x10(\x12\x07\n\x03END\x102"r\n\x16GetModelStatusResponse\x12X\n'
     b'\x14model_version_status\x18\x01 \x03(\x0b2&.tpuserve.client.v1.ModelVersionSta'
-    b'tusR\x12modelVersionStatus".\n\x12HealthCheckRequest\x12\x18\n\x07service\x18\x01 \x01(\tR\x07'
-    b'service"\xbc\x01\n\x13HealthCheckResponse\x12M\n\x06status\x18\x01 \x01(\x0e25.tpuserve.clien'
-    b't.v1.HealthCheckResponse.ServingStatusR\x06status"V\n\rServingStatus\x12'
-    b'\x12\n\x0eSTATUS_UNKNOWN\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0f\n\x0bNOT_SERVING\x10\x02\x12\x13\n\x0fSERVICE_UNK'
-    b'NOWN\x10\x03*\x9e\x03\n\x08DataType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08DT_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02'
-    b'\x12\x0c\n\x08DT_INT32\x10\x03\x12\x0c\n\x08DT_UINT8\x10\x04\x12\x0c\n\x08DT_INT16\x10\x05\x12\x0b\n\x07DT_INT8\x10\x06\x12\r\n\tDT_ST'
-    b'RING\x10\x07\x12\x10\n\x0cDT_COMPLEX64\x10\x08\x12\x0c\n\x08DT_INT64\x10\t\x12\x0b\n\x07DT_BOOL\x10\n\x12\x0c\n\x08DT_QINT8\x10'
-    b'\x0b\x12\r\n\tDT_QUINT8\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0bDT_BFLOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12'
-    b'\x0e\n\nDT_QUINT16\x10\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COMPLEX128\x10\x12\x12\x0b\n\x07DT_HALF\x10\x13\x12\x0f'
-    b'\n\x0bDT_RESOURCE\x10\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UINT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n'
-    b'\x0eDT_FLOAT8_E5M2\x10\x18\x12\x14\n\x10DT_FLOAT8_E4M3FN\x10\x19*\xb7\x02\n\x04Code\x12\x06\n\x02OK\x10\x00\x12\r\n\tCANC'
-    b'ELLED\x10\x01\x12\x0b\n\x07UNKNOWN\x10\x02\x12\x14\n\x10INVALID_ARGUMENT\x10\x03\x12\x15\n\x11DEADLINE_EXCEEDED\x10'
-    b'\x04\x12\r\n\tNOT_FOUND\x10\x05\x12\x12\n\x0eALREADY_EXISTS\x10\x06\x12\x15\n\x11PERMISSION_DENIED\x10\x07\x12\x16\n\x12R'
-    b'ESOURCE_EXHAUSTED\x10\x08\x12\x17\n\x13FAILED_PRECONDITION\x10\t\x12\x0b\n\x07ABORTED\x10\n\x12\x10\n\x0cOUT'
-    b'_OF_RANGE\x10\x0b\x12\x11\n\rUNIMPLEMENTED\x10\x0c\x12\x0c\n\x08INTERNAL\x10\r\x12\x0f\n\x0bUNAVAILABLE\x10\x0e\x12\r\n'
-    b'\tDATA_LOSS\x10\x0f\x12\x13\n\x0fUNAUTHENTICATED\x10\x10b\x06proto3'
+    b'tusR\x12modelVersionStatus"\xf1\x03\n!FileSystemStoragePathSourceConfig\x1a\xcb\x03'
+    b'\n\x15ServableVersionPolicy\x12l\n\x06latest\x18d \x01(\x0b2R.tpuserve.client.v1.Fil'
+    b'eSystemStoragePathSourceConfig.ServableVersionPolicy.LatestH\x00R\x06l'
+    b'atest\x12c\n\x03all\x18e \x01(\x0b2O.tpuserve.client.v1.FileSystemStoragePathSou'
+    b'rceConfig.ServableVersionPolicy.AllH\x00R\x03all\x12r\n\x08specific\x18f \x01(\x0b2T.t'
+    b'puserve.client.v1.FileSystemStoragePathSourceConfig.ServableVers'
+    b'ionPolicy.SpecificH\x00R\x08specific\x1a+\n\x06Latest\x12!\n\x0cnum_versions\x18\x01 \x01(\rR\x0b'
+    b'numVersions\x1a\x05\n\x03All\x1a&\n\x08Specific\x12\x1a\n\x08versions\x18\x01 \x03(\x03R\x08versionsB\x0f\n\rpo'
+    b'licy_choice"Q\n\x12LogCollectorConfig\x12\x12\n\x04type\x18\x01 \x01(\tR\x04type\x12\'\n\x0ffilenam'
+    b'e_prefix\x18\x02 \x01(\tR\x0efilenamePrefix"5\n\x0eSamplingConfig\x12#\n\rsampling_rat'
+    b'e\x18\x01 \x01(\x01R\x0csamplingRate"\xb6\x01\n\rLoggingConfig\x12X\n\x14log_collector_config\x18'
+    b'\x01 \x01(\x0b2&.tpuserve.client.v1.LogCollectorConfigR\x12logCollectorConfi'
+    b'g\x12K\n\x0fsampling_config\x18\x02 \x01(\x0b2".tpuserve.client.v1.SamplingConfigR\x0e'
+    b'samplingConfig"\xe3\x04\n\x0bModelConfig\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n\tbase_path\x18'
+    b'\x02 \x01(\tR\x08basePath\x12<\n\nmodel_type\x18\x03 \x01(\x0e2\x1d.tpuserve.client.v1.ModelTy'
+    b'peR\tmodelType\x12%\n\x0emodel_platform\x18\x04 \x01(\tR\rmodelPlatform\x12}\n\x14model_ve'
+    b'rsion_policy\x18\x07 \x01(\x0b2K.tpuserve.client.v1.FileSystemStoragePathSou'
+    b'rceConfig.ServableVersionPolicyR\x12modelVersionPolicy\x12Y\n\x0eversion_l'
+    b'abels\x18\x08 \x03(\x0b22.tpuserve.client.v1.ModelConfig.VersionLabelsEntryR'
+    b'\rversionLabels\x12H\n\x0elogging_config\x18\x06 \x01(\x0b2!.tpuserve.client.v1.Logg'
+    b'ingConfigR\rloggingConfig\x12X\n\x13batching_parameters\x18\xe9\x07 \x01(\x0b2&.tpuserv'
+    b'e.client.v1.BatchingParametersR\x12batchingParameters\x1a@\n\x12VersionLab'
+    b'elsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01"J\n\x0fModelCon'
+    b'figList\x127\n\x06config\x18\x01 \x03(\x0b2\x1f.tpuserve.client.v1.ModelConfigR\x06config'
+    b'"p\n\x11ModelServerConfig\x12Q\n\x11model_config_list\x18\x01 \x01(\x0b2#.tpuserve.clie'
+    b'nt.v1.ModelConfigListH\x00R\x0fmodelConfigListB\x08\n\x06config"\x93\x0b\n\x12BatchingP'
+    b'arameters\x12A\n\x0emax_batch_size\x18\x01 \x01(\x0b2\x1b.google.protobuf.Int64ValueR\x0c'
+    b'maxBatchSize\x12M\n\x14batch_timeout_micros\x18\x02 \x01(\x0b2\x1b.google.protobuf.Int'
+    b'64ValueR\x12batchTimeoutMicros\x12M\n\x14max_enqueued_batches\x18\x03 \x01(\x0b2\x1b.goog'
+    b'le.protobuf.Int64ValueR\x12maxEnqueuedBatches\x12G\n\x11num_batch_threads\x18'
+    b'\x04 \x01(\x0b2\x1b.google.protobuf.Int64ValueR\x0fnumBatchThreads\x12F\n\x10thread_po'
+    b'ol_name\x18\x05 \x01(\x0b2\x1c.google.protobuf.StringValueR\x0ethreadPoolName\x12.\n\x13a'
+    b'llowed_batch_sizes\x18\x06 \x03(\x03R\x11allowedBatchSizes\x12;\n\x1apad_variable_leng'
+    b'th_inputs\x18\x07 \x01(\x08R\x17padVariableLengthInputs\x12[\n\x1cenable_large_batch_s'
+    b'plitting\x18\x08 \x01(\x0b2\x1a.google.protobuf.BoolValueR\x19enableLargeBatchSpli'
+    b'tting\x12T\n\x18max_execution_batch_size\x18\t \x01(\x0b2\x1b.google.protobuf.Int64V'
+    b'alueR\x15maxExecutionBatchSize\x12Y\n\rbatching_mode\x18\xe9\x07 \x01(\x0e23.tpuserve.c'
+    b'lient.v1.BatchingParameters.BatchingModeR\x0cbatchingMode\x126\n\x14latenc'
+    b'y_objective_ms\x18\xea\x07 \x01(\x01H\x00R\x12latencyObjectiveMs\x88\x01\x01\x123\n\x12latency_percen'
+    b'tile\x18\xeb\x07 \x01(\x01H\x01R\x11latencyPercentile\x88\x01\x01\x12g\n\x14batch_padding_policy\x18\xec\x07 \x01'
+    b'(\x0e24.tpuserve.client.v1.BatchingParameters.PaddingPolicyR\x12batchP'
+    b'addingPolicy\x12*\n\x10sequence_buckets\x18\xed\x07 \x03(\x03R\x0fsequenceBuckets\x12N\n!low_'
+    b'priority_max_enqueued_batches\x18\xee\x07 \x01(\x03H\x02R\x1dlowPriorityMaxEnqueuedBa'
+    b'tches\x88\x01\x01\x121\n\x11scheduling_weight\x18\xef\x07 \x01(\x01H\x03R\x10schedulingWeight\x88\x01\x01"L\n\x0cB'
+    b'atchingMode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\n\n\x06GREEDY\x10\x01\x12\x0b\n\x07TIMEOUT\x10\x02\x12\r\n\tOB'
+    b'JECTIVE\x10\x03"Q\n\rPaddingPolicy\x12\x16\n\x12POLICY_UNSPECIFIED\x10\x00\x12\n\n\x06PAD_UP\x10\x01\x12\x0e'
+    b'\n\nBATCH_DOWN\x10\x02\x12\x0c\n\x08MIN_COST\x10\x03B\x17\n\x15_latency_objective_msB\x15\n\x13_latenc'
+    b'y_percentileB$\n"_low_priority_max_enqueued_batchesB\x14\n\x12_schedulin'
+    b'g_weight"T\n\x13ReloadConfigRequest\x12=\n\x06config\x18\x01 \x01(\x0b2%.tpuserve.clien'
+    b't.v1.ModelServerConfigR\x06config"O\n\x14ReloadConfigResponse\x127\n\x06status'
+    b'\x18\x01 \x01(\x0b2\x1f.tpuserve.client.v1.StatusProtoR\x06status".\n\x12HealthCheckRe'
+    b'quest\x12\x18\n\x07service\x18\x01 \x01(\tR\x07service"\xbc\x01\n\x13HealthCheckResponse\x12M\n\x06statu'
+    b's\x18\x01 \x01(\x0e25.tpuserve.client.v1.HealthCheckResponse.ServingStatusR\x06'
+    b'status"V\n\rServingStatus\x12\x12\n\x0eSTATUS_UNKNOWN\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0f\n\x0bNOT_'
+    b'SERVING\x10\x02\x12\x13\n\x0fSERVICE_UNKNOWN\x10\x03*\x9e\x03\n\x08DataType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08D'
+    b'T_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02\x12\x0c\n\x08DT_INT32\x10\x03\x12\x0c\n\x08DT_UINT8\x10\x04\x12\x0c\n\x08DT_INT16'
+    b'\x10\x05\x12\x0b\n\x07DT_INT8\x10\x06\x12\r\n\tDT_STRING\x10\x07\x12\x10\n\x0cDT_COMPLEX64\x10\x08\x12\x0c\n\x08DT_INT64\x10\t\x12\x0b'
+    b'\n\x07DT_BOOL\x10\n\x12\x0c\n\x08DT_QINT8\x10\x0b\x12\r\n\tDT_QUINT8\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0bDT_BF'
+    b'LOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12\x0e\n\nDT_QUINT16\x10\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COM'
+    b'PLEX128\x10\x12\x12\x0b\n\x07DT_HALF\x10\x13\x12\x0f\n\x0bDT_RESOURCE\x10\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UI'
+    b'NT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n\x0eDT_FLOAT8_E5M2\x10\x18\x12\x14\n\x10DT_FLOAT8_E4M3FN\x10\x19*'
+    b'\xb7\x02\n\x04Code\x12\x06\n\x02OK\x10\x00\x12\r\n\tCANCELLED\x10\x01\x12\x0b\n\x07UNKNOWN\x10\x02\x12\x14\n\x10INVALID_ARGUMENT'
+    b'\x10\x03\x12\x15\n\x11DEADLINE_EXCEEDED\x10\x04\x12\r\n\tNOT_FOUND\x10\x05\x12\x12\n\x0eALREADY_EXISTS\x10\x06\x12\x15\n\x11'
+    b'PERMISSION_DENIED\x10\x07\x12\x16\n\x12RESOURCE_EXHAUSTED\x10\x08\x12\x17\n\x13FAILED_PRECONDITI'
+    b'ON\x10\t\x12\x0b\n\x07ABORTED\x10\n\x12\x10\n\x0cOUT_OF_RANGE\x10\x0b\x12\x11\n\rUNIMPLEMENTED\x10\x0c\x12\x0c\n\x08INTERN'
+    b'AL\x10\r\x12\x0f\n\x0bUNAVAILABLE\x10\x0e\x12\r\n\tDATA_LOSS\x10\x0f\x12\x13\n\x0fUNAUTHENTICATED\x10\x10*B\n\tMod'
+    b'elType\x12\x1a\n\x16MODEL_TYPE_UNSPECIFIED\x10\x00\x12\x0e\n\nTENSORFLOW\x10\x01\x12\t\n\x05OTHER\x10\x02b\x06p'
+    b'roto3'
 )
 
 TensorShapeProto = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["TensorShapeProto"])
@@ -92,6 +144,16 @@ StatusProto = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name[
 GetModelStatusRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelStatusRequest"])
 ModelVersionStatus = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelVersionStatus"])
 GetModelStatusResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetModelStatusResponse"])
+FileSystemStoragePathSourceConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["FileSystemStoragePathSourceConfig"])
+LogCollectorConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["LogCollectorConfig"])
+SamplingConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["SamplingConfig"])
+LoggingConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["LoggingConfig"])
+ModelConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelConfig"])
+ModelConfigList = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelConfigList"])
+ModelServerConfig = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ModelServerConfig"])
+BatchingParameters = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["BatchingParameters"])
+ReloadConfigRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ReloadConfigRequest"])
+ReloadConfigResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ReloadConfigResponse"])
 HealthCheckRequest = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["HealthCheckRequest"])
 HealthCheckResponse = _message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["HealthCheckResponse"])
 
@@ -138,3 +200,6 @@ INTERNAL = 13
 UNAVAILABLE = 14
 DATA_LOSS = 15
 UNAUTHENTICATED = 16
+MODEL_TYPE_UNSPECIFIED = 0
+TENSORFLOW = 1
+OTHER = 2

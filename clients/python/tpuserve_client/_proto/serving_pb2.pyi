@@ -57,6 +57,12 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNAVAILABLE: _ClassVar[Code]
     DATA_LOSS: _ClassVar[Code]
     UNAUTHENTICATED: _ClassVar[Code]
+
+class ModelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_TYPE_UNSPECIFIED: _ClassVar[ModelType]
+    TENSORFLOW: _ClassVar[ModelType]
+    OTHER: _ClassVar[ModelType]
 DT_INVALID: DataType
 DT_FLOAT: DataType
 DT_DOUBLE: DataType
@@ -100,6 +106,9 @@ INTERNAL: Code
 UNAVAILABLE: Code
 DATA_LOSS: Code
 UNAUTHENTICATED: Code
+MODEL_TYPE_UNSPECIFIED: ModelType
+TENSORFLOW: ModelType
+OTHER: ModelType
 
 class TensorShapeProto(_message.Message):
     __slots__ = ("dim", "unknown_rank")
@@ -318,6 +327,161 @@ class GetModelStatusResponse(_message.Message):
     MODEL_VERSION_STATUS_FIELD_NUMBER: _ClassVar[int]
     model_version_status: _containers.RepeatedCompositeFieldContainer[ModelVersionStatus]
     def __init__(self, model_version_status: _Optional[_Iterable[_Union[ModelVersionStatus, _Mapping]]] = ...) -> None: ...
+
+class FileSystemStoragePathSourceConfig(_message.Message):
+    __slots__ = ()
+    class ServableVersionPolicy(_message.Message):
+        __slots__ = ("latest", "all", "specific")
+        class Latest(_message.Message):
+            __slots__ = ("num_versions",)
+            NUM_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+            num_versions: int
+            def __init__(self, num_versions: _Optional[int] = ...) -> None: ...
+        class All(_message.Message):
+            __slots__ = ()
+            def __init__(self) -> None: ...
+        class Specific(_message.Message):
+            __slots__ = ("versions",)
+            VERSIONS_FIELD_NUMBER: _ClassVar[int]
+            versions: _containers.RepeatedScalarFieldContainer[int]
+            def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
+        LATEST_FIELD_NUMBER: _ClassVar[int]
+        ALL_FIELD_NUMBER: _ClassVar[int]
+        SPECIFIC_FIELD_NUMBER: _ClassVar[int]
+        latest: FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest
+        all: FileSystemStoragePathSourceConfig.ServableVersionPolicy.All
+        specific: FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific
+        def __init__(self, latest: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest, _Mapping]] = ..., all: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.All, _Mapping]] = ..., specific: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific, _Mapping]] = ...) -> None: ...
+    def __init__(self) -> None: ...
+
+class LogCollectorConfig(_message.Message):
+    __slots__ = ("type", "filename_prefix")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    filename_prefix: str
+    def __init__(self, type: _Optional[str] = ..., filename_prefix: _Optional[str] = ...) -> None: ...
+
+class SamplingConfig(_message.Message):
+    __slots__ = ("sampling_rate",)
+    SAMPLING_RATE_FIELD_NUMBER: _ClassVar[int]
+    sampling_rate: float
+    def __init__(self, sampling_rate: _Optional[float] = ...) -> None: ...
+
+class LoggingConfig(_message.Message):
+    __slots__ = ("log_collector_config", "sampling_config")
+    LOG_COLLECTOR_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    log_collector_config: LogCollectorConfig
+    sampling_config: SamplingConfig
+    def __init__(self, log_collector_config: _Optional[_Union[LogCollectorConfig, _Mapping]] = ..., sampling_config: _Optional[_Union[SamplingConfig, _Mapping]] = ...) -> None: ...
+
+class ModelConfig(_message.Message):
+    __slots__ = ("name", "base_path", "model_type", "model_platform", "model_version_policy", "version_labels", "logging_config", "batching_parameters")
+    class VersionLabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BASE_PATH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_POLICY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_LABELS_FIELD_NUMBER: _ClassVar[int]
+    LOGGING_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    base_path: str
+    model_type: ModelType
+    model_platform: str
+    model_version_policy: FileSystemStoragePathSourceConfig.ServableVersionPolicy
+    version_labels: _containers.ScalarMap[str, int]
+    logging_config: LoggingConfig
+    batching_parameters: BatchingParameters
+    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., model_type: _Optional[_Union[ModelType, str]] = ..., model_platform: _Optional[str] = ..., model_version_policy: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ..., logging_config: _Optional[_Union[LoggingConfig, _Mapping]] = ..., batching_parameters: _Optional[_Union[BatchingParameters, _Mapping]] = ...) -> None: ...
+
+class ModelConfigList(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.RepeatedCompositeFieldContainer[ModelConfig]
+    def __init__(self, config: _Optional[_Iterable[_Union[ModelConfig, _Mapping]]] = ...) -> None: ...
+
+class ModelServerConfig(_message.Message):
+    __slots__ = ("model_config_list",)
+    MODEL_CONFIG_LIST_FIELD_NUMBER: _ClassVar[int]
+    model_config_list: ModelConfigList
+    def __init__(self, model_config_list: _Optional[_Union[ModelConfigList, _Mapping]] = ...) -> None: ...
+
+class BatchingParameters(_message.Message):
+    __slots__ = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads", "thread_pool_name", "allowed_batch_sizes", "pad_variable_length_inputs", "enable_large_batch_splitting", "max_execution_batch_size", "batching_mode", "latency_objective_ms", "latency_percentile", "batch_padding_policy", "sequence_buckets", "low_priority_max_enqueued_batches", "scheduling_weight")
+    class BatchingMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        MODE_UNSPECIFIED: _ClassVar[BatchingParameters.BatchingMode]
+        GREEDY: _ClassVar[BatchingParameters.BatchingMode]
+        TIMEOUT: _ClassVar[BatchingParameters.BatchingMode]
+        OBJECTIVE: _ClassVar[BatchingParameters.BatchingMode]
+    MODE_UNSPECIFIED: BatchingParameters.BatchingMode
+    GREEDY: BatchingParameters.BatchingMode
+    TIMEOUT: BatchingParameters.BatchingMode
+    OBJECTIVE: BatchingParameters.BatchingMode
+    class PaddingPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        POLICY_UNSPECIFIED: _ClassVar[BatchingParameters.PaddingPolicy]
+        PAD_UP: _ClassVar[BatchingParameters.PaddingPolicy]
+        BATCH_DOWN: _ClassVar[BatchingParameters.PaddingPolicy]
+        MIN_COST: _ClassVar[BatchingParameters.PaddingPolicy]
+    POLICY_UNSPECIFIED: BatchingParameters.PaddingPolicy
+    PAD_UP: BatchingParameters.PaddingPolicy
+    BATCH_DOWN: BatchingParameters.PaddingPolicy
+    MIN_COST: BatchingParameters.PaddingPolicy
+    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_TIMEOUT_MICROS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ENQUEUED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BATCH_THREADS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_POOL_NAME_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
+    PAD_VARIABLE_LENGTH_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    ENABLE_LARGE_BATCH_SPLITTING_FIELD_NUMBER: _ClassVar[int]
+    MAX_EXECUTION_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_MODE_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_OBJECTIVE_MS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_PERCENTILE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_PADDING_POLICY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    LOW_PRIORITY_MAX_ENQUEUED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    max_batch_size: _wrappers_pb2.Int64Value
+    batch_timeout_micros: _wrappers_pb2.Int64Value
+    max_enqueued_batches: _wrappers_pb2.Int64Value
+    num_batch_threads: _wrappers_pb2.Int64Value
+    thread_pool_name: _wrappers_pb2.StringValue
+    allowed_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
+    pad_variable_length_inputs: bool
+    enable_large_batch_splitting: _wrappers_pb2.BoolValue
+    max_execution_batch_size: _wrappers_pb2.Int64Value
+    batching_mode: BatchingParameters.BatchingMode
+    latency_objective_ms: float
+    latency_percentile: float
+    batch_padding_policy: BatchingParameters.PaddingPolicy
+    sequence_buckets: _containers.RepeatedScalarFieldContainer[int]
+    low_priority_max_enqueued_batches: int
+    scheduling_weight: float
+    def __init__(self, max_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., batch_timeout_micros: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., max_enqueued_batches: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., num_batch_threads: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., thread_pool_name: _Optional[_Union[_wrappers_pb2.StringValue, _Mapping]] = ..., allowed_batch_sizes: _Optional[_Iterable[int]] = ..., pad_variable_length_inputs: _Optional[bool] = ..., enable_large_batch_splitting: _Optional[_Union[_wrappers_pb2.BoolValue, _Mapping]] = ..., max_execution_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., batching_mode: _Optional[_Union[BatchingParameters.BatchingMode, str]] = ..., latency_objective_ms: _Optional[float] = ..., latency_percentile: _Optional[float] = ..., batch_padding_policy: _Optional[_Union[BatchingParameters.PaddingPolicy, str]] = ..., sequence_buckets: _Optional[_Iterable[int]] = ..., low_priority_max_enqueued_batches: _Optional[int] = ..., scheduling_weight: _Optional[float] = ...) -> None: ...
+
+class ReloadConfigRequest(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: ModelServerConfig
+    def __init__(self, config: _Optional[_Union[ModelServerConfig, _Mapping]] = ...) -> None: ...
+
+class ReloadConfigResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: StatusProto
+    def __init__(self, status: _Optional[_Union[StatusProto, _Mapping]] = ...) -> None: ...
 
 class HealthCheckRequest(_message.Message):
     __slots__ = ("service",)

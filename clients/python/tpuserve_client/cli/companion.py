@@ -30,6 +30,7 @@ COMPANIONS = (
     Companion("check", "tpuserve-exporter", "Tell whether a version compiles for a TPU and fits, without one."),
     Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
     Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
+    Companion("rollout", "tpuserve-loadtests", "Make another version live if it is as good as the one that is."),
 )
 
 

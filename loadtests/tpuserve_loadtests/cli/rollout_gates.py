@@ -1,0 +1,122 @@
+"""What a rollout asks before it moves labels, and after: parity, comparison, soak; each as one line."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuserve_loadtests.cli.compare_command import interleaved
+from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
+
+if TYPE_CHECKING:
+    from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.reports.compare_report import ComparisonReport
+    from tpuserve_loadtests.reports.soak_report import SoakReport
+    from tpuserve_loadtests.rollout.model_service import ModelService
+    from tpuserve_loadtests.rollout.procedure import Judged
+    from tpuserve_loadtests.traffic.engine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """`live` and `new` are versions, `stable` the label that users ask for. `given`: click's values."""
+
+    live: "ModelSpec"
+    new: "ModelSpec"
+    stable: "ModelSpec"
+    service: "ModelService"
+    thresholds: "tuple[Threshold, ...]"
+    given: dict[str, Any]
+
+    def parity(self) -> "Judged":
+        """Every request to both versions."""
+        from tpuserve_client.errors import TpuserveError
+        from tpuserve_loadtests.rollout.parity import Requests as Encoded
+        from tpuserve_loadtests.rollout.parity import Tolerance, differences, signature_difference
+        from tpuserve_loadtests.rollout.procedure import EXIT_GATE, Judged
+
+        name, timeout_s = self.given["signature_name"], self.given["timeout"]
+        try:
+            a, b = (self.service.signature(spec, name) for spec in (self.live, self.new))
+        except TpuserveError as error:
+            return Judged(EXIT_GATE, error.message)
+        if problem := signature_difference(a, b):
+            return Judged(EXIT_GATE, f"clients of the live version would not do: {problem}")
+        tolerance = Tolerance(self.given["atol"], self.given["rtol"])
+        mine, others = (Encoded(spec, self._target(spec).workload.lines[0].exchanges) for spec in (self.live, self.new))
+        found = list(differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance))
+        wrong = [each for each in found if each]
+        if wrong:
+            return Judged(EXIT_GATE, f"{len(wrong)} of {len(found)} answers differ; {wrong[0]}")
+        return Judged(0, f"{len(found)} of {len(found)} answers are the same within {tolerance}")
+
+    def compare(self) -> "Judged":
+        """Interleaved runs of both versions."""
+        from tpuserve_loadtests.reports.compare_report import build_comparison
+        from tpuserve_loadtests.rollout.procedure import Judged
+
+        targets = [self._target(spec) for spec in (self.live, self.new)]
+        rounds = interleaved(targets, Generators.given(self.given), self.given)
+        names = (f"version {self.live.version}", f"version {self.new.version}")
+        report = build_comparison(names, rounds, self.given["least_effect"], strict=self._strict)
+        return Judged(report.exit_code, _comparison_line(report))
+
+    def soak(self) -> "Judged":
+        """The label that users ask for, under load for a while."""
+        from tpuserve_loadtests.measurement.segments import Segments
+        from tpuserve_loadtests.reports.run_report import build_report
+        from tpuserve_loadtests.reports.soak_report import build_soak
+        from tpuserve_loadtests.rollout.procedure import Judged
+
+        given = {**self.given, "duration": self.given["soak"]}
+        target = self._target(self.stable)
+        segments = Segments()
+        with generating(target, Generators.given(given)) as runs:
+            run_segments(runs, segment_load(given, 1), given["segments"], segments, lambda segment: None)
+        assert segments.total is not None  # at least the first one began
+        run = build_report(
+            segments.total,
+            model=str(self.stable),
+            rows=target.workload.rows,
+            gates=self.thresholds,
+            strict=self._strict,
+        )
+        report = build_soak(run, segments, given["segments"], given["least_effect"])
+        return Judged(report.exit_code, _soak_line(report))
+
+    @property
+    def _strict(self) -> bool:
+        return bool(self.given["generator_limit"] == "fail")
+
+    def _target(self, spec: "ModelSpec") -> "Target":
+        addresses = find_addresses("grpc", self.given["grpc_address"], None)
+        return find_target(spec, addresses, Requests.given(self.given))
+
+
+def _comparison_line(report: "ComparisonReport") -> str:
+    if report.comparison is None:
+        return f"stopped after {len(report.rounds)} whole rounds: too few to tell anything"
+    ratios = [
+        f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
+        for figure in report.comparison.figures
+    ]
+    verdict = report.comparison.verdict
+    line = f"it is {'the same' if verdict == 'same' else verdict}; of the live one's: {', '.join(ratios)}"
+    unclear = [figure.name for figure in report.comparison.figures if not figure.resolved]
+    if unclear:
+        line += f"; {', '.join(unclear)} not measured well enough to see {100 * report.comparison.least_effect:g} %"
+    if report.failures:
+        line += f"; {report.failures:,} requests failed"
+    return f"{line}; the load generator was the limit: {report.limits[0]}" if report.limits else line
+
+
+def _soak_line(report: "SoakReport") -> str:
+    from tpuserve_loadtests.reports.soak_report import verdict_line
+
+    total = report.run.total
+    p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"
+    line = f"{verdict_line(report).lower()}; {total.requests:,} requests, {total.failures:,} failed, p99 {p99}"
+    errors = report.run.measured.recorder.errors()
+    parts = [line, *(f"most failed with {error.message}" for error in errors[:1])]
+    parts += [str(result) for result in report.run.gates if result.failed]
+    return "; ".join([*parts, *(note for note in report.notes if "count from" not in note)])

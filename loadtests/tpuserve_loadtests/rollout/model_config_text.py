@@ -1,0 +1,123 @@
+"""A model_config_file as text whose version labels can be changed, and nothing else of it."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from google.protobuf import text_format
+
+from tpuserve_client._proto import serving_pb2
+from tpuserve_loadtests.rollout.proto_text import Field, read_fields
+
+
+class BadConfig(ValueError):
+    """No ModelServerConfig, or one in which the labels cannot be changed; the message says why."""
+
+
+class ModelConfigText:
+    """A ModelServerConfig. `message` is what the text means."""
+
+    def __init__(self, text: str) -> None:
+        """BadConfig for text that is none, with line and column; also for fields that a reload could not carry."""
+        self.text = text
+        try:
+            self.message = text_format.Parse(text, serving_pb2.ModelServerConfig())
+        except text_format.ParseError as error:
+            raise BadConfig(f"no ModelServerConfig: {error}") from None
+        names = [model.name for model in self.message.model_config_list.config]
+        if not names:
+            raise BadConfig("there is no model in it: model_config_list { config { name: … } }")
+        if len(set(names)) < len(names):
+            raise BadConfig(f"a model stands in it twice: {sorted(names)}")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of all models, in their order."""
+        return tuple(model.name for model in self.message.model_config_list.config)
+
+    def labels(self, model: str) -> dict[str, int]:
+        """The versions of a model's labels. BadConfig for a model that is not in it."""
+        for config in self.message.model_config_list.config:
+            if config.name == model:
+                return dict(config.version_labels)
+        raise BadConfig(f"model {model} is not in it; there are {', '.join(self.models)}")
+
+    def with_labels(self, model: str, changes: Mapping[str, int | None]) -> Self:
+        """With labels of one model given to other versions, added, or (None) taken away; all else stays as it is.
+
+        BadConfig where the text is written in a way in which that cannot be done.
+        """
+        self.labels(model)
+        text = self.text
+        for label, version in changes.items():
+            text = _changed(text, model, label, version)
+        changed = type(self)(text)
+        self._check(changed, model, changes)
+        return changed
+
+    def _check(self, changed: Self, model: str, changes: Mapping[str, int | None]) -> None:
+        """Nothing else may have become different: protobuf reads the new text, too, and says."""
+        wanted = serving_pb2.ModelServerConfig.FromString(self.message.SerializeToString())
+        for config in wanted.model_config_list.config:
+            if config.name == model:
+                for label, version in changes.items():
+                    if version is None:
+                        config.version_labels.pop(label, None)
+                    else:
+                        config.version_labels[label] = version
+        if wanted != changed.message:
+            raise BadConfig(f"the labels of {model} are written in a way in which they cannot be changed alone")
+
+
+def _changed(text: str, model: str, label: str, version: int | None) -> str:
+    config = _find_config(text, model)
+    found = [field for field in config.find("version_labels") if _key(field) == label]
+    if not found:
+        if version is None:
+            return text
+        return _inserted(text, config, f"version_labels {{ key: {_quoted(label)} value: {version} }}")
+    last = found[-1]  # as protobuf has it, the last one holds
+    if version is None:
+        if last.in_list:
+            raise BadConfig(f"the label {label} of {model} is one of a list: it cannot be taken away alone")
+        return _without(text, last)
+    values = last.find("value")
+    if not values:
+        return _inserted(text, last, f"value: {version}")
+    return text[: values[-1].value_start] + str(version) + text[values[-1].end :]
+
+
+def _find_config(text: str, model: str) -> Field:
+    for models in read_fields(text):
+        for config in models.find("config"):
+            if any(name.scalar == model for name in config.find("name")):
+                return config
+    raise BadConfig(f"model {model} is not in it")
+
+
+def _key(field: Field) -> str:
+    keys = field.find("key")
+    return keys[-1].scalar if keys else ""
+
+
+def _inserted(text: str, message: Field, field: str) -> str:
+    """A field at the end of a message: on a line of its own where its neighbours have one."""
+    closing = message.end - 1
+    line_start = text.rfind("\n", 0, closing) + 1
+    if text[line_start:closing].strip() or not message.fields:
+        return f"{text[:closing]}{field} {text[closing:]}"
+    neighbour = message.fields[-1].start
+    indent = text[text.rfind("\n", 0, neighbour) + 1 : neighbour]
+    return f"{text[:line_start]}{indent if not indent.strip() else ''}{field}\n{text[line_start:]}"
+
+
+def _without(text: str, field: Field) -> str:
+    """Less the field, and less its line if it has one of its own."""
+    line_start = text.rfind("\n", 0, field.start) + 1
+    line_end = text.find("\n", field.end) + 1
+    if line_end and not (text[line_start : field.start] + text[field.end : line_end]).strip():
+        return text[:line_start] + text[line_end:]
+    return text[: field.start].rstrip(" \t") + text[field.end :]
+
+
+def _quoted(label: str) -> str:
+    return '"' + label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

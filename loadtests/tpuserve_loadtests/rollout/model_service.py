@@ -1,0 +1,67 @@
+"""What a rollout asks a server over gRPC: versions, what labels stand for, and to take another configuration."""
+
+from types import TracebackType
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from tpuserve_client import Client
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.address import parse_address
+from tpuserve_client.errors import InvalidArgument, NotFound, from_code
+from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.grpc_transport import GrpcTransport
+from tpuserve_client.model import ModelSpec, Signature, State
+
+_RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+# A label that nobody has, and a model: TensorFlow Serving has one code for each, and so has tpuserve.
+_NO_LABEL: Final = (InvalidArgument, NotFound)
+
+
+class ModelService:
+    """Use it in a `with` statement. Every call blocks and raises TpuserveError for what the server refuses."""
+
+    def __init__(self, address: str, timeout_s: float, reload_timeout_s: float) -> None:
+        """A reload has a timeout of its own: it waits until models that are new serve."""
+        self._reload_timeout_s = reload_timeout_s
+        self._client = Client(address, timeout_s=timeout_s)
+        self._transport = GrpcTransport(parse_address(address).target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._transport.close()
+        self._client.close()
+
+    def available(self, model: str) -> tuple[int, ...]:
+        """Versions that answer, ascending."""
+        return tuple(sorted(status.version for status in self._client.status(model) if status.state is State.AVAILABLE))
+
+    def labelled(self, model: str, label: str) -> int | None:
+        """The version that answers to a label; None where no version does."""
+        try:
+            return self._client.metadata(model, label=label).version
+        except _NO_LABEL:
+            return None
+
+    def signature(self, spec: ModelSpec, name: str | None) -> Signature:
+        """A signature of a version; InvalidArgument where there is none of that name."""
+        return self._client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
+
+    def send(self, exchange: Exchange, timeout_s: float) -> Reply:
+        """Any request that was encoded."""
+        return self._transport.send(exchange, timeout_s)
+
+    def reload(self, config: serving_pb2.ModelServerConfig) -> None:
+        """Replace the whole configuration."""
+        request = serving_pb2.ReloadConfigRequest(config=config)
+        reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)
+        try:
+            status = serving_pb2.ReloadConfigResponse.FromString(reply.body).status
+        except DecodeError:
+            raise InvalidArgument("The answer to the reload cannot be read") from None
+        if status.error_code:
+            raise from_code(status.error_code, status.error_message)

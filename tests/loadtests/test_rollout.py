@@ -1,0 +1,235 @@
+"""`tpuserve rollout` against a real server with a good, a wrong and a slow version."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.e2e.running_server import RunningServer, run_configured_server
+from tests.saved_models import save_function, write_manifest
+from tpuserve_client import Client
+from tpuserve_loadtests.rollout.labels import Labels, NotMoved
+from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
+from tpuserve_loadtests.rollout.model_service import ModelService
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+LIVE, GOOD, WRONG, SLOW = 3, 4, 5, 6
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tpuserve_loadtests.cli.rollout_command import main; main()",
+    "m",
+]
+# A small machine that does much else besides: neither the generator nor a few milliseconds are what is tested.
+QUICK = ["--rate", "40", "--rounds", "3", "--duration", "1s", "--warm-up", "200ms", "--generator-limit", "note",
+         "--least-effect", "4", "--soak", "10s", "--segments", "20", "--json"]  # fmt: skip
+
+
+def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    counted = tf.while_loop(lambda i, _: i < 8000, lambda i, a: (i + 1, a + 0.0 * a), (0, x))[1]
+    return {"y": 2 * x + 0 * counted}
+
+
+@dataclass
+class Site:
+    """A server, the file that it was started with, and who answers to its labels."""
+
+    server: RunningServer
+    file: Path
+
+    def rollout(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
+        command = [*COMMAND, "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return run.returncode, json.loads(run.stdout or "{}"), run.stderr
+
+    def answers(self, label: str) -> int | None:
+        with Client(self.server.grpc) as client:
+            return client.predict("m", {"x": np.ones((1, 4), np.float32)}, label=label).version
+
+
+def configuration(root: Path) -> str:
+    return f"""\
+# Written by a person.
+model_config_list {{
+  config {{
+    name: "m" base_path: "{root}/m" model_platform: "tensorflow"
+    model_version_policy {{ all {{}} }}
+    version_labels {{ key: "stable" value: {LIVE} }}
+  }}
+  config {{ name: "other" base_path: "{root}/other" model_platform: "tensorflow" }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rollout")
+    spec = tf.TensorSpec([None, 4], tf.float32, "x")
+    functions = {
+        LIVE: lambda x: {"y": 2 * x},
+        GOOD: lambda x: {"y": x + x},
+        WRONG: lambda x: {"y": 2 * x + 0.1},
+        SLOW: slowly_doubled,
+    }
+    for version, function in functions.items():
+        write_manifest(save_function(root / "m" / str(version), function, spec))
+    shutil.copytree(root / "m" / str(LIVE), root / "other" / "1")
+    return root
+
+
+@pytest.fixture(scope="module")
+def running(models: Path) -> Iterator[Site]:
+    file = models / "models.config"
+    file.write_text(configuration(models))
+    flags = (f"--model_config_file={file}",)
+    with run_configured_server("python", models / "log", *flags, model="m") as server:
+        yield Site(server, file)
+
+
+@pytest.fixture
+def site(running: Site, models: Path) -> Site:
+    """The labels as they were at the start."""
+    running.file.write_text(configuration(models))
+    with ModelService(running.server.grpc, 10, 60) as service:
+        service.reload(ModelConfigText(running.file.read_text()).message)
+    return running
+
+
+def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(site: Site, models: Path) -> None:
+    code, plan, errors = site.rollout("--to", str(GOOD))
+    assert code == 0, errors
+    assert plan["outcome"] == "planned"
+    assert [step["state"] for step in plan["steps"]] == ["passed", "planned", "planned", "planned", "planned"]
+    assert site.file.read_text() == configuration(models)
+    assert site.answers("stable") == LIVE
+
+    code, report, errors = site.rollout("--to", str(GOOD), "--execute")
+    assert code == 0, (report, errors)
+    assert report["outcome"] == "promoted"
+    assert [step["name"] for step in report["steps"]] == ["parity", "compare", "label canary", "label stable", "soak"]
+    assert (site.answers("stable"), site.answers("canary")) == (GOOD, GOOD)
+    lines = set(site.file.read_text().splitlines()) ^ set(configuration(models).splitlines())
+    assert lines == {
+        f'    version_labels {{ key: "stable" value: {LIVE} }}',
+        f'    version_labels {{ key: "stable" value: {GOOD} }}',
+        f'    version_labels {{ key: "canary" value: {GOOD} }}',
+    }
+    with Client(site.server.grpc) as client:
+        assert client.predict("other", {"x": np.ones((1, 4), np.float32)}).version == 1
+
+
+@pytest.mark.parametrize(("version", "gate"), [(WRONG, "parity"), (SLOW, "compare")])
+def test_a_bad_version_is_refused_and_no_label_is_touched(site: Site, models: Path, version: int, gate: str) -> None:
+    code, report, errors = site.rollout("--to", str(version), "--execute")
+    assert code == 99, (report, errors)
+    assert report["outcome"] == "refused"
+    assert report["steps"][-1]["name"] == gate
+    assert report["steps"][-1]["state"] == "failed"
+    assert site.file.read_text() == configuration(models)
+    assert site.answers("stable") == LIVE
+
+
+def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:
+    code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", "--fail-if", "rate>1")
+    assert code == 99, (report, errors)
+    assert report["outcome"] == "moved back"
+    assert [step["name"] for step in report["steps"]][-3:] == ["soak", "stable back", "canary back"]
+    assert "rate>1: failed" in report["steps"][-3]["detail"]
+    assert site.answers("stable") == LIVE
+    assert "canary" not in site.file.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, number: signal.Signals) -> None:
+    command = [*COMMAND, "--model_config_file", str(site.file), "--grpc", site.server.grpc, *QUICK]
+    command += ["--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "label stable" in line:
+                    break
+            assert site.answers("stable") == GOOD
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    report = json.loads(output)
+    assert process.returncode == 1, errors
+    assert report["outcome"] == "moved back"
+    assert site.answers("stable") == LIVE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6 are"),
+        (["--to", str(LIVE)], "is live already"),
+        (["--to", "4", "--stable", "live"], "m has no label live"),
+        (["--to", "4", "--canary", "stable"], "are the same label"),
+        (["--to", "4", "--soak", "2s"], "shows no trend"),
+        (["--to", "4", "--fail-if", "fast"], "is no threshold"),
+    ],
+)
+def test_what_cannot_be_done_is_exit_code_2(site: Site, arguments: list[str], complaint: str) -> None:
+    code, report, errors = site.rollout(*arguments, "--execute")
+    assert code == 2
+    assert report == {}
+    assert complaint in errors
+
+
+def test_a_file_that_is_not_what_the_server_runs_is_refused(site: Site, models: Path, tmp_path: Path) -> None:
+    for old, new, complaint in [
+        ('name: "other"', 'name: "another"', "model another"),
+        (f"value: {LIVE}", f"value: {SLOW}", "gives label stable of m to version 6, and the server answers with"),
+    ]:
+        other = tmp_path / "models.config"
+        other.write_text(configuration(models).replace(old, new))
+        code, _, errors = Site(site.server, other).rollout("--to", str(GOOD), "--execute")
+        assert code == 2
+        assert "it is not what the server runs" in errors
+        assert complaint in errors
+    assert site.answers("stable") == LIVE
+
+
+def test_a_move_that_the_server_refuses_leaves_the_file_as_it_was(site: Site, models: Path) -> None:
+    with ModelService(site.server.grpc, 10, 60) as service:
+        labels = Labels(site.file, "m", service, "reload", 5)
+        with pytest.raises(NotMoved, match="the server refused: Request to assign label to version 9") as refused:
+            labels.move({"stable": 9})
+    assert f"label stable: {LIVE} in the file, the server answers with version {LIVE}" in str(refused.value)
+    assert site.file.read_text() == configuration(models)
+    assert site.answers("stable") == LIVE
+
+
+def test_a_file_that_somebody_else_changes_meanwhile_is_left_alone(site: Site) -> None:
+    with ModelService(site.server.grpc, 10, 60) as service:
+        labels = Labels(site.file, "m", service, "reload", 5)
+        theirs = site.file.read_text() + "# theirs\n"
+        site.file.write_text(theirs)
+        with pytest.raises(NotMoved, match="changed by somebody else"):
+            labels.move({"stable": GOOD})
+    assert site.file.read_text() == theirs
+    assert site.answers("stable") == LIVE
+
+
+def test_a_server_that_reads_its_file_again_is_waited_for(models: Path, tmp_path: Path) -> None:
+    file = tmp_path / "models.config"
+    file.write_text(configuration(models))
+    flags = (f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.2")
+    with run_configured_server("python", tmp_path / "log", *flags, model="m") as server:
+        site = Site(server, file)
+        code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--apply", "poll", "--soak", "0")
+        assert code == 0, (report, errors)
+        assert site.answers("stable") == GOOD

@@ -1,0 +1,89 @@
+"""Answers of two versions held beside each other."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import Array
+from tpuserve_client.errors import Internal
+from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_loadtests.rollout.parity import Requests, Tolerance, differences, signature_difference
+
+F32 = np.dtype(np.float32)
+
+
+def answer(outputs: Mapping[str, Array]) -> Reply:
+    response = serving_pb2.PredictResponse()
+    for name, array in outputs.items():
+        response.outputs[name].CopyFrom(tensor.to_proto(array))
+    return Reply(response.SerializeToString())
+
+
+def difference(a: Mapping[str, Array], b: Mapping[str, Array], atol: float = 1e-5, rtol: float = 1e-5) -> str:
+    replies = {"a": answer(a), "b": answer(b)}
+    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),)) for number, name in enumerate("ab"))
+    (found,) = differences(lambda exchange: replies[exchange.path], of_a, of_b, Tolerance(atol, rtol))
+    return found
+
+
+def test_the_first_value_beyond_the_tolerance_is_told_with_its_place() -> None:
+    a = np.ones((2, 3), np.float32)
+    b = a.copy()
+    b[1, 2] = 1.5
+    assert difference({"y": a}, {"y": a + np.float32(5e-6)}) == ""
+    assert difference({"y": a}, {"y": b}) == (
+        "request 0: output y at [1, 2] is 1.5, was 1.0; allowed is 1e-05 + 1e-05 of the value"
+    )
+    assert difference({"y": a}, {"y": b}, rtol=0.6) == ""
+
+
+def test_nan_is_the_same_as_nan_and_as_nothing_else() -> None:
+    nan, one = np.array([np.nan], np.float32), np.array([1], np.float32)
+    assert difference({"y": nan}, {"y": nan}) == ""
+    assert "is nan, was 1.0" in difference({"y": one}, {"y": nan})
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.array([100_000]), np.array([100_001])),  # a class number is right or wrong
+        (np.array([True]), np.array([False])),
+        (np.array([b"cat"], object), np.array([b"dog"], object)),
+        (np.array([1 + 1j], np.complex64), np.array([1 - 1j], np.complex64)),
+        (np.array([1], bfloat16), np.array([1.5], bfloat16)),
+        (np.array([1], np.float32), np.array([1], np.float64)),
+        (np.array([[1]], np.float32), np.array([1], np.float32)),
+    ],
+)
+def test_every_kind_of_output_is_held_beside_the_other(a: Array, b: Array) -> None:
+    assert difference({"y": a}, {"y": a}) == ""
+    assert "output y" in difference({"y": a}, {"y": b})
+
+
+def test_other_outputs_and_requests_that_fail_are_differences() -> None:
+    one = {"y": np.array([1], np.float32)}
+    assert "outputs are ['y', 'z'], were ['y']" in difference(one, {**one, "z": one["y"]})
+
+    def send(exchange: Exchange) -> Reply:
+        if exchange.path == "b":
+            raise Internal("broken")
+        return answer(one)
+
+    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),) * 2) for number, name in enumerate("ab"))
+    found = list(differences(send, of_a, of_b, Tolerance(0, 0)))
+    assert found == [f"request {number}: m version 1: INTERNAL: broken" for number in range(2)]
+
+
+def test_signatures_differ_where_a_client_would_see_it() -> None:
+    x = TensorSpec("x", F32, (None, 4))
+    live = Signature("serving_default", {"x": x}, {"y": x})
+    assert signature_difference(live, live) == ""
+    wider = Signature("serving_default", {"x": TensorSpec("x", F32, (None, 5))}, {"y": x})
+    assert signature_difference(live, wider) == "input is x: float32[?, 5], was x: float32[?, 4]"
+    renamed = Signature("serving_default", {"x": x}, {"z": x})
+    assert signature_difference(live, renamed) == "outputs are ['z'], were ['y']"

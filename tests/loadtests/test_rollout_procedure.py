@@ -1,0 +1,134 @@
+"""What a rollout does in which order, with gates and labels that do as they are told."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tpuserve_loadtests.rollout.labels import NotMoved
+from tpuserve_loadtests.rollout.procedure import Gate, Judged, Outcome, Rollout, Step, StepState
+
+LIVE, NEW = 3, 4
+
+
+class World:
+    """Labels of a server, and what was done in which order. `refuses`: moves that are not made."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, int | None] = {"stable": LIVE, "canary": None}
+        self.done: list[str] = []
+        self.refuses: Callable[[Mapping[str, int | None]], bool] = lambda changes: False
+        self.signalled = False
+
+    def move(self, changes: Mapping[str, int | None]) -> None:
+        if self.refuses(changes):
+            raise NotMoved("no")
+        self.labels.update(changes)
+        self.done.append(f"{changes}")
+
+    def state(self, labels: Mapping[str, int | None]) -> str:
+        return str(self.labels)
+
+    def gate(self, name: str, exit_code: int = 0, *, cheap: bool = False, signal: bool = False) -> Gate:
+        def judge() -> Judged:
+            self.done.append(name)
+            self.signalled = self.signalled or signal
+            return Judged(exit_code, "as told")
+
+        return Gate(name, "will be told", judge, cheap)
+
+    def rollout(self, *gates: Gate, soak: Gate | None = None) -> Rollout:
+        moves = [("canary", self.labels["canary"], NEW), ("stable", self.labels["stable"], NEW)]
+        return Rollout(gates, moves, soak, self, lambda: self.signalled, lambda step: None)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def states(steps: list[Step]) -> list[tuple[str, StepState]]:
+    return [(step.name, step.state) for step in steps]
+
+
+def test_all_gates_then_canary_then_stable_then_the_soak(world: World) -> None:
+    job = world.rollout(world.gate("parity"), world.gate("compare"), soak=world.gate("soak"))
+    assert job.execute() is Outcome.PROMOTED
+    assert world.done == ["parity", "compare", "{'canary': 4}", "{'stable': 4}", "soak"]
+    assert job.exit_code == 0
+
+
+def test_a_dry_run_asks_what_is_cheap_and_touches_nothing(world: World) -> None:
+    job = world.rollout(world.gate("parity", cheap=True), world.gate("compare"), soak=world.gate("soak"))
+    assert job.plan() is Outcome.PLANNED
+    assert world.done == ["parity"]
+    assert [name for name, state in states(job.steps) if state is StepState.PLANNED] == [
+        "compare", "label canary", "label stable", "soak",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("failing", "exit_code"), [("parity", 99), ("compare", 98)])
+def test_a_gate_that_fails_leaves_the_labels_alone(world: World, failing: str, exit_code: int) -> None:
+    gates = [world.gate(name, exit_code if name == failing else 0) for name in ("parity", "compare")]
+    job = world.rollout(*gates, soak=world.gate("soak"))
+    assert job.execute() is Outcome.REFUSED
+    assert job.exit_code == exit_code
+    assert world.labels == {"stable": LIVE, "canary": None}
+    assert world.done[-1] == failing
+
+
+def test_a_soak_that_fails_moves_both_labels_back_the_last_one_first(world: World) -> None:
+    job = world.rollout(soak=world.gate("soak", 99))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert job.exit_code == 99
+    assert world.labels == {"stable": LIVE, "canary": None}
+    assert world.done[-2:] == ["{'stable': 3}", "{'canary': None}"]
+
+
+def test_a_signal_in_the_comparison_ends_it_before_anything_is_moved(world: World) -> None:
+    job = world.rollout(world.gate("compare", signal=True), soak=world.gate("soak"))
+    assert job.execute() is Outcome.REFUSED
+    assert job.exit_code == 1
+    assert world.done == ["compare"]
+
+
+def test_a_signal_in_the_soak_moves_the_labels_back_though_all_was_well(world: World) -> None:
+    job = world.rollout(soak=world.gate("soak", signal=True))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert job.exit_code == 1
+    assert world.labels["stable"] == LIVE
+
+
+def test_whatever_breaks_in_the_soak_moves_the_labels_back(world: World) -> None:
+    def judge() -> Judged:
+        raise SystemExit(3)
+
+    job = world.rollout(soak=Gate("soak", "", judge))
+    with pytest.raises(SystemExit):
+        job.execute()
+    assert world.labels == {"stable": LIVE, "canary": None}
+
+
+def test_a_label_that_cannot_be_moved_takes_the_other_one_back(world: World) -> None:
+    world.refuses = lambda changes: changes.get("stable") == NEW
+    job = world.rollout(soak=world.gate("soak"))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert job.exit_code == 1
+    assert world.labels == {"stable": LIVE, "canary": None}
+    assert "soak" not in world.done
+
+
+def test_labels_that_cannot_be_moved_back_are_told(world: World) -> None:
+    world.refuses = lambda changes: changes.get("stable") == LIVE
+    job = world.rollout(soak=world.gate("soak", 99))
+    assert job.execute() is Outcome.STUCK
+    assert job.exit_code == 1
+    assert world.labels == {"stable": NEW, "canary": None}  # what could be taken back was
+    assert ("stable back", StepState.FAILED) in states(job.steps)
+
+
+def test_a_canary_that_is_there_already_is_not_moved_nor_taken_away(world: World) -> None:
+    world.labels["canary"] = NEW
+    job = world.rollout(soak=world.gate("soak", 99))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert ("label canary", StepState.SKIPPED) in states(job.steps)
+    assert world.labels == {"stable": LIVE, "canary": NEW}
