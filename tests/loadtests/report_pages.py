@@ -13,6 +13,7 @@ from tpuserve_loadtests.report_page.sweep_page import sweep_page
 from tpuserve_loadtests.reports.compare_report import build_comparison
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.searching import Found, Outcome, Probe
+from tpuserve_loadtests.server_side.server_side import Moment, Phase, Seen, ServerSide
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}
@@ -25,6 +26,44 @@ def gates(*texts: str) -> tuple[Threshold, ...]:
 def page_of_a_run(measured: Measured | None = None, *texts: str, strict: bool = True) -> str:
     measured = recorded_run(open_load(300), failures={HOSTILE: 7}) if measured is None else measured
     return run_page(build_report(measured, model=HOSTILE, rows=1, gates=gates(*texts), strict=strict), SETTINGS)
+
+
+def page_of_a_watched_run() -> str:
+    """A server that tells of itself; nothing waited in its first second."""
+    moments = [
+        Moment(
+            float(second),
+            1.0,
+            300.0,
+            0.4 * second or None,
+            2.5 + second / 9,
+            3.2,
+            0.2,
+            0.8,
+            0.7,
+            4e8 + 1e6 * second,
+            {},
+            0.0,
+        )
+        for second in range(8)
+    ]
+    phases = (Phase("request", 2400, 3.4, 3.1, 9.0, 0.1), Phase("queue wait", 2400, 0.5, 0.4, 2.0, 0.1))
+    server = ServerSide(
+        phases=phases,
+        execution_ms=2.4,
+        batch_rows=3.2,
+        padding_share=0.2,
+        executing=0.8,
+        answers={"OK": 2400},
+        refused={HOSTILE: 3},
+        cpu_cores=0.7,
+        memory_bytes=4e8,
+        peak_memory_bytes=4.1e8,
+        busy={HOSTILE: 0.61},
+        timeline=tuple(moments),
+    )
+    report = build_report(recorded_run(open_load(300)), model="digits", rows=1, seen=Seen(server))
+    return run_page(report, SETTINGS)
 
 
 def page_of_a_long_run_that_was_stopped() -> str:
@@ -73,6 +112,7 @@ def page_of_nothing() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "run": page_of_a_run,
+    "watched": page_of_a_watched_run,
     "long": page_of_a_long_run_that_was_stopped,
     "sweep": page_of_a_sweep,
     "search": page_of_a_search,

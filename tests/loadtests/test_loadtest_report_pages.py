@@ -72,11 +72,11 @@ def test_hostile_text_is_shown_as_it_is() -> None:
     ("measured", "texts", "strict", "expected"),
     [
         (run(), (), True, "good: All requests were answered"),
-        (run(), ("p99>1s", "rate<5"), True, "good: Passed: 2 gates hold"),
-        (run(), ("p99>1ms",), True, "bad: Failed: the gate does not hold"),
+        (run(), ("p99>1s", "rate<5"), True, "good: Passed all 2 gates"),
+        (run(), ("p99>1ms",), True, "bad: Failed the gate"),
         (run(failures={"gone": 3}), (), True, "bad: Failed: 3 of 2,403 requests"),
         (overloaded(run()), ("p99>1ms",), True, "warn: Not to be trusted: the load generator was the limit"),
-        (overloaded(run()), ("p99>1s",), False, "warn: Passed: the gate holds, but the load generator was the limit"),
+        (overloaded(run()), ("p99>1s",), False, "warn: Passed the gate, but the load generator was the limit"),
     ],
 )
 def test_the_verdict_comes_first_and_in_words(
@@ -107,6 +107,14 @@ def test_every_chart_has_its_numbers_as_text(name: str) -> None:
         # Intervals are written beside their bars.
         assert len(re.findall("<td", numbers[1] if numbers else "")) > 3 or "B / A" in figure
         assert re.search(r'role="img" aria-label="[^"]{20,}"', figure)
+
+
+def test_the_server_says_where_the_time_went() -> None:
+    text = str(Text(PAGES["watched"]()))
+    for part in ("queue wait", "0.500 ms", "execution, with stacking and padding", "2.40 ms", "batches of 3.2 rows"):
+        assert part in text
+    assert f"refused or dropped: 3 {HOSTILE}" in text
+    assert "Queue and device" in text
 
 
 def test_the_percentiles_of_the_page_are_those_of_the_report() -> None:

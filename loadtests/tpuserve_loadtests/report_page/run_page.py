@@ -22,6 +22,7 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
+from tpuserve_loadtests.report_page.server_section import show_server, show_server_timeline
 from tpuserve_loadtests.report_page.timeline_section import show_timeline
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, percent, seconds, three_digits
 from tpuserve_loadtests.reports.run_report import PROTOCOL_TITLES, RunReport
@@ -39,6 +40,8 @@ def run_page(report: RunReport, settings: Mapping[str, str]) -> str:
         show_checks(report),
         show_timeline(timeline(measured), measured.load.seconds, _offered(measured.load), measured.stopped),
         show_charts("Latencies", _latencies(report), _counted(measured.load)),
+        show_server(report.server, report.parts),
+        show_server_timeline(report.server, measured.load.seconds),
         show_table(
             f"By {report.line_kind}", [report.line_kind, "requests", "failures", "answers/s", *LATENCIES], _rows(report)
         ),

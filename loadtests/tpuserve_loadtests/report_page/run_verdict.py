@@ -10,19 +10,22 @@ def run_headline(report: RunReport) -> Headline:
     """Passed, failed, or not to be trusted."""
     measured = report.measured
     notes = [note for note in (measured.stopped, *report.generator.limits) if note]
+    notes += [note for note in (report.server_note, report.counts_note) if note]
     notes += [UNSETTLED] if measured.stable is False else []
     if report.exit_code == EXIT_GENERATOR:
         return Headline("warn", "Not to be trusted: the load generator was the limit", notes)
     if report.exit_code == EXIT_GATE:
         failed = [str(result) for result in report.gates if result.failed]
-        return Headline("bad", f"Failed: {_gates(len(failed), 'does', 'do')} not hold", [*failed, *notes])
+        words = "Failed the gate" if len(report.gates) == 1 else f"Failed {len(failed)} of {len(report.gates)} gates"
+        return Headline("bad", words, [*failed, *notes])
     if report.exit_code:
         total = report.total
         words = (
             f"Failed: {total.failures:,} of {total.requests:,} requests" if total.requests else "Nothing was measured"
         )
         return Headline("bad", words, notes)
-    words = f"Passed: {_gates(len(report.gates), 'holds', 'hold')}" if report.gates else "All requests were answered"
+    passed = "Passed the gate" if len(report.gates) == 1 else f"Passed all {len(report.gates)} gates"
+    words = passed if report.gates else "All requests were answered"
     if not report.generator.trusted:
         return Headline("warn", f"{words}, but the load generator was the limit", notes)
     return Headline("good", words, notes)
@@ -53,7 +56,3 @@ def show_checks(report: RunReport) -> Markup:
 
 def _check(name: str, figure: str, passed: bool) -> Row:
     return Row(name, [figure, "✓ passed" if passed else "✗ failed"], good=passed)
-
-
-def _gates(count: int, one: str, several: str) -> str:
-    return f"the gate {one}" if count == 1 else f"{count} gates {several}"

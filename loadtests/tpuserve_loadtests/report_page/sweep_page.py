@@ -19,6 +19,7 @@ from tpuserve_loadtests.report_page.sections import (
 from tpuserve_loadtests.report_page.throughput_chart import draw_throughput
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, three_digits
 from tpuserve_loadtests.reports.run_report import EXIT_GENERATOR, RunReport
+from tpuserve_loadtests.reports.sweep_report import step_notes
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 # More curves than this in one chart cannot be told apart.
@@ -46,9 +47,7 @@ def sweep_page(reports: Sequence[RunReport], settings: Mapping[str, str]) -> str
 
 
 def _headline(reports: Sequence[RunReport]) -> Headline:
-    notes = [
-        f"{report.measured.load}: {note}" for report in reports for note in report.notes if "count from" not in note
-    ]
+    notes = _notes(reports)
     if any(report.exit_code == EXIT_GENERATOR for report in reports):
         return Headline("warn", "Not to be trusted: the load generator was the limit", notes)
     failures = sum(report.total.failures for report in reports)
@@ -58,6 +57,15 @@ def _headline(reports: Sequence[RunReport]) -> Headline:
     words = f"Up to {per_second(best.total.rate_per_s)}, with {best.measured.load}"
     trusted = all(report.generator.trusted for report in reports)
     return Headline("good" if trusted else "warn", words, notes)
+
+
+def _notes(reports: Sequence[RunReport]) -> list[str]:
+    """Each once, with the loads that it is about."""
+    loads: dict[str, list[str]] = {}
+    for report in reports:
+        for note in step_notes(report):
+            loads.setdefault(note, []).append(str(report.measured.load))
+    return [f"{note} ({', '.join(about)})" for note, about in loads.items()]
 
 
 def _tiles(reports: Sequence[RunReport]) -> list[Tile]:

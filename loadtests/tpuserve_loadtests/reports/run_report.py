@@ -88,9 +88,13 @@ class RunReport:
             notes.append(UNSETTLED)
         if measured.load.is_open:
             notes.append("latencies count from when a request was due, not from when it was sent")
-        differ = "" if self.server is None else counts_differ(measured, self.server)
-        notes += [note for note in (self.server_note, differ) if note]
+        notes += [note for note in (self.server_note, self.counts_note) if note]
         return tuple(notes)
+
+    @property
+    def counts_note(self) -> str:
+        """What it means if the server answered other requests than this run made; empty if it did not."""
+        return "" if self.server is None else counts_differ(self.measured, self.server)
 
 
 def build_report(

@@ -24,6 +24,10 @@ def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
     console.print(table)
     for report in reports:
         print_errors(report.measured.recorder.errors(), console)
-        for note in report.notes:
-            if "count from" not in note:
-                console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)
+        for note in step_notes(report):
+            console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def step_notes(report: RunReport) -> list[str]:
+    """A step's notes, but how latencies of all steps are counted."""
+    return [note for note in report.notes if "count from" not in note]
