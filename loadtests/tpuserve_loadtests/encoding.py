@@ -28,6 +28,7 @@ def encode_lines(
     """
     encoded: list[tuple[Exchange, ...]] = []
     rows: list[int] = []
+    golden: list[bytes] = []
     size_bytes = 0
     for request in requests:
         exchanges = tuple(request.exchange(spec, protocol) for protocol in protocols)
@@ -36,7 +37,9 @@ def encode_lines(
             break
         encoded.append(exchanges)
         rows.append(request.rows)
+        golden.append(request.golden)
+    known = tuple(golden) if all(golden) else ()
     return tuple(
-        Line(name, protocol, spec, signature_name, of_protocol, tuple(rows))
+        Line(name, protocol, spec, signature_name, of_protocol, tuple(rows), known)
         for name, protocol, of_protocol in zip(names, protocols, zip(*encoded, strict=True), strict=True)
     )

@@ -17,7 +17,7 @@ from tpuserve_client.tensor import as_array
 # Random integers stay below this: most often they are indices into some table, and every table has ten rows.
 MAX_RANDOM_INTEGER = 10
 # What numpy raises for a file that is cut short or broken, and what json does for thousands of nested brackets.
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
+UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
 _SUFFIXES = (".npz", ".npy", ".json")
 
 _Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
@@ -37,7 +37,7 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
         raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")
     try:
         values = _from_json(path, signature) if path.suffix == ".json" else _from_numpy(path, signature)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadInput(f"{path}: {error}") from None
     _check_names(values, signature)
     return {name: fit(array, signature.inputs[name]) for name, array in values.items()}
@@ -68,11 +68,11 @@ def fit(array: Array, spec: TensorSpec) -> Array:
     if spec.shape is not None:
         known = [want in (None, got) for want, got in zip(spec.shape, array.shape, strict=False)]
         if len(spec.shape) != array.ndim or not all(known):
-            raise BadInput(f"the model's input is {spec}; the array's shape is {list(array.shape)}")
+            raise BadInput(f"the model has {spec}; the array's shape is {list(array.shape)}")
     if spec.dtype is None or array.dtype == spec.dtype:
         return array
     if STRING in (array.dtype, spec.dtype) or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-        raise BadInput(f"the model's input is {spec}; the array holds {describe(array.dtype)}")
+        raise BadInput(f"the model has {spec}; the array holds {describe(array.dtype)}")
     converted: Array = array.astype(spec.dtype)
     return converted
 
@@ -87,7 +87,12 @@ def _from_numpy(path: Path, signature: Signature) -> dict[str, Array]:
 
 
 def _from_json(path: Path, signature: Signature) -> dict[str, Array]:
-    columns = _columns(json.loads(path.read_text()), signature)
+    return arrays_in(json.loads(path.read_text()), signature)
+
+
+def arrays_in(document: _Json, signature: Signature) -> dict[str, Array]:
+    """Arrays by input name from JSON in any of the forms of read_inputs. Raises ValueError."""
+    columns = _columns(document, signature)
     _check_names(columns, signature)
     return {name: from_json(value, signature.inputs[name]) for name, value in columns.items()}
 
@@ -112,13 +117,13 @@ def _columns_of_rows(rows: _Json, signature: Signature) -> Mapping[str, _Json]:
 
 def _only_input(signature: Signature) -> str:
     if len(signature.inputs) != 1:
-        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}: name each of them")
+        raise BadInput(f"the model has {sorted(signature.inputs)}: name each of them")
     return next(iter(signature.inputs))
 
 
 def _check_names(values: Mapping[str, object], signature: Signature) -> None:
     if values.keys() != signature.inputs.keys():
-        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; the file has {sorted(values)}")
+        raise BadInput(f"the model has {sorted(signature.inputs)}; the file has {sorted(values)}")
 
 
 def _random_array(spec: TensorSpec, rows: int, length: int, random: np.random.Generator) -> Array:

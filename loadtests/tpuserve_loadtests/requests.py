@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from tpuserve_client.model import ModelSpec, Signature
 from tpuserve_client.rest_wire import RestWire
 from tpuserve_loadtests import workload
 from tpuserve_loadtests.distribution import Distribution
+from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_loadtests.inputs import BadInput, free_axes, has_rows, random_inputs
 
 # Different requests that are sent in turn; few enough to be encoded at once.
@@ -36,17 +37,27 @@ class Request(Protocol):
     @property
     def rows(self) -> int: ...
 
+    @property
+    def golden(self) -> bytes:
+        """The right answer as a PredictResponse; empty if it is not known."""
+
     def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
         """The request as bytes. Raises InvalidArgument for arrays that cannot be sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
 class ArrayRequest:
-    """Arrays by input name, to be encoded as the client does."""
+    """Arrays by input name, to be encoded as the client does; `outputs` are the right answer, if it is known."""
 
     inputs: Mapping[str, Array]
     signature_name: str
     rows: int
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def golden(self) -> bytes:
+        """As Request's."""
+        return encode_golden(self.outputs) if self.outputs else b""
 
     def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
         """gRPC with `tensor_content`, REST in the columnar form."""
@@ -59,12 +70,14 @@ def array_requests(
     rows: Distribution | None = None,
     lengths: Mapping[str, Distribution] | None = None,
     inputs: Mapping[str, Array] | None = None,
+    outputs: Mapping[str, Array] | None = None,
 ) -> Iterator[ArrayRequest]:
     """Requests of so many `rows` (1 unless told) from `inputs`, or random ones: at most MAX_REQUESTS.
 
     More rows in `inputs` than in a request make several requests; fewer are repeated. A model without a batch dimension
     is sent the inputs as they are. `lengths` are of random inputs' free dimensions beside the first (1 unless told), by
-    input, or of EVERY_INPUT, which then all have the same in a request. Raises BadInput where that cannot be done.
+    input, or of EVERY_INPUT, which then all have the same in a request. `outputs` are the right answers to `inputs`,
+    row by row. Raises BadInput where that cannot be done.
     """
     if not has_rows(signature) and rows is not None and rows.values != (1,):
         raise BadInput("the model has no batch dimension: a request cannot carry several rows")
@@ -73,11 +86,13 @@ def array_requests(
     if inputs is None:
         return _random(signature, rows or ONE, lengths or {})
     if not has_rows(signature):
-        return iter([ArrayRequest(inputs, signature.name, 1)])
-    return _slices(signature, inputs, rows or ONE)
+        return iter([ArrayRequest(inputs, signature.name, 1, outputs or {})])
+    return _slices(signature, inputs, outputs or {}, rows or ONE)
 
 
-def _slices(signature: Signature, inputs: Mapping[str, Array], rows: Distribution) -> Iterator[ArrayRequest]:
+def _slices(
+    signature: Signature, inputs: Mapping[str, Array], outputs: Mapping[str, Array], rows: Distribution
+) -> Iterator[ArrayRequest]:
     found = {len(array) for array in inputs.values()}
     if len(found) != 1 or 0 in found:
         raise BadInput(f"every input needs the same number of rows, at least one; they have {sorted(found)}")
@@ -87,7 +102,9 @@ def _slices(signature: Signature, inputs: Mapping[str, Array], rows: Distributio
         count = max(count, DRAWN_REQUESTS)
     sizes = rows.draw(min(count, MAX_REQUESTS), np.random.default_rng(RANDOM_SEED)).tolist()
     return (
-        ArrayRequest(_rows_of(inputs, start, size, length), signature.name, size)
+        ArrayRequest(
+            _rows_of(inputs, start, size, length), signature.name, size, _rows_of(outputs, start, size, length)
+        )
         for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
     )
 

@@ -39,6 +39,7 @@ class Part:
     rows: Distribution | None = None
     lengths: Mapping[str, Distribution] = field(default_factory=dict)
     input: Path | None = None
+    golden: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,8 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
         raise BadScenario(f"[{number}]: expected a version or a label, received both")
     if "input" in values and "lengths" in values:
         raise BadScenario(f"[{number}]: expected lengths of random inputs or an input of its own, received both")
+    if "golden" in values and ("input" in values or "lengths" in values):
+        raise BadScenario(f"[{number}]: expected no input and no lengths beside golden, which has inputs, too")
     protocols = values.pop("protocol", ())
     return Part(**values, protocols=protocols)
 
@@ -223,6 +226,7 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "rows": distribution,
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
         "input": _Key("an .npz, .npy or .json file", _path(folder)),
+        "golden": _Key("an .npz or .json file of inputs and outputs", _path(folder)),
     }
 
 

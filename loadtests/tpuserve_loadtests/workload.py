@@ -21,7 +21,8 @@ class Line:
     """Requests that are counted together, a line of the table: of one model and signature, over one protocol.
 
     `name` is the table's and unique among lines. `exchanges` are sent in turn for as long as a run lasts; `rows` says
-    how many rows each of them has.
+    how many rows each of them has, `golden` what the right answer is: a PredictResponse, whatever the protocol. It is
+    empty where that is not known.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Line:
     signature_name: str
     exchanges: tuple[Exchange, ...]
     rows: tuple[int, ...]
+    golden: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,7 +263,7 @@ def test_rows_of_several_inputs_become_columns(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         ("{", "Expecting"),
-        ('{"y": [[1, 2]]}', r"inputs are \['x'\]; the file has \['y'\]"),
+        ('{"y": [[1, 2]]}', r"the model has \['x'\]; the file has \['y'\]"),
         ('{"instances": []}', "must be a list of rows"),
         ('{"x": [1, 2]}', r"x: float32\[\?, 2\]; the array's shape is \[2\]"),
         ('{"x": [[1, 2, 3]]}', r"shape is \[1, 3\]"),

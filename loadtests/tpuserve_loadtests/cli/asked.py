@@ -101,6 +101,8 @@ def find_asked(model: str | None, given: dict[str, Any], *, own_load: bool = Fal
     if model is not None:
         raise click.UsageError(f"a scenario names its models: {model!r} and --scenario do not go together")
     scenario = _read(given["scenario"])
+    if isinstance(given.get("golden"), Path):
+        raise click.UsageError("a scenario's models have golden files of their own (golden:); --golden takes record")
     for name in _OF_ONE_MODEL:
         if given[name]:
             raise click.UsageError(f"a scenario says this of each of its models: {_flag(name)} does not go with it")
@@ -148,7 +150,7 @@ def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float) -
         raise click.UsageError(
             f"{spec} is to be asked over {missing[0]}, of which there is no address: give --{missing[0]}"
         )
-    requests = Requests(part.rows, part.lengths, part.input, part.signature, timeout_s)
+    requests = Requests(part.rows, part.lengths, part.input, part.signature, timeout_s, part.golden)
     return Sent(part.name or str(spec), spec, requests, part.protocols or tuple(addresses), part.weight)
 
 

@@ -10,6 +10,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files, check_writable, write
+from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
@@ -65,6 +66,7 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 @request_options
 @generator_options
 @server_metrics_option
+@golden_options
 @click.option(
     "--fail-if",
     "gates",
@@ -99,15 +101,22 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     files = Files.given(given)
     check_writable(given["junit"], "--junit")
     load = replace(_load(given, asked.least_users), limits_us=limits_us(gates))
-    target = asked.find_target()
+    target = with_golden(asked.find_target(), given, gates)
     with (
         generating(target, Generators.given(given)) as runs,
         watch_server(given, asked.specs) as server,
         server.during(load) as seen,
     ):
         measured = run_load(runs, load, gates)
-    strict = given["generator_limit"] == "fail"
-    report = build_report(measured, model=asked.title, rows=target.workload.rows, gates=gates, strict=strict, seen=seen)
+    report = build_report(
+        measured,
+        model=asked.title,
+        rows=target.workload.rows,
+        gates=gates,
+        strict=given["generator_limit"] == "fail",
+        seen=seen,
+        told=golden_notes(target, measured),
+    )
     if given["as_json"]:
         click.echo(report_json(report))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
+from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
@@ -69,6 +70,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 )
 @request_options
 @generator_options
+@golden_options
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
@@ -90,15 +92,21 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     asked, given = find_asked(model, given)
     gates = thresholds(given["gates"], "--fail-if")
     load, planned = segment_load(given, asked.least_users), given["segments"]
-    target = asked.find_target()
+    target = with_golden(asked.find_target(), given, gates)
     segments = Segments()
     with ExitStack() as stack:
         log = _open_log(given["log"], stack)
         runs = stack.enter_context(generating(target, Generators.given(given)))
         run_segments(runs, load, planned, segments, lambda segment: _tell(segment, segments, planned, log))
     assert segments.total is not None  # at least the first one began
-    strict = given["generator_limit"] == "fail"
-    run = build_report(segments.total, model=asked.title, rows=target.workload.rows, gates=gates, strict=strict)
+    run = build_report(
+        segments.total,
+        model=asked.title,
+        rows=target.workload.rows,
+        gates=gates,
+        strict=given["generator_limit"] == "fail",
+        told=golden_notes(target, segments.total),
+    )
     report = build_soak(run, segments, planned, given["least_effect"])
     if given["as_json"]:
         click.echo(json.dumps(soak_document(report), indent=2))

@@ -12,6 +12,7 @@ import click
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 
 if TYPE_CHECKING:
+    from tpuserve_client.dtypes import Array
     from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.distribution import Distribution
     from tpuserve_loadtests.traffic.engine import Runs, Target
@@ -24,13 +25,14 @@ PROBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is sent, as it was asked for. `lengths` are of free dimensions, by input."""
+    """What is sent, as it was asked for. `lengths` are of free dimensions, by input; `golden_file` has inputs, too."""
 
     rows: "Distribution | None"
     lengths: "Mapping[str, Distribution]"
     input_file: Path | None
     signature_name: str | None
     timeout_s: float
+    golden_file: Path | None = None
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
@@ -39,7 +41,11 @@ class Requests:
         lengths = dict(_length(text) for text in values["lengths"])
         if lengths and values["input_file"]:
             raise click.UsageError("--length is of random inputs: those of --input have lengths of their own")
-        return cls(rows, lengths, values["input_file"], values["signature_name"], values["timeout"])
+        golden = values.get("golden")
+        golden_file = golden if isinstance(golden, Path) else None
+        if golden_file and (lengths or values["input_file"]):
+            raise click.UsageError("the file of --golden has inputs, too: --input and --length do not go with it")
+        return cls(rows, lengths, values["input_file"], values["signature_name"], values["timeout"], golden_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +83,29 @@ def find_lines(
     """As find_target: lines of these names, one for each address, of `max_bytes` of requests at most."""
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_loadtests.encoding import encode_lines
-    from tpuserve_loadtests.inputs import BadInput, read_inputs
+    from tpuserve_loadtests.inputs import BadInput
     from tpuserve_loadtests.requests import array_requests
 
     signature = _ask_for_signature(spec, requests.signature_name, addresses)
     try:
-        inputs = None if requests.input_file is None else read_inputs(requests.input_file, signature)
-        made = array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs)
+        inputs, outputs = _arrays(requests, signature)
+        made = array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs, outputs=outputs)
         return encode_lines(names, spec, signature.name, tuple(addresses), made, max_bytes)
     except (BadInput, InvalidArgument) as error:
         raise click.UsageError(f"{spec}: {error}") from None
+
+
+def _arrays(
+    requests: Requests, signature: "Signature"
+) -> "tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]":
+    """Inputs and outputs as far as files have them. Raises BadInput."""
+    from tpuserve_loadtests.golden.golden_file import GoldenRows
+    from tpuserve_loadtests.inputs import read_inputs
+
+    if requests.golden_file is not None:
+        golden = GoldenRows.read(requests.golden_file, signature)
+        return golden.inputs, golden.outputs
+    return None if requests.input_file is None else read_inputs(requests.input_file, signature), None
 
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":

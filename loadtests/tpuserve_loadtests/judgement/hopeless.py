@@ -30,6 +30,8 @@ class Hopeless:
         for gate in self.gates:
             if gate.metric == "error_rate" and gate.upper and counts.failures > gate.value * most:
                 return f"stopped early: {gate} whatever comes, after {counts.failures:,} failures"
+            if gate.metric == "wrong" and gate.upper and counts.wrong > gate.value:
+                return f"stopped early: {gate} whatever comes"
             if gate in late and late[gate] > _late_share(gate) * most:
                 return f"stopped early: {gate} whatever comes, after {late[gate]:,} late answers"
         return ""

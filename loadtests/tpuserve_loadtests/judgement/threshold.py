@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.tally import Tally
 
 _COMPARED: Final[dict[str, Callable[[float, float], bool]]] = {
     "<=": operator.le,
@@ -16,15 +17,18 @@ _COMPARED: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 _MS: Final = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _THRESHOLD: Final = re.compile(
-    r"(?P<metric>p\d{1,2}(?:\.\d+)?|max|mean|rate|error_rate)(?P<relation><=|>=|<|>)"
+    r"(?P<metric>p\d{1,2}(?:\.\d+)?|max|mean|rate|error_rate|wrong_rate|wrong)(?P<relation><=|>=|<|>)"
     r"(?P<number>\d+(?:\.\d+)?)(?P<unit>us|ms|s|%|/s)?"
 )
-EXAMPLES: Final = "'p99>20ms', 'max>1s', 'mean>5ms', 'error_rate>0.1%' or 'rate<500'"
+EXAMPLES: Final = "'p99>20ms', 'max>1s', 'mean>5ms', 'error_rate>0.1%', 'rate<500' or 'wrong>0'"
+_SHARE: Final = ("", "%")
+# Metrics that are no latency, and their units.
+_UNITS: Final = {"rate": ("", "/s"), "error_rate": _SHARE, "wrong_rate": _SHARE, "wrong": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A comparison of one figure with a value: milliseconds of a latency, a share, or a rate per second."""
+    """A comparison of one figure with a value: milliseconds of a latency, a share, a rate per second, or a count."""
 
     text: str
     metric: str
@@ -38,7 +42,7 @@ class Threshold:
         if found is None:
             raise ValueError(f"{text!r} is no threshold; write {EXAMPLES}")
         metric, unit = found["metric"], found["unit"] or ""
-        units = {"error_rate": ("", "%"), "rate": ("", "/s")}.get(metric, tuple(_MS))
+        units = _UNITS.get(metric, tuple(_MS))
         if unit not in units:
             wanted = " or ".join(unit or "no unit" for unit in units)
             raise ValueError(f"{text!r}: {metric} takes {wanted}, as in {EXAMPLES}")
@@ -48,7 +52,12 @@ class Threshold:
     @property
     def is_latency(self) -> bool:
         """Whether the value is milliseconds."""
-        return self.metric not in ("rate", "error_rate")
+        return self.metric not in _UNITS
+
+    @property
+    def is_of_checks(self) -> bool:
+        """Whether it is about answers that are compared with golden ones."""
+        return self.metric in ("wrong", "wrong_rate")
 
     @property
     def percentile(self) -> float | None:
@@ -67,11 +76,13 @@ class Threshold:
         return replace(self, text=self.text.replace(self.relation, relation), relation=relation)
 
     def figure(self, measured: Measured) -> float | None:
-        """What is compared; None where no request was answered."""
+        """What is compared; None where no request was answered, or none that was compared with its golden answer."""
         if self.metric == "rate":
             return measured.rate_per_s
         if self.metric == "error_rate":
             return measured.error_rate if measured.total.requests else None
+        if self.is_of_checks:
+            return _of_checks(self.metric, measured.total)
         histogram = measured.total.histogram
         if self.percentile is not None:
             return measured.total.percentile_ms(self.percentile)
@@ -85,9 +96,11 @@ class Threshold:
     def show(self, figure: float | None) -> str:
         """A figure in the metric's unit."""
         if figure is None:
-            return "no answers"
-        if self.metric == "error_rate":
+            return "no answer was compared" if self.is_of_checks else "no answers"
+        if self.metric in ("error_rate", "wrong_rate"):
             return f"{100 * figure:.3g} %"
+        if self.metric == "wrong":
+            return f"{figure:,.0f} wrong"
         return f"{figure:.2f} ms" if self.is_latency else f"{figure:,.1f}/s"
 
     def __str__(self) -> str:
@@ -110,3 +123,10 @@ def gate_results(gates: tuple[Threshold, ...], measured: Measured) -> tuple[Gate
     """Each gate fails if it is true of the run, or if there is no figure to tell by."""
     figures = [(gate, gate.figure(measured)) for gate in gates]
     return tuple(GateResult(gate, figure, figure is None or gate.is_true_of(figure)) for gate, figure in figures)
+
+
+def _of_checks(metric: str, total: Tally) -> float | None:
+    """Wrong answers are told of those that were compared: of the others nobody knows."""
+    if not total.checked:
+        return None
+    return float(total.wrong) if metric == "wrong" else total.wrong / total.checked

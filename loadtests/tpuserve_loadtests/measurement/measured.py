@@ -43,6 +43,11 @@ class Measured:
         return self.total.failures / self.total.requests if self.total.requests else 0.0
 
     @property
+    def wrong_rate(self) -> float | None:
+        """The share of answers that were wrong, of those that were compared with golden ones; None of none."""
+        return self.total.wrong / self.total.checked if self.total.checked else None
+
+    @property
     def stable(self) -> bool | None:
         """Whether median latency and (closed) throughput of the last three fifths are within 10 %; None if unknown.
 

@@ -33,15 +33,17 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Requests and failures, and how many answers came later than each of the load's limits."""
+    """Requests and failures, how many answers came later than each of the load's limits, and how many were wrong."""
 
     requests: int = 0
     failures: int = 0
     late: tuple[int, ...] = ()
+    wrong: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         late = tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0)))
-        return Counts(self.requests + other.requests, self.failures + other.failures, late)
+        wrong = self.wrong + other.wrong
+        return Counts(self.requests + other.requests, self.failures + other.failures, late, wrong)
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Recorder:
         self._limits_us = load.limits_us
         self._requests = 0
         self._failures = 0
+        self._wrong = 0
         self._late = [0] * len(load.limits_us)
 
     def record(self, line: str, due_s: float, finished_s: float, error: str | None) -> None:
@@ -81,10 +84,7 @@ class Recorder:
             self.warm_up_requests += 1
             return
         self._requests += 1
-        window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
-        tally = window.tallies.get(line)
-        if tally is None:
-            tally = window.tallies[line] = Tally()
+        tally = self._tally_at(line, due_s)
         if error is None:
             latency_us = (finished_s - due_s) * 1e6
             tally.record_success(latency_us)
@@ -95,6 +95,12 @@ class Recorder:
             self._failures += 1
             self._count_error((line, error), 1)
 
+    def record_check(self, line: str, due_s: float, wrong: bool) -> None:
+        """Count one answer that was compared with its golden one, beside what `record` counts; not in the warm-up."""
+        if due_s >= self.warm_up_s:
+            self._tally_at(line, due_s).record_check(wrong)
+            self._wrong += wrong
+
     def record_lag(self, due_s: float, lag_s: float) -> None:
         """Note how long after it was due a request was sent."""
         if due_s >= self.warm_up_s:
@@ -102,7 +108,7 @@ class Recorder:
 
     def counts(self) -> Counts:
         """So far, the warm-up's not among them; cheap."""
-        return Counts(self._requests, self._failures, tuple(self._late))
+        return Counts(self._requests, self._failures, tuple(self._late), self._wrong)
 
     def tally(self, line: str | None = None) -> Tally:
         """All windows merged, of one line or of all."""
@@ -124,6 +130,7 @@ class Recorder:
         self.lag.add(other.lag)
         self._requests += other._requests
         self._failures += other._failures
+        self._wrong += other._wrong
         self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
         for mine, others in zip(self.windows, other.windows, strict=True):
             mine.answered.update(others.answered)
@@ -131,6 +138,13 @@ class Recorder:
                 mine.tallies.setdefault(line, Tally()).add(tally)
         for key, count in other._errors.items():
             self._count_error(key, count)
+
+    def _tally_at(self, line: str, due_s: float) -> Tally:
+        window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
+        tally = window.tallies.get(line)
+        if tally is None:
+            tally = window.tallies[line] = Tally()
+        return tally
 
     def _count_error(self, key: tuple[str, str], count: int) -> None:
         if key not in self._errors and len(self._errors) >= MAX_DISTINCT_ERRORS:
@@ -143,7 +157,7 @@ class Recorder:
             "warm_up_requests": self.warm_up_requests,
             "dropped": self.dropped,
             "lag": [self.lag.encode(), self.lag.max_us],
-            "counts": [self._requests, self._failures, self._late],
+            "counts": [self._requests, self._failures, self._late, self._wrong],
             "windows": [
                 {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_answered(window)}
                 for window in self.windows
@@ -156,7 +170,7 @@ class Recorder:
         other = Recorder(self.lines, self._load)
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
         other.lag = LatencyHistogram.decode(*document["lag"])
-        other._requests, other._failures, other._late = document["counts"]
+        other._requests, other._failures, other._late, other._wrong = document["counts"]
         for window, sent in zip(other.windows, document["windows"], strict=True):
             window.answered.update(sent["answered"])
             window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})

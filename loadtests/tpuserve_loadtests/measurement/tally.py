@@ -11,7 +11,8 @@ from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 class Summary:
     """One line of the table. Latencies are milliseconds over successful requests, None when there were none.
 
-    `p99_bound_ms`: what p99 does not exceed with 99 % confidence; None if there were too few requests to say.
+    `p99_bound_ms`: what p99 does not exceed with 99 % confidence; None if there were too few requests to say. `checked`
+    answers were compared with golden ones; those that were `wrong` are among the failures.
     """
 
     name: str
@@ -23,6 +24,8 @@ class Summary:
     p99_ms: float | None
     p99_bound_ms: float | None
     max_ms: float | None
+    checked: int = 0
+    wrong: int = 0
 
 
 class Tally:
@@ -31,6 +34,8 @@ class Tally:
     def __init__(self) -> None:
         self.requests = 0
         self.failures = 0
+        self.checked = 0
+        self.wrong = 0
         self.histogram = LatencyHistogram()
 
     def record_success(self, latency_us: float) -> None:
@@ -43,10 +48,17 @@ class Tally:
         self.requests += 1
         self.failures += 1
 
+    def record_check(self, wrong: bool) -> None:
+        """Count one answer that was compared with a golden one; a wrong one is a failure, which is recorded apart."""
+        self.checked += 1
+        self.wrong += wrong
+
     def add(self, other: "Tally") -> None:
         """Merge another tally into this one; percentiles come out as if all requests had been recorded here."""
         self.requests += other.requests
         self.failures += other.failures
+        self.checked += other.checked
+        self.wrong += other.wrong
         self.histogram.add(other.histogram)
 
     def percentile_ms(self, percent: float) -> float | None:
@@ -65,6 +77,8 @@ class Tally:
             p99_ms=self.percentile_ms(99),
             p99_bound_ms=_ms(upper_bound_us(self.histogram, 99)),
             max_ms=_ms(self.histogram.max_us or None),
+            checked=self.checked,
+            wrong=self.wrong,
         )
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
@@ -72,6 +86,7 @@ class Tally:
         return {
             "requests": self.requests,
             "failures": self.failures,
+            "checks": [self.checked, self.wrong],
             "histogram": self.histogram.encode(),
             "max_us": self.histogram.max_us,
         }
@@ -81,6 +96,7 @@ class Tally:
         """The tally of `to_wire`."""
         tally = cls()
         tally.requests, tally.failures = document["requests"], document["failures"]
+        tally.checked, tally.wrong = document["checks"]
         tally.histogram = LatencyHistogram.decode(document["histogram"], document["max_us"])
         return tally
 

@@ -17,6 +17,7 @@ from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.reports.server_report import print_server
 from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
 from tpuserve_loadtests.server_side.server_side import Seen, ServerSide
+from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
 EXIT_FAILURES: Final = 1
 EXIT_GENERATOR: Final = 98
@@ -36,7 +37,7 @@ class RunReport:
     """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure.
 
     `rows`: of a request, on average. `server`: what the server said of itself meanwhile, None if that is not known;
-    `server_note` may say why.
+    `server_note` may say why. `told`: notes on what was known before it.
     """
 
     model: str
@@ -47,6 +48,7 @@ class RunReport:
     strict: bool = True
     server: ServerSide | None = None
     server_note: str = ""
+    told: tuple[str, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -65,9 +67,17 @@ class RunReport:
 
     @property
     def answered(self) -> bool:
-        """Whether there were requests and all were answered, or as few failed as a gate on `error_rate` allows."""
+        """Whether there were requests and all were answered, or as few failed as a gate on `error_rate` allows.
+
+        Wrong answers are answers.
+        """
         judged = any(result.gate.metric == "error_rate" for result in self.gates)
-        return self.total.requests > 0 and (judged or self.total.failures == 0)
+        return self.total.requests > 0 and (judged or self.total.failures == self.total.wrong)
+
+    @property
+    def right(self) -> bool:
+        """Whether no answer was wrong, or as few as a gate on them allows."""
+        return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
 
     @property
     def exit_code(self) -> int:
@@ -76,7 +86,7 @@ class RunReport:
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
             return EXIT_GATE
-        return 0 if self.answered else EXIT_FAILURES
+        return 0 if self.answered and self.right else EXIT_FAILURES
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -88,7 +98,7 @@ class RunReport:
             notes.append(UNSETTLED)
         if measured.load.is_open:
             notes.append("latencies count from when a request was due, not from when it was sent")
-        notes += [note for note in (self.server_note, self.counts_note) if note]
+        notes += [note for note in (*self.told, self.server_note, self.counts_note) if note]
         return tuple(notes)
 
     @property
@@ -105,11 +115,12 @@ def build_report(
     gates: tuple[Threshold, ...] = (),
     strict: bool = True,
     seen: Seen | None = None,
+    told: tuple[str, ...] = (),
 ) -> RunReport:
     """Judge a run; `seen` is what the server said of itself, if it was watched."""
     generator, results = judge_generator(measured, gates), gate_results(gates, measured)
     known = seen or Seen()
-    return RunReport(model, rows, measured, generator, results, strict, known.server, known.note)
+    return RunReport(model, rows, measured, generator, results, strict, known.server, known.note, told)
 
 
 def report_json(report: RunReport) -> str:
@@ -135,6 +146,7 @@ def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several
         f"{report.line_kind}s": {line.name: figures(line) for line in measured.lines()},
         "total": figures(report.total),
         "error_rate": measured.error_rate,
+        "wrong_rate": measured.wrong_rate,
         "stable": measured.stable,
         "generator": {"trusted": report.generator.trusted, **asdict(report.generator)},
         "gates": [
@@ -163,6 +175,7 @@ def junit_xml(report: RunReport) -> str:
     limits = "\n".join(report.generator.limits) if report.strict else ""
     cases = [
         ("requests are answered", "" if report.answered else errors or "no request was made"),
+        *([("answers are right", "" if report.right else errors)] if report.total.checked else []),
         ("the load generator is not the limit", limits),
         *((str(result.gate), str(result) if result.failed else "") for result in report.gates),
     ]
@@ -183,6 +196,8 @@ def print_report(report: RunReport, console: Console) -> None:
         console.width = PLAIN_WIDTH
     console.print(_table(report))
     print_errors(report.measured.recorder.errors(), console)
+    if report.total.checked:
+        console.print(f"  {_checks(report.total)}", highlight=False)
     bound = report.total.p99_bound_ms
     if bound is not None:
         console.print(f"  p99 is at most {bound:.2f} ms, at 99 % confidence", highlight=False)
@@ -227,15 +242,24 @@ def _table(report: RunReport) -> Table:
     title = f"{escape(report.model)}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
     table = Table(title=title, title_justify="left")
     table.add_column(report.line_kind)
-    for heading in ("requests", "failures", "rate/s", *LATENCY_COLUMNS):
+    wrong = ("wrong",) if report.total.checked else ()
+    for heading in ("requests", "failures", *wrong, "rate/s", *LATENCY_COLUMNS):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in measured.lines():
-        table.add_row(*_cells(line))
+        table.add_row(*_cells(line, bool(wrong)))
     table.add_section()
-    table.add_row(*_cells(report.total), style="bold")
+    table.add_row(*_cells(report.total, bool(wrong)), style="bold")
     return table
 
 
-def _cells(line: Summary) -> list[str]:
-    counts = [f"{line.requests:,}", f"{line.failures:,}", f"{line.rate_per_s:,.1f}"]
+def _cells(line: Summary, with_wrong: bool) -> list[str]:
+    wrong = [f"{line.wrong:,}"] if with_wrong else []
+    counts = [f"{line.requests:,}", f"{line.failures:,}", *wrong, f"{line.rate_per_s:,.1f}"]
     return [line_title(line.name), *counts, *latency_cells(line)]
+
+
+def _checks(total: Summary) -> str:
+    compared = f"{total.wrong:,} of {total.checked:,} answers that were compared with golden ones were wrong"
+    if total.wrong:
+        return f"{compared}, {100 * total.wrong / total.checked:.3g} %"
+    return f"{compared}: at most {100 * share_unseen(total.checked):.2g} % are, at 99 % confidence"

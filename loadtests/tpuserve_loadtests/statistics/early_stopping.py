@@ -54,6 +54,11 @@ def late_allowed(queries: int, percentile: float, confidence: float = CONFIDENCE
     return low
 
 
+def share_unseen(queries: int, confidence: float = CONFIDENCE) -> float:
+    """What share of all requests may have a flaw, so confidently at most, if none of so many drawn ones had it."""
+    return float(1 - (1 - confidence) ** (1 / queries))
+
+
 def upper_bound_us(histogram: LatencyHistogram, percentile: float, confidence: float = CONFIDENCE) -> int | None:
     """What the percentile does not exceed, so confidently, in microseconds; None if there are too few requests."""
     allowed = late_allowed(histogram.count, percentile, confidence)

@@ -7,7 +7,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self
 
@@ -17,6 +17,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.traffic.senders import Connections
@@ -34,11 +35,12 @@ Watch = Callable[[float, Counts], str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is sent, where to (by protocol), and how long to wait for an answer."""
+    """What is sent, where to (by protocol), how long to wait for an answer, and how answers are checked."""
 
     workload: Workload
     addresses: dict[str, str]
     timeout_s: float
+    checks: CheckPlan = field(default_factory=CheckPlan)
 
 
 class Runs(Protocol):
@@ -60,6 +62,7 @@ class Engine:
         self._share = share
         self.lines = tuple(line.name for line in target.workload.lines)
         self._order = target.workload.order
+        self._checks = target.checks
         self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
         self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
         self._traffic: Traffic | None = None
@@ -82,8 +85,9 @@ class Engine:
         recorder = Recorder(self.lines, load)
         index, processes = self._share
         users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
+        checks = AnswerChecks([sender.line for sender in self._senders], self._checks, load.seed + index)
         self._traffic = traffic = Traffic(
-            load, self._senders, recorder, self._fire, order=self._order, share=self._share
+            load, self._senders, recorder, self._fire, checks, order=self._order, share=self._share
         )
         started_at, cpu_start_s = time.time(), time.process_time()
         if users:

@@ -11,8 +11,7 @@ import grpc
 from geventhttpclient import HTTPClient
 
 from tpuserve_client.address import parse_address
-from tpuserve_client.exchange import PredictCall, Reply
-from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_loadtests.golden.answer_check import WrongAnswer
 from tpuserve_loadtests.workload import Line
 
 MAX_MESSAGE: Final = 300
@@ -31,9 +30,6 @@ class Sender(Protocol):
 
         Nothing is done with the answer: whoever wants to know more reads it when its time has been taken.
         """
-
-    def check(self, answer: bytes) -> None:
-        """Raise what is wrong with an answer; nothing for one that makes sense."""
 
 
 class HttpError(Exception):
@@ -56,10 +52,6 @@ class GrpcSender:
         """Raises grpc.RpcError."""
         return self._call(self._bodies[number % len(self._bodies)], timeout=self._timeout_s)
 
-    def check(self, answer: bytes) -> None:
-        """It must be readable."""
-        GrpcWire().read_prediction(Reply(answer), PredictCall(self.line.spec, {}), None)
-
 
 class RestSender:
     """Any status but 200 is an error."""
@@ -77,9 +69,6 @@ class RestSender:
         if response.status_code != _OK:
             raise HttpError(response.status_code, body)
         return body
-
-    def check(self, answer: bytes) -> None:
-        """The status says it all."""
 
 
 class Connections:
@@ -118,7 +107,7 @@ class Connections:
 
 def failure_message(error: Exception) -> str:
     """Why a request failed, as one short line."""
-    if isinstance(error, HttpError):
+    if isinstance(error, HttpError | WrongAnswer):
         return str(error)[:MAX_MESSAGE]
     if isinstance(error, grpc.RpcError):
         return f"{error.code().name}: {error.details()}"[:MAX_MESSAGE]

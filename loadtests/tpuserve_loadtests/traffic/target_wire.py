@@ -4,6 +4,8 @@ from typing import Any
 
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.golden.answer_check import CheckPlan
+from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.workload import Line, Workload
 
@@ -15,13 +17,16 @@ def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several
         "order": list(target.workload.order),
         "addresses": dict(target.addresses),
         "timeout_s": target.timeout_s,
+        "checks": [target.checks.share, target.checks.tolerance.atol, target.checks.tolerance.rtol],
     }
 
 
 def target_from_wire(document: dict[str, Any]) -> Target:
     """The target of `target_to_wire`."""
     workload = Workload(tuple(_line_from_wire(line) for line in document["lines"]), tuple(document["order"]))
-    return Target(workload, document["addresses"], document["timeout_s"])
+    share, *tolerance = document["checks"]
+    checks = CheckPlan(share, Tolerance(*tolerance))
+    return Target(workload, document["addresses"], document["timeout_s"], checks)
 
 
 def _line_to_wire(line: Line) -> dict[str, Any]:
@@ -32,10 +37,12 @@ def _line_to_wire(line: Line) -> dict[str, Any]:
         "signature_name": line.signature_name,
         "exchanges": [[exchange.path, exchange.body] for exchange in line.exchanges],
         "rows": list(line.rows),
+        "golden": list(line.golden),
     }
 
 
 def _line_from_wire(document: dict[str, Any]) -> Line:
     exchanges = tuple(Exchange(path, body) for path, body in document["exchanges"])
     spec = ModelSpec(*document["spec"])
-    return Line(**{**document, "spec": spec, "exchanges": exchanges, "rows": tuple(document["rows"])})
+    tuples = {name: tuple(document[name]) for name in ("rows", "golden")}
+    return Line(**{**document, "spec": spec, "exchanges": exchanges, **tuples})

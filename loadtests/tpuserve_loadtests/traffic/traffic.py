@@ -13,6 +13,7 @@ import gevent
 from gevent.event import Event
 
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.golden.answer_check import AnswerChecks, WrongAnswer
 from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.traffic.precise_wait import PreciseWait
 from tpuserve_loadtests.traffic.senders import Sender, failure_message
@@ -24,9 +25,6 @@ MAX_IN_FLIGHT: Final = 10_000
 _BATCH: Final = 16
 # Between arrivals that are further apart, it looks whether the run was stopped.
 _LOOK_S: Final = 0.5
-
-# Reading every answer would cost the generator more than sending the request did.
-CHECK_EVERY: Final = 256
 
 Fire = Callable[[Line, float, int, Exception | None], None]
 
@@ -40,6 +38,7 @@ class Traffic:
         senders: Sequence[Sender],
         recorder: Recorder,
         fire: Fire,
+        checks: AnswerChecks,
         *,
         order: Sequence[int] = (),
         share: tuple[int, int] = (0, 1),
@@ -65,7 +64,7 @@ class Traffic:
         self._requests = count(*share)
         self._requests_of = [count(*share) for _ in senders]
         self._is_mixed = bool(order)
-        self._answers = count()
+        self._checks = checks
 
     @property
     def stopped(self) -> bool:
@@ -145,10 +144,21 @@ class Traffic:
             answer = sender.send(turn)
             finished_s = time.perf_counter()
             length = len(answer)
-            if next(self._answers) % CHECK_EVERY == 0:
-                sender.check(answer)
+            if self._checks.is_due():
+                self._check(sender.line, turn, due_s, answer)
         except Exception as caught:  # whatever went wrong is this request's outcome, not the user's end
             finished_s, error = time.perf_counter(), caught
         message = None if error is None else failure_message(error)
         self.recorder.record(sender.line.name, due_s - self.start_s, finished_s - self.start_s, message)
         self._fire(sender.line, (finished_s - due_s) * 1000, length, error)
+
+    def _check(self, line: Line, turn: int, due_s: float, answer: bytes) -> None:
+        wrong = False
+        try:
+            self._checks.check(line, turn, answer)
+        except WrongAnswer:
+            wrong = True
+            raise
+        finally:
+            if line.golden:
+                self.recorder.record_check(line.name, due_s - self.start_s, wrong)

@@ -34,7 +34,7 @@ def serve(host: str, port: int) -> None:
     loads: Queue[Load | None] = Queue()
 
     def watch(_: float, counts: Counts) -> str:
-        client.send(Message("counts", [counts.requests, counts.failures, list(counts.late)], name))
+        client.send(Message("counts", [counts.requests, counts.failures, list(counts.late), counts.wrong], name))
         return ""
 
     def obey(engine: Engine) -> None:

@@ -91,7 +91,7 @@ class Workers:
                 if message.type == "measured":
                     reports[name] = message.data
                 elif message.type == "counts":
-                    counts[name] = Counts(message.data[0], message.data[1], tuple(message.data[2]))
+                    counts[name] = Counts(message.data[0], message.data[1], tuple(message.data[2]), message.data[3])
         return replace(self._merged(load, reports, stopped), started_at=started_at)
 
     def _merged(self, load: Load, reports: dict[str, dict[str, Any]], stopped: str) -> Measured:

@@ -1,0 +1,118 @@
+"""`--golden`: what right answers are, and how many of those under load are compared with them."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tpuserve_client.model import Signature
+    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.traffic.engine import Target
+
+RECORD: Final = "record"
+EXIT_NOT_RECORDED: Final = 1
+_OF_CHECKS: Final = ("check_share", "atol", "rtol")
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
+
+
+class Golden(click.ParamType[str | Path]):
+    """`record`, or a file's path."""
+
+    name = "record|FILE"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
+        """As ParamType's."""
+        if value == RECORD:
+            return value
+        return Path(str(click.Path(exists=True, dir_okay=False).convert(value, param, ctx)))
+
+
+def golden_options(command: _Command) -> _Command:
+    """Which answers are right, and how many are looked at."""
+    share = click.FloatRange(0, 1, min_open=True)
+    options = [
+        click.option(
+            "--golden",
+            type=Golden(),
+            metavar="record|FILE",
+            help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs.",
+        ),
+        click.option("--check-share", type=share, default=0.01, show_default=True, help="Share of answers compared."),
+        click.option("--atol", type=click.FloatRange(0), help="Allowed difference.  [default: 1e-5; more in 16 bits]"),
+        click.option("--rtol", type=click.FloatRange(0), help="Allowed, relative.  [default: 1e-4; more in 16 bits]"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> "Target":
+    """The target with how its answers are checked, and golden ones if they are to be recorded.
+
+    Ends the program with a message if a request fails that is alone, and if there is nothing to compare with though
+    options or gates ask for it.
+    """
+    from tpuserve_loadtests.golden.answer_check import CheckPlan
+    from tpuserve_loadtests.golden.tolerance import Tolerance
+
+    checks = CheckPlan(given["check_share"], Tolerance(given["atol"], given["rtol"]))
+    target = replace(target, checks=checks)
+    if given["golden"] == RECORD:
+        return _recorded(target)
+    if not any(line.golden for line in target.workload.lines):
+        _refuse_checks(gates)
+    return target
+
+
+def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
+    """What a reader must know of the comparisons."""
+    from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+
+    checked = [line for line in target.workload.lines if line.golden]
+    notes = [
+        f"{line.name}: every request has the same golden answer: if answers were mixed up, nobody could tell"
+        for line in checked
+        if GoldenAnswers(line.golden, target.checks.tolerance).are_alike()
+    ]
+    if checked and not measured.total.checked:
+        notes.append("no answer was compared with its golden one: a longer run, or a larger --check-share, would")
+    return tuple(notes)
+
+
+def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
+    context = click.get_current_context()
+    names = [name for name in _OF_CHECKS if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    asking = [f"--{name.replace('_', '-')}" for name in names] + [str(gate) for gate in gates if gate.is_of_checks]
+    if asking:
+        raise click.UsageError(f"{asking[0]} needs right answers to compare with: give --golden")
+
+
+def _recorded(target: "Target") -> "Target":
+    from tpuserve_loadtests.traffic.recording import NotRecorded, record_golden
+
+    requests = sum(len(line.exchanges) for line in target.workload.lines)
+    click.echo(f"Recording golden answers to {requests:,} requests, one at a time", err=True)
+    signatures = {line.name: _signature(target, line.name) for line in target.workload.lines}
+    try:
+        return record_golden(target, signatures)
+    except NotRecorded as error:
+        click.echo(f"Error: golden answers cannot be recorded: {error}", err=True)
+        sys.exit(EXIT_NOT_RECORDED)
+
+
+def _signature(target: "Target", name: str) -> "Signature":
+    from tpuserve_client import Client
+
+    line = next(line for line in target.workload.lines if line.name == name)
+    with Client(target.addresses[line.protocol], timeout_s=PROBE_TIMEOUT_S) as client:
+        metadata = client.metadata(line.spec.name, version=line.spec.version, label=line.spec.label)
+        return metadata.signature(line.signature_name)

@@ -1,0 +1,70 @@
+"""Where an answer differs from its golden one, and by how much."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpuserve_client.dtypes import Array, describe
+from tpuserve_loadtests.golden.tolerance import Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`output` differs as `words` say."""
+
+    output: str
+    words: str
+
+
+def find_difference(
+    answer: Mapping[str, Array], golden: Mapping[str, Array], tolerance: Tolerance
+) -> Difference | None:
+    """The first golden output that the answer does not have, or has otherwise; outputs that are not golden are ignored.
+
+    NaN equals NaN. In float64, or complex128: bfloat16 has no arithmetic of its own worth comparing in.
+    """
+    for name, want in golden.items():
+        if name not in answer:
+            return Difference(name, f"is missing; the answer has {sorted(answer)}")
+        got = answer[name]
+        if got.dtype != want.dtype:
+            return Difference(name, f"holds {describe(got.dtype)} instead of {describe(want.dtype)}")
+        if got.shape != want.shape:
+            return Difference(name, f"has shape {list(got.shape)} instead of {list(want.shape)}")
+        is_exact = want.dtype == object or want.dtype.kind in "biuSU"
+        words = _unequal(got, want) if is_exact else _too_far(got, want, *tolerance.of(want.dtype))
+        if words:
+            return Difference(name, words)
+    return None
+
+
+def _unequal(got: Array, want: Array) -> str:
+    places = np.argwhere(np.asarray(got != want))
+    if not len(places):
+        return ""
+    place = tuple(places[0])
+    return f"is {_short(got[place])} instead of {_short(want[place])}{_at(place)}"
+
+
+def _too_far(got: Array, want: Array, atol: float, rtol: float) -> str:
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    golden, other = want.astype(wide), got.astype(wide)
+    with np.errstate(invalid="ignore"):
+        same = (golden == other) | (np.isnan(golden) & np.isnan(other))
+        gaps = np.where(same, 0.0, np.abs(golden - other))
+        allowed = atol + rtol * np.abs(golden)
+        # A NaN, or an infinity, on one side only is as far as can be.
+        excess = np.where(same, -1.0, np.nan_to_num(gaps - allowed, nan=np.inf, posinf=np.inf))
+    if not excess.size or excess.max() <= 0:
+        return ""
+    place = np.unravel_index(int(excess.argmax()), excess.shape)
+    return f"differs by {gaps[place]:.3g}{_at(place)}; allowed {allowed[place]:.3g}"
+
+
+def _at(place: tuple[np.intp, ...]) -> str:
+    return f" at row {place[0]}" if place else ""
+
+
+def _short(value: object) -> str:
+    return repr(value.item() if isinstance(value, np.generic) else value)[:40]

@@ -1,0 +1,84 @@
+"""Golden answers of a line's requests, decoded when they are first needed. They are kept as gRPC's PredictResponses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from tpuserve_client import tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import Array
+from tpuserve_client.exchange import PredictCall, Reply
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.golden.difference import find_difference
+from tpuserve_loadtests.golden.tolerance import Tolerance
+
+# Looking for whom a wrong answer belongs to keeps the golden ones as float64: 32 MiB.
+_MOST_ELEMENTS: Final = 4 * 2**20
+
+
+def encode_golden(outputs: Mapping[str, Array]) -> bytes:
+    """Arrays by output, dtypes and all."""
+    response = serving_pb2.PredictResponse()
+    for name, array in outputs.items():
+        response.outputs[name].CopyFrom(tensor.to_proto(array))
+    return response.SerializeToString()
+
+
+class GoldenAnswers:
+    """By number of the request. Belongs to one thread."""
+
+    def __init__(self, encoded: Sequence[bytes], tolerance: Tolerance) -> None:
+        self._encoded = tuple(encoded)
+        self._tolerance = tolerance
+        self._decoded: dict[int, Mapping[str, Array]] = {}
+        self._stacks: dict[str, Array | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def is_verbatim(self, number: int, answer: bytes) -> bool:
+        """Whether an answer over gRPC is the golden one to the last bit."""
+        return answer == self._encoded[number]
+
+    def outputs(self, number: int) -> Mapping[str, Array]:
+        """Arrays by output."""
+        found = self._decoded.get(number)
+        if found is None:
+            found = self._decoded[number] = _decode(self._encoded[number])
+        return found
+
+    def are_alike(self) -> bool:
+        """Whether every request has the same answer, so that nobody could tell whose an answer is."""
+        first = self.outputs(0)
+        others = range(1, len(self))
+        return all(find_difference(self.outputs(other), first, self._tolerance) is None for other in others)
+
+    def has_elsewhere(self, name: str, array: Array) -> bool:
+        """Whether some request's golden answer has this output; False, too, where they are too many to look at."""
+        if name not in self._stacks:
+            self._stacks[name] = self._stack(name)
+        stack = self._stacks[name]
+        if stack is None or array.shape != stack.shape[1:]:
+            return False
+        if stack.dtype == object:
+            return bool((stack == array).reshape(len(stack), -1).all(axis=1).any())
+        atol, rtol = self._tolerance.of(array.dtype)
+        near = np.isclose(array.astype(stack.dtype), stack, rtol=rtol, atol=atol, equal_nan=True)
+        return bool(near.reshape(len(stack), -1).all(axis=1).any())
+
+    def _stack(self, name: str) -> Array | None:
+        """All golden answers' arrays of one output in one, if they have one shape and are not too large."""
+        arrays = [self.outputs(number)[name] for number in range(len(self))]
+        if len({array.shape for array in arrays}) > 1 or len(arrays) * arrays[0].size > _MOST_ELEMENTS:
+            return None
+        stack: Array = np.stack(arrays)
+        if stack.dtype == object:
+            return stack
+        wide: Array = stack.astype(np.complex128 if stack.dtype.kind == "c" else np.float64)
+        return wide
+
+
+def _decode(encoded: bytes) -> Mapping[str, Array]:
+    return GrpcWire().read_prediction(Reply(encoded), PredictCall(ModelSpec("golden"), {}), None).outputs

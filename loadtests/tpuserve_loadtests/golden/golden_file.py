@@ -1,0 +1,101 @@
+"""Golden answers from a file: requests, and beside each what the right answer is."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, TypeAlias
+
+import numpy as np
+
+from tpuserve_client.dtypes import Array
+from tpuserve_client.model import Signature
+from tpuserve_client.tensor import as_array
+from tpuserve_loadtests.inputs import UNREADABLE, BadInput, arrays_in, fit, has_rows
+
+_INPUTS: Final = "inputs/"
+_OUTPUTS: Final = "outputs/"
+_SUFFIXES: Final = (".npz", ".json")
+
+_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
+class GoldenRows:
+    """Arrays by input and by output, in the model's dtypes; all have as many rows, if the model's do."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+    @classmethod
+    def read(cls, path: Path, signature: Signature) -> Self:
+        """From `.npz`, whose names are inputs and outputs, or `.json`, a TensorFlow Serving body and its answer in one.
+
+        A name that is both is written `inputs/NAME` and `outputs/NAME`. Raises BadInput.
+        """
+        if path.suffix not in _SUFFIXES:
+            raise BadInput(f"{path}: golden answers are read from {' and '.join(_SUFFIXES)} files, or `record`ed")
+        of_outputs = replace(signature, inputs=signature.outputs)
+        try:
+            if path.suffix == ".json":
+                asked, answered = _from_json(json.loads(path.read_text()), signature, of_outputs)
+            else:
+                asked, answered = _from_npz(path, signature, of_outputs)
+        except UNREADABLE as error:
+            raise BadInput(f"{path}: {error}") from None
+        rows = cls(asked, answered)
+        rows._check_rows(path, signature)
+        return rows
+
+    def _check_rows(self, path: Path, signature: Signature) -> None:
+        arrays = [*self.inputs.items(), *self.outputs.items()]
+        lengths = [(name, array.shape[:1]) for name, array in arrays]
+        if has_rows(signature) and len({length for _, length in lengths}) > 1:
+            shown = ", ".join(f"{name} {length[0] if length else 'none'}" for name, length in lengths)
+            raise BadInput(f"{path}: inputs and outputs need the same number of rows; they have: {shown}")
+
+
+def _from_npz(path: Path, signature: Signature, of_outputs: Signature) -> tuple[dict[str, Array], dict[str, Array]]:
+    with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
+        loaded = np.load(file, allow_pickle=False)
+        with loaded:
+            found = {name: as_array(loaded[name]) for name in loaded.files}
+    asked = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
+    answered = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
+    return _fitted(asked, signature, "inputs"), _fitted(answered, of_outputs, "outputs")
+
+
+def _is_input(name: str, signature: Signature) -> bool:
+    return name.startswith(_INPUTS) or (name in signature.inputs and not name.startswith(_OUTPUTS))
+
+
+def _from_json(
+    document: _Json, signature: Signature, of_outputs: Signature
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    for asked, answered in (("inputs", "outputs"), ("instances", "predictions")):
+        if isinstance(document, dict) and asked in document and answered in document:
+            # An answer has the form of a request with other keys.
+            inputs = _read({asked: document[asked]}, signature, asked)
+            return inputs, _read({asked: document[answered]}, of_outputs, answered)
+    raise BadInput('an object with "inputs" and "outputs", or "instances" and "predictions", is expected')
+
+
+def _read(body: _Json, signature: Signature, kind: str) -> dict[str, Array]:
+    try:
+        arrays = arrays_in(body, signature)
+    except ValueError as error:
+        raise BadInput(f"{kind}: {error}") from None
+    return _fitted(arrays, signature, kind)
+
+
+def _fitted(arrays: Mapping[str, Array], signature: Signature, kind: str) -> dict[str, Array]:
+    """All that `signature` takes, in its dtypes."""
+    if arrays.keys() != signature.inputs.keys():
+        raise BadInput(f"{kind}: the model has {sorted(signature.inputs)}; the file has {sorted(arrays)}")
+    fitted = {}
+    for name, array in arrays.items():
+        try:
+            fitted[name] = fit(array, signature.inputs[name])
+        except BadInput as error:
+            raise BadInput(f"{kind}: {name}: {error}") from None
+    return fitted

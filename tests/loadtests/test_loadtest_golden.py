@@ -1,0 +1,308 @@
+"""Answers that are compared with golden ones, alone and in whole runs against servers that err under load."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_client.dtypes import Array
+from tpuserve_client.exchange import Exchange
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan, WrongAnswer
+from tpuserve_loadtests.golden.difference import find_difference
+from tpuserve_loadtests.golden.golden_answers import GoldenAnswers, encode_golden
+from tpuserve_loadtests.golden.golden_file import GoldenRows
+from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.inputs import BadInput
+from tpuserve_loadtests.workload import Line
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+BUSY_IS_FINE = ("--generator-limit", "note")
+FLOAT = np.dtype(np.float32)
+
+
+def floats(*values: float) -> dict[str, Array]:
+    return {"y": np.array([values], FLOAT)}
+
+
+def words(answer: Mapping[str, Array], golden: Mapping[str, Array], tolerance: Tolerance | None = None) -> str:
+    found = find_difference(answer, golden, tolerance or Tolerance())
+    return "" if found is None else f"{found.output} {found.words}"
+
+
+def test_floats_may_differ_as_much_as_their_dtype_rounds() -> None:
+    assert words(floats(1.00005), floats(1.0)) == ""
+    assert words(floats(1.3, 1.0), floats(1.0, 1.0)) == "y differs by 0.3 at row 0; allowed 0.00011"
+    assert words(floats(1.3), floats(1.0), Tolerance(atol=0.5)) == ""
+    coarse = np.dtype(ml_dtypes.bfloat16)
+    assert words({"y": np.array([[1.01]], coarse)}, {"y": np.array([[1.0]], coarse)}) == ""
+
+
+def test_the_worst_row_is_named() -> None:
+    golden = {"y": np.zeros((4, 2), FLOAT)}
+    answer = {"y": np.array([[0, 0], [0.1, 0], [0, -7], [0, 0]], FLOAT)}
+    assert words(answer, golden) == "y differs by 7 at row 2; allowed 1e-05"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_equals_itself_alone(value: float) -> None:
+    assert words(floats(value), floats(value)) == ""
+    assert "differs by" in words(floats(value), floats(1.0))
+    assert "differs by" in words(floats(1.0), floats(value))
+
+
+def test_integers_and_texts_must_be_the_same() -> None:
+    assert words({"n": np.array([1, 2])}, {"n": np.array([1, 3])}) == "n is 2 instead of 3 at row 1"
+    texts = np.array([b"cat", b"dog"], object)
+    assert words({"t": texts}, {"t": texts.copy()}) == ""
+    assert words({"t": texts[::-1]}, {"t": texts}) == "t is b'dog' instead of b'cat' at row 0"
+
+
+def test_other_outputs_shapes_and_dtypes_are_told() -> None:
+    assert words({}, floats(1.0)) == "y is missing; the answer has []"
+    assert words(floats(1.0, 2.0), floats(1.0)) == "y has shape [1, 2] instead of [1, 1]"
+    assert words({"y": np.array([[1.0]])}, floats(1.0)) == "y holds float64 instead of float32"
+
+
+def golden_of(*rows: dict[str, Array]) -> tuple[bytes, ...]:
+    return tuple(map(encode_golden, rows))
+
+
+def test_requests_that_all_have_the_same_answer_are_noticed() -> None:
+    assert GoldenAnswers(golden_of(floats(1.0), floats(1.0)), Tolerance()).are_alike()
+    assert not GoldenAnswers(golden_of(floats(1.0), floats(1.0), floats(2.0)), Tolerance()).are_alike()
+
+
+def line_of(protocol: str, *rows: dict[str, Array]) -> Line:
+    golden = golden_of(*rows)
+    exchanges = (Exchange("/", b""),) * len(golden)
+    assert protocol in ("grpc", "rest")
+    return Line(protocol, protocol, ModelSpec("m"), "s", exchanges, (1,) * len(golden), golden)  # type: ignore[arg-type]  # as asserted
+
+
+def body(protocol: str, outputs: dict[str, Array]) -> bytes:
+    return encode_golden(outputs) if protocol == "grpc" else json.dumps({"outputs": outputs["y"].tolist()}).encode()
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> None:
+    line = line_of(protocol, floats(1.0), floats(2.0))
+    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    for turn in range(4):
+        checks.check(line, turn, body(protocol, floats(1.0 + turn % 2 + 1e-6)))
+    with pytest.raises(
+        WrongAnswer, match=r"^wrong answer: output 'y' differs by 1 at row 0; allowed 0.00011; it is anoth"
+    ):
+        checks.check(line, 2, body(protocol, floats(2.0)))
+    with pytest.raises(WrongAnswer, match=r"differs by 6 at row 0; allowed 0.00021$"):
+        checks.check(line, 3, body(protocol, floats(8.0)))
+    # Counted with the first of its kind.
+    with pytest.raises(WrongAnswer, match=r"differs by 6 at row 0; allowed 0.00021$"):
+        checks.check(line, 3, body(protocol, floats(9.0)))
+
+
+def drawn(share: float, seed: int, answers: int, *rows: dict[str, Array]) -> list[int]:
+    checks = AnswerChecks([line_of("grpc", *rows)], CheckPlan(share), seed)
+    return [number for number in range(answers) if checks.is_due()]
+
+
+def test_the_share_of_answers_is_drawn_by_the_seed() -> None:
+    some = drawn(0.01, 7, 100_000, floats(1.0))
+    assert some[0] == 0
+    # A thousand, give or take four standard deviations.
+    assert 870 < len(some) < 1130
+    assert some == drawn(0.01, 7, 100_000, floats(1.0)) != drawn(0.01, 8, 100_000, floats(1.0))
+    assert len(drawn(1.0, 7, 50, floats(1.0))) == 50
+
+
+def test_without_golden_answers_every_256th_is_read() -> None:
+    assert drawn(0.5, 7, 600) == [0, 256, 512]
+
+
+SIGNATURE = Signature(
+    "s",
+    {"x": TensorSpec("x", FLOAT, (None, 2))},
+    {"x": TensorSpec("x", FLOAT, (None, 2)), "label": TensorSpec("label", np.dtype(object), (None,))},
+)
+X = [[1.0, 2.0], [3.0, 4.0]]
+ROWS = [{"x": row, "label": label} for row, label in zip(X, ["a", "b"], strict=True)]
+
+
+def test_golden_rows_come_from_npz_and_json(tmp_path: Path) -> None:
+    arrays = {"inputs/x": np.array(X), "outputs/x": np.array(X), "label": np.array(["a", "b"])}
+    np.savez(tmp_path / "g.npz", **arrays)  # type: ignore[arg-type]  # numpy's stubs know of one keyword more
+    (tmp_path / "columns.json").write_text(json.dumps({"inputs": X, "outputs": {"x": X, "label": ["a", "b"]}}))
+    (tmp_path / "rows.json").write_text(json.dumps({"instances": [{"x": row} for row in X], "predictions": ROWS}))
+    for name in ("g.npz", "columns.json", "rows.json"):
+        golden = GoldenRows.read(tmp_path / name, SIGNATURE)
+        assert golden.inputs["x"].tolist() == golden.outputs["x"].tolist() == X
+        assert golden.outputs["x"].dtype == FLOAT
+        assert golden.outputs["label"].tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("g.csv", "1,2", "are read from .npz and .json"),
+        ("g.json", "[1", "Expecting"),
+        ("g.json", json.dumps({"inputs": X}), '"inputs" and "outputs"'),
+        (
+            "g.json",
+            json.dumps({"inputs": X, "outputs": {"x": X}}),
+            "outputs: the model has ['label', 'x']; the file has ['x']",
+        ),
+        ("g.json", json.dumps({"inputs": X[:1], "outputs": {"x": X, "label": ["a", "b"]}}), "same number of rows"),
+        (
+            "g.json",
+            json.dumps({"inputs": X, "outputs": {"x": [[1], [2]], "label": ["a", "b"]}}),
+            "outputs: x: the model has",
+        ),
+        ("g.npz", "PK\x03\x04", "g.npz"),
+    ],
+)
+def test_a_file_that_is_not_golden_says_what_is_missing(
+    tmp_path: Path, name: str, content: str, complaint: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput) as raised:
+        GoldenRows.read(tmp_path / name, SIGNATURE)
+    assert complaint in str(raised.value)
+
+
+# Whole runs.
+
+
+@dataclass
+class Erring(Doubling):
+    """After `alone` requests every `swap_every`-th answer is the one before, or every `wrong_every`-th is off."""
+
+    swap_every: int = 0
+    wrong_every: int = 0
+    alone: int = 64
+    _last: list[np.ndarray] = field(default_factory=list)
+
+    def run(self, x: np.ndarray) -> np.ndarray | None:
+        y = super().run(x)
+        assert y is not None
+        count, last = len(self.rows), self._last[-1:]
+        self._last[:] = [y]
+        if count > self.alone and self.swap_every and count % self.swap_every == 0 and last:
+            return last[0]
+        return y + 0.3 if count > self.alone and self.wrong_every and count % self.wrong_every == 0 else y
+
+
+@pytest.fixture
+def server() -> Iterator[Erring]:
+    with serving(Erring()) as model:
+        assert isinstance(model, Erring)
+        yield model
+
+
+def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
+    addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
+    load = ["--users", "4", "--duration", "1", "--warm-up", "0"]
+    command = [COMMAND, MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+
+
+def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
+    run = loadtest(server, "--golden", "record", "--check-share", "1", "--json", "--fail-if", "wrong>0")
+    assert run.returncode == 0, run.stdout
+    report: dict[str, Any] = json.loads(run.stdout)
+    assert report["wrong_rate"] == 0
+    assert report["total"]["checked"] == report["total"]["requests"] > 20
+    # Each different request was asked once over each protocol, before the load.
+    assert len(server.rows) == report["total"]["requests"] + 2 * 32
+    assert "Recording golden answers to 64 requests" in run.stderr
+    assert not any("golden" in note for note in report["notes"])
+
+
+def test_answers_given_back_to_the_wrong_user_are_found(server: Erring, tmp_path: Path) -> None:
+    server.swap_every = 10
+    junit = tmp_path / "load.xml"
+    run = loadtest(server, "--golden", "record", "--check-share", "1", "--json", "--junit", str(junit))
+    assert run.returncode == 1, run.stdout
+    report = json.loads(run.stdout)
+    total = report["total"]
+    # Two users may have asked the same.
+    assert 0.05 < report["wrong_rate"] <= 0.11
+    assert total["failures"] == total["wrong"] == sum(error["count"] for error in report["errors"])
+    messages = [error["message"] for error in report["errors"]]
+    assert all(message.startswith("wrong answer: output 'y' differs by ") for message in messages)
+    assert all(message.endswith("; it is another request's answer") for message in messages)
+    assert {error["protocol"] for error in report["errors"]} == {"grpc", "rest"}
+    assert '<testcase classname="loadtest" name="answers are right">' in junit.read_text()
+    assert '<testcase classname="loadtest" name="requests are answered" />' in junit.read_text()
+
+
+def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Erring) -> None:
+    server.wrong_every = 100
+    gates = ("--fail-if", "wrong_rate>0.1%", "error_rate>50%")
+    run = loadtest(server, "--golden", "record", "--check-share", "1", "--duration", "2", *gates)
+    assert run.returncode == 99, run.stdout
+    assert "wrong_rate>0.1%: failed" in run.stdout
+    assert "error_rate>50%: passed" in run.stdout
+    assert "wrong answer: output 'y' differs by 0.3 at row 0; allowed" in run.stdout
+    assert "answers that were compared with golden ones were wrong" in run.stdout
+
+
+def test_a_share_of_answers_is_compared_by_several_processes(server: Erring) -> None:
+    server.wrong_every = 2
+    options = ("--golden", "record", "--check-share", "0.2", "--processes", "2", "--json")
+    report = json.loads(loadtest(server, *options).stdout)
+    total = report["total"]
+    assert 0.05 < total["checked"] / total["requests"] < 0.5
+    assert 0.2 < report["wrong_rate"] < 0.8
+
+
+def test_golden_answers_of_a_file_are_right_whatever_the_server_says(server: Erring, tmp_path: Path) -> None:
+    x = np.arange(20, dtype=np.float32).reshape(5, 4)
+    y = x * 2
+    y[3] += 1
+    np.savez(tmp_path / "golden.npz", x=x, y=y)
+    run = loadtest(server, "--golden", str(tmp_path / "golden.npz"), "--check-share", "1", "--json")
+    report = json.loads(run.stdout)
+    assert run.returncode == 1
+    assert 0.15 < report["wrong_rate"] < 0.25  # one request of five
+    assert len(server.rows) == report["total"]["requests"]
+
+
+def test_requests_that_are_alike_are_a_note(server: Erring, tmp_path: Path) -> None:
+    np.savez(tmp_path / "same.npz", x=np.ones((3, 4), np.float32))
+    run = loadtest(server, "--golden", "record", "--input", str(tmp_path / "same.npz"))
+    assert run.returncode == 0
+    assert "note: grpc: every request has the same golden answer" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--fail-if", "wrong>0"), "wrong>0 needs right answers to compare with: give --golden"),
+        (("--check-share", "0.5"), "--check-share needs right answers"),
+        (("--golden", "record", "--check-share", "0"), "0.0 is not in the range"),
+        (("--golden", "nowhere.npz"), "does not exist"),
+        (("--golden", "record", "--fail-if", "wrong>5ms"), "wrong takes no unit"),
+    ],
+)
+def test_what_cannot_be_compared_is_exit_code_2(server: Erring, arguments: tuple[str, ...], complaint: str) -> None:
+    run = loadtest(server, *arguments)
+    assert run.returncode == 2
+    assert complaint in run.stderr
+    assert server.rows == []
+
+
+def test_a_request_that_fails_alone_ends_it_before_the_load(server: Erring) -> None:
+    server.garbled = True
+    run = loadtest(server, "--golden", "record")
+    assert run.returncode == 1
+    assert "Error: golden answers cannot be recorded: grpc, request 1 of 32: " in run.stderr
+    assert "Traceback" not in run.stderr
+    assert len(server.rows) == 1
