@@ -7,17 +7,17 @@ import json
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-import grpc
 from geventhttpclient import HTTPClient
 
 from tpuserve_client.address import parse_address
 from tpuserve_loadtests.golden.answer_check import WrongAnswer
+from tpuserve_loadtests.grpc_client.channel import Channel
+from tpuserve_loadtests.grpc_client.status import GrpcError
 from tpuserve_loadtests.workload import Line
 
 MAX_MESSAGE: Final = 300
 _OK: Final = 200
 _REST_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
-_GRPC_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class Sender(Protocol):
@@ -42,15 +42,15 @@ class HttpError(Exception):
 class GrpcSender:
     """Any status but OK is an error."""
 
-    def __init__(self, line: Line, channel: grpc.Channel, timeout_s: float) -> None:
+    def __init__(self, line: Line, channel: Channel) -> None:
         self.line = line
-        self._call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(line.exchanges[0].path)
+        self._call = channel.call
+        self._path = line.exchanges[0].path
         self._bodies = tuple(exchange.body for exchange in line.exchanges)
-        self._timeout_s = timeout_s
 
     def send(self, number: int) -> bytes:
-        """Raises grpc.RpcError."""
-        return self._call(self._bodies[number % len(self._bodies)], timeout=self._timeout_s)
+        """Raises GrpcError."""
+        return self._call(self._path, self._bodies[number % len(self._bodies)])
 
 
 class RestSender:
@@ -79,9 +79,8 @@ class Connections:
 
     def __init__(self, addresses: Mapping[str, str], connections: int, timeout_s: float) -> None:
         """`addresses` by protocol; `connections` bounds requests in flight over REST."""
-        self._timeout_s = timeout_s
         if "grpc" in addresses:
-            self._channel = grpc.insecure_channel(parse_address(addresses["grpc"]).target, options=_GRPC_OPTIONS)
+            self._channel = Channel(parse_address(addresses["grpc"]).target, timeout_s)
         if "rest" in addresses:
             self._client = HTTPClient.from_url(
                 parse_address(addresses["rest"]).target,
@@ -94,7 +93,7 @@ class Connections:
     def sender(self, line: Line) -> Sender:
         """What sends this line's requests."""
         if line.protocol == "grpc":
-            return GrpcSender(line, self._channel, self._timeout_s)
+            return GrpcSender(line, self._channel)
         return RestSender(line, self._client)
 
     def close(self) -> None:
@@ -107,10 +106,8 @@ class Connections:
 
 def failure_message(error: Exception) -> str:
     """Why a request failed, as one short line."""
-    if isinstance(error, HttpError | WrongAnswer):
+    if isinstance(error, HttpError | GrpcError | WrongAnswer):
         return str(error)[:MAX_MESSAGE]
-    if isinstance(error, grpc.RpcError):
-        return f"{error.code().name}: {error.details()}"[:MAX_MESSAGE]
     return f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
 
 

@@ -1,0 +1,316 @@
+"""One HTTP/2 connection that carries unary calls of gRPC for any number of greenlets (RFC 9113; gRPC's PROTOCOL-HTTP2).
+
+Every call takes the same time at most. No TLS, no compression, no retries, no metadata.
+"""
+
+import time
+from itertools import islice
+from typing import Final
+from urllib.parse import unquote
+
+import gevent
+from gevent import get_hub, socket
+from gevent.event import Event
+from gevent.hub import Waiter
+
+from tpuserve_loadtests.grpc_client import frames
+from tpuserve_loadtests.grpc_client.header_block import BadHeaderBlock, decode
+from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed, code_name, error_of_http
+
+_READ_BYTES: Final = 256 * 1024
+# A window that is told anew when half of it is used.
+_WINDOW_BYTES: Final = frames.LARGEST_WINDOW_BYTES
+_LAST_STREAM: Final = 2**31 - 1
+# Blocks differ by a date and a duration at most; beyond so many they are forgotten.
+_MOST_BLOCKS: Final = 10_000
+_PREFIX_BYTES: Final = 5
+
+
+class _Call:
+    """A stream while it is open. `outcome` is set once, and then `done` wakes who waits for it."""
+
+    __slots__ = ("answer", "deadline_s", "done", "headers", "outcome", "window")
+
+    def __init__(self, deadline_s: float, window: int) -> None:
+        self.deadline_s = deadline_s
+        self.window = window
+        self.answer = bytearray()
+        self.headers: dict[str, str] = {}
+        self.outcome: bytes | GrpcError | None = None
+        self.done: Waiter[None] = Waiter()
+
+
+class Connection:
+    """Belongs to the hub of one thread. Three greenlets of its own read, write and look after deadlines."""
+
+    def __init__(self, connected: socket.socket, timeout_s: float) -> None:
+        """Take over a connected socket; blocks until the peer has sent its settings. GrpcError if it does not."""
+        self._socket = connected
+        self._timeout_s = timeout_s
+        self._calls: dict[int, _Call] = {}
+        self._next_stream = 1
+        self._closed: GrpcError | None = None
+        self._is_leaving = False
+        self._limit = _LAST_STREAM
+        self._window = self._call_window = frames.DEFAULT_WINDOW_BYTES
+        self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._received_bytes = 0
+        self._blocks: dict[bytes, dict[str, str]] = {}
+        # Of a stream whose headers come in parts: its flags, and what came so far.
+        self._parts: tuple[int, bytes] = (0, b"")
+        self._loop = get_hub().loop
+        self._out: list[bytes] = []
+        self._has_out = Event()
+        self._ready = Event()
+        # Set and cleared at once whenever a window grows or a call ends.
+        self._windows = Event()
+        self._greet()
+        self._greenlets = [gevent.spawn(run) for run in (self._read, self._write, self._expire)]
+        if not self._ready.wait(timeout_s):
+            self._end(GrpcError("UNAVAILABLE", "the server does not speak HTTP/2"))
+        if self._closed is not None:
+            raise self._closed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more call can begin."""
+        return (
+            self._closed is None
+            and not self._is_leaving
+            and len(self._calls) < self._limit
+            and self._next_stream < _LAST_STREAM
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call is left and none can begin any more."""
+        return not self._calls and (self._closed is not None or self._is_leaving or self._next_stream >= _LAST_STREAM)
+
+    def call(self, head: bytes, message: bytes) -> bytes:
+        """Send a message under a block of request headers and wait for the one that answers. GrpcError."""
+        if self._closed is not None or self._is_leaving:
+            raise NotProcessed("UNAVAILABLE", "the connection was closed")
+        stream = self._next_stream
+        self._next_stream += 2
+        call = self._calls[stream] = _Call(time.monotonic() + self._timeout_s, self._call_window)
+        size = len(message) + _PREFIX_BYTES
+        prefix = b"\0" + len(message).to_bytes(4, "big")
+        headers = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, head)
+        try:
+            if size <= self._window and size <= call.window and size <= self._frame_bytes:
+                self._window -= size
+                self._send(headers + frames.frame(frames.DATA, frames.END_STREAM, stream, prefix + message))
+            else:
+                self._send(headers)
+                self._send_in_parts(stream, call, prefix + message)
+            if call.outcome is None:
+                call.done.get()
+        finally:
+            if self._calls.pop(stream, None) is not None and self._closed is None:
+                # Given up from outside, or too late.
+                self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
+                self._wake_senders()
+        if isinstance(call.outcome, bytes):
+            return call.outcome
+        raise call.outcome or GrpcError("CANCELLED", "the call was interrupted")
+
+    def close(self) -> None:
+        """End all calls, and the connection; blocks for a moment."""
+        self._end(GrpcError("CANCELLED", "the channel was closed"))
+        gevent.killall(self._greenlets)
+
+    def _greet(self) -> None:
+        told = {
+            frames.HEADER_TABLE_SIZE: 0,
+            frames.ENABLE_PUSH: 0,
+            frames.INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
+        }
+        more = frames.window_update(0, _WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+        self._send(frames.PREFACE + frames.settings(told) + more)
+
+    def _send(self, data: bytes) -> None:
+        self._out.append(data)
+        self._has_out.set()
+
+    def _send_in_parts(self, stream: int, call: _Call, data: bytes) -> None:
+        at = 0
+        while at < len(data) and call.outcome is None:
+            size = min(len(data) - at, self._window, call.window, self._frame_bytes)
+            if size <= 0:
+                self._windows.wait()
+                continue
+            self._window -= size
+            call.window -= size
+            flags = frames.END_STREAM if at + size == len(data) else 0
+            self._send(frames.frame(frames.DATA, flags, stream, data[at : at + size]))
+            at += size
+
+    def _wake_senders(self) -> None:
+        self._windows.set()
+        self._windows.clear()
+
+    def _write(self) -> None:
+        """Whatever has gathered leaves at once: calls that begin together share a packet."""
+        try:
+            while True:
+                self._has_out.wait()
+                self._has_out.clear()
+                out, self._out = self._out, []
+                self._socket.sendall(b"".join(out))
+        except OSError as error:
+            self._end(GrpcError("UNAVAILABLE", f"the connection was lost: {error.strerror or error}"))
+
+    def _expire(self) -> None:
+        """Calls end in the order in which they began, if nobody answers: the oldest is looked at alone."""
+        while self._closed is None:
+            oldest = next(islice(self._calls.items(), 1), None)
+            if oldest is None:
+                gevent.sleep(self._timeout_s)
+                continue
+            stream, call = oldest
+            left_s = call.deadline_s - time.monotonic()
+            if left_s > 0:
+                gevent.sleep(left_s)
+                continue
+            self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
+            self._finish(stream, GrpcError("DEADLINE_EXCEEDED", f"no answer within {self._timeout_s:g} s"))
+            self._wake_senders()
+
+    def _read(self) -> None:
+        buffer = bytearray()
+        try:
+            while chunk := self._socket.recv(_READ_BYTES):
+                buffer += chunk
+                at = 0
+                while len(buffer) - at >= frames.HEAD_BYTES:
+                    length, kind, flags, stream = frames.read_head(buffer, at)
+                    if kind != frames.SETTINGS and not self._ready.is_set():
+                        raise ValueError("it begins without settings")
+                    end = at + frames.HEAD_BYTES + length
+                    if end > len(buffer):
+                        break
+                    self._take(kind, flags, stream, bytes(buffer[at + frames.HEAD_BYTES : end]))
+                    at = end
+                del buffer[:at]
+            self._end(GrpcError("UNAVAILABLE", "the server closed the connection"))
+        except OSError as error:
+            self._end(GrpcError("UNAVAILABLE", f"the connection was lost: {error.strerror or error}"))
+        except (BadHeaderBlock, ValueError, IndexError) as error:
+            self._end(GrpcError("INTERNAL", f"the server does not speak HTTP/2: {error}"))
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == frames.DATA:
+            self._take_data(flags, stream, payload)
+        elif kind == frames.HEADERS:
+            self._take_headers(flags, stream, frames.unpadded(flags, payload))
+        elif kind == frames.CONTINUATION:
+            first_flags, block = self._parts
+            self._take_headers(first_flags | flags & frames.END_HEADERS, stream, block + payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._take_window(stream, int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
+            self._take_settings(frames.read_settings(payload))
+        elif kind == frames.PING and not flags & frames.ACK:
+            self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.RST_STREAM:
+            self._take_reset(stream, int.from_bytes(payload[:4], "big"))
+        elif kind == frames.GOAWAY:
+            self._take_goaway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
+
+    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._received_bytes += len(payload)
+        if self._received_bytes > _WINDOW_BYTES // 2:
+            self._send(frames.window_update(0, self._received_bytes))
+            self._received_bytes = 0
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        call.answer += frames.unpadded(flags, payload) if flags & frames.PADDED else payload
+        if flags & frames.END_STREAM:
+            self._answer(stream, call)
+
+    def _take_headers(self, flags: int, stream: int, block: bytes) -> None:
+        if not flags & frames.END_HEADERS:
+            self._parts = (flags, block)
+            return
+        headers = self._blocks.get(block)
+        if headers is None:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.clear()
+            headers = self._blocks[block] = decode(block)
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        call.headers = {**call.headers, **headers} if call.headers else headers
+        if flags & frames.END_STREAM:
+            self._answer(stream, call)
+
+    def _answer(self, stream: int, call: _Call) -> None:
+        """The server has said all it has to say."""
+        number = call.headers.get("grpc-status", "")
+        if number == "0":
+            length = int.from_bytes(call.answer[1:_PREFIX_BYTES], "big")
+            if call.answer[:1] == b"\0" and len(call.answer) == length + _PREFIX_BYTES:
+                self._finish(stream, bytes(call.answer[_PREFIX_BYTES:]))
+            else:
+                self._finish(stream, GrpcError("INTERNAL", "the answer is not one message, uncompressed"))
+        elif number:
+            details = unquote(call.headers.get("grpc-message", ""))
+            self._finish(stream, GrpcError(code_name(number), details))
+        else:
+            self._finish(stream, error_of_http(call.headers.get(":status", "")))
+
+    def _finish(self, stream: int, outcome: bytes | GrpcError) -> None:
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            call.outcome = outcome
+            self._loop.run_callback(call.done.switch, None)
+
+    def _take_settings(self, values: dict[int, int]) -> None:
+        self._limit = max(values.get(frames.MAX_CONCURRENT_STREAMS, self._limit), 1)
+        self._frame_bytes = values.get(frames.MAX_FRAME_SIZE, self._frame_bytes)
+        window = values.get(frames.INITIAL_WINDOW_SIZE, self._call_window)
+        for call in self._calls.values():
+            call.window += window - self._call_window
+        self._call_window = window
+        self._send(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._ready.set()
+        self._wake_senders()
+
+    def _take_window(self, stream: int, more_bytes: int) -> None:
+        if not stream:
+            self._window += more_bytes
+        elif (call := self._calls.get(stream)) is not None:
+            call.window += more_bytes
+        self._wake_senders()
+
+    def _take_reset(self, stream: int, code: int) -> None:
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        if code == frames.REFUSED_STREAM:
+            self._finish(stream, NotProcessed("UNAVAILABLE", "the server refused the stream"))
+        elif code == frames.NO_ERROR and "grpc-status" in call.headers:
+            self._answer(stream, call)
+        else:
+            name = "CANCELLED" if code == frames.CANCEL else "UNAVAILABLE"
+            self._finish(stream, GrpcError(name, f"the server reset the stream, code {code}"))
+
+    def _take_goaway(self, last_stream: int) -> None:
+        """The server takes no more; it answers what it has begun."""
+        self._is_leaving = True
+        for stream in [stream for stream in self._calls if stream > last_stream]:
+            self._finish(stream, NotProcessed("UNAVAILABLE", "the server is leaving"))
+        if not self._calls:
+            self._end(GrpcError("UNAVAILABLE", "the server is leaving"))
+
+    def _end(self, error: GrpcError) -> None:
+        if self._closed is not None:
+            return
+        self._closed = error
+        self._ready.set()
+        self._has_out.set()
+        self._socket.close()
+        for stream in list(self._calls):
+            self._finish(stream, error)
+        self._wake_senders()
