@@ -40,6 +40,8 @@ class Part:
     lengths: Mapping[str, Distribution] = field(default_factory=dict)
     input: Path | None = None
     golden: Path | None = None
+    recorded: tuple[Path, ...] = ()
+    recorded_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,11 @@ def _path(folder: Path) -> Callable[[_Yaml], Path]:
     return read
 
 
+def _paths(folder: Path) -> Callable[[_Yaml], tuple[Path, ...]]:
+    read = _path(folder)
+    return lambda raw: tuple(read(each) for each in (raw if isinstance(raw, list) and raw else [raw]))
+
+
 def _parts(folder: Path) -> Callable[[_Yaml], list[Part]]:
     def read(raw: _Yaml) -> list[Part]:
         if not isinstance(raw, list) or not raw:
@@ -209,6 +216,8 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
         raise BadScenario(f"[{number}]: expected lengths of random inputs or an input of its own, received both")
     if "golden" in values and ("input" in values or "lengths" in values):
         raise BadScenario(f"[{number}]: expected no input and no lengths beside golden, which has inputs, too")
+    if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
+        raise BadScenario(f"[{number}]: expected recorded requests alone, received {', '.join(sorted(others))}, too")
     protocols = values.pop("protocol", ())
     return Part(**values, protocols=protocols)
 
@@ -227,6 +236,8 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
         "input": _Key("an .npz, .npy or .json file", _path(folder)),
         "golden": _Key("an .npz or .json file of inputs and outputs", _path(folder)),
+        "recorded": _Key("a file of recorded requests, or several", _paths(folder)),
+        "recorded_model": _Key("the model's name in the recording", _text),
     }
 
 

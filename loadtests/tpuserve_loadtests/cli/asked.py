@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target
+from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.recording.recording import Recording
+    from tpuserve_loadtests.recording.timeline import Timeline
     from tpuserve_loadtests.scenario import Part, Scenario
     from tpuserve_loadtests.traffic.engine import Target
     from tpuserve_loadtests.workload import Line, Protocol
 
 # Options of one model, which a scenario's models have of their own.
-_OF_ONE_MODEL: Final = ("version", "label", "signature_name", "rows", "lengths", "input_file")
+_OF_ONE_MODEL: Final = (
+    "version",
+    "label",
+    "signature_name",
+    "rows",
+    "lengths",
+    "input_file",
+    "recorded",
+    "recorded_model",
+)
 # Ways to say what the load is: one on the command line takes the place of the file's.
 _WAYS: Final = ("users", "rate", "trace_file")
 # Keys of a scenario that are called otherwise among the options' values.
@@ -33,13 +44,14 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One model's part of what is sent: its requests, over which protocols, and its weight among others."""
+    """One model's part of what is sent: its requests, their protocols and lines, and its weight among others."""
 
     name: str
     spec: "ModelSpec"
     requests: Requests
     protocols: "tuple[Protocol, ...]"
     weight: float
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +70,57 @@ class Asked:
         return 1 if self.parts else len(self.addresses)
 
     @property
+    def _all_parts(self) -> tuple[Sent, ...]:
+        if self.spec is None:
+            return self.parts
+        protocols = tuple(self.addresses)
+        return (Sent(str(self.spec), self.spec, self.requests, protocols, 1.0, protocols),)
+
+    @property
     def specs(self) -> "frozenset[ModelSpec]":
         """The models that are asked."""
         return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
 
-    def find_target(self) -> "Target":
-        """Ask the server for each model, and make the requests. Ends the program with a message where that fails."""
-        if self.spec is not None:
-            return find_target(self.spec, self.addresses, self.requests)
-        return self._mixed_target()
+    def timeline(self, speed: float) -> "Timeline | None":
+        """When recorded requests came; None where not all that is sent is recorded. A usage error for missing times."""
+        from tpuserve_loadtests.recording.recording import BadRecording
+        from tpuserve_loadtests.recording.timeline import merged_timeline
 
-    def _mixed_target(self) -> "Target":
+        recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self._all_parts]
+        found = [(recording, lines) for recording, lines in recordings if recording is not None]
+        if len(found) < len(recordings):
+            return None
+        try:
+            timeline = merged_timeline(found, speed)
+        except BadRecording as error:
+            raise click.UsageError(str(error)) from None
+        for recording, _ in found:
+            _tell_sample(recording)
+        return timeline
+
+    def find_target(self, timeline: "Timeline | None" = None) -> "Target":
+        """Ask the server for each model, and make the requests. Ends the program with a message where that fails.
+
+        With a timeline, requests go to lines in its order.
+        """
         from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES
         from tpuserve_loadtests.traffic.engine import Target
         from tpuserve_loadtests.workload import Workload, mixed_order
 
+        for part in self._all_parts:
+            _tell_notes(part)
+        if self.spec is not None and timeline is None:
+            return find_target(self.spec, self.addresses, self.requests)
         lines: list[Line] = []
         shares: list[float] = []
-        for part in self.parts:
+        for part in self._all_parts:
             addresses = {protocol: self.addresses[protocol] for protocol in part.protocols}
-            names = [f"{part.name} {'gRPC' if protocol == 'grpc' else 'REST'}" for protocol in part.protocols]
-            max_bytes = MAX_REQUESTS_BYTES // len(self.parts)
-            lines += find_lines(part.spec, addresses, part.requests, names, max_bytes)
-            shares += [part.weight / len(names)] * len(names)
-        workload = Workload(tuple(lines), mixed_order(shares))
+            max_bytes = MAX_REQUESTS_BYTES // len(self._all_parts)
+            lines += find_lines(
+                part.spec, addresses, part.requests, part.lines, max_bytes, replayed=timeline is not None
+            )
+            shares += [part.weight / len(part.lines)] * len(part.lines)
+        workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
         return Target(
             workload, {str(each): address for each, address in self.addresses.items()}, self.requests.timeout_s
         )
@@ -150,9 +189,39 @@ def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float) -
         raise click.UsageError(
             f"{spec} is to be asked over {missing[0]}, of which there is no address: give --{missing[0]}"
         )
-    requests = Requests(part.rows, part.lengths, part.input, part.signature, timeout_s, part.golden)
-    return Sent(part.name or str(spec), spec, requests, part.protocols or tuple(addresses), part.weight)
+    recording = read_recording(part.recorded) if part.recorded else None
+    requests = Requests(
+        part.rows,
+        part.lengths,
+        part.input,
+        part.signature,
+        timeout_s,
+        part.golden,
+        recording,
+        part.recorded_model,
+    )
+    name, protocols = part.name or str(spec), part.protocols or tuple(addresses)
+    lines = tuple(f"{name} {'gRPC' if protocol == 'grpc' else 'REST'}" for protocol in protocols)
+    return Sent(name, spec, requests, protocols, part.weight, lines)
+
+
+def _tell_notes(part: Sent) -> None:
+    recording = part.requests.recording_for(part.spec.name)
+    for note in recording.notes if recording else ():
+        click.echo(f"Note: {note}", err=True)
+
+
+def _tell_sample(recording: "Recording") -> None:
+    if recording.sampled < 1:
+        share = f"{100 * recording.sampled:.3g} %"
+        click.echo(
+            f"Note: {recording.title} is a sample of {share}: its rate is that share of the real one, which "
+            f"--speed {1 / recording.sampled:.3g} would be",
+            err=True,
+        )
 
 
 def _flag(name: str) -> str:
-    return {"signature_name": "--signature", "input_file": "--input", "lengths": "--length"}.get(name, f"--{name}")
+    return {"signature_name": "--signature", "input_file": "--input", "lengths": "--length"}.get(
+        name, f"--{name.replace('_', '-')}"
+    )

@@ -67,6 +67,13 @@ def request_options(command: _Command) -> _Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Inputs: .npz, .npy or .json; random ones that fit the model otherwise.",
         ),
+        click.option(
+            "--recorded",
+            multiple=True,
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Recorded requests: the server's request log (TFRecord or JSON), or a warm-up file; several may be.",
+        ),
+        click.option("--recorded-model", metavar="NAME", help="Whose requests of it are sent.  [default: the model's]"),
         click.option("--signature", "signature_name", help="Signature to call.  [default: serving_default]"),
         click.option("--timeout", type=Duration(), default="30s", show_default=True, help="Time for one request."),
     )(command)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
 
 DEFAULT_USERS = 32
+# What says how requests come; of none, recorded requests come as they did, and others of DEFAULT_USERS.
+_WAYS = ("users", "rate", "trace_file")
 
 EPILOG = """\b
 Examples:
@@ -40,6 +42,7 @@ Examples:
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  seven requests of ten have one row
+  tpuserve loadtest run digits --recorded requests-digits.jsonl    as they came; --speed 2 twice as fast
   tpuserve loadtest run --scenario mixed.yaml                      several models with weights
   tpuserve loadtest run digits --trace arrivals.txt --speed 2      instants in seconds, one a line
 
@@ -100,8 +103,11 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     gates = thresholds(given["gates"], "--fail-if")
     files = Files.given(given)
     check_writable(given["junit"], "--junit")
-    load = replace(_load(given, asked.least_users), limits_us=limits_us(gates))
-    target = with_golden(asked.find_target(), given, gates)
+    is_free = all(given[name] is None for name in _WAYS)
+    timeline = asked.timeline(given["speed"]) if is_free else None
+    load = _load(given, asked.least_users) if timeline is None else _instants_load(timeline.instants, given)
+    load = replace(load, limits_us=limits_us(gates))
+    target = with_golden(asked.find_target(timeline), given, gates)
     with (
         generating(target, Generators.given(given)) as runs,
         watch_server(given, asked.specs) as server,
@@ -132,8 +138,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
 
 
 def _load(given: Mapping[str, Any], protocols: int) -> "Load":
-    chosen = [name for name in ("users", "rate", "trace_file") if given[name] is not None]
-    if len(chosen) > 1:
+    if sum(given[name] is not None for name in _WAYS) > 1:
         raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
     if given["trace_file"] is not None:
         return _trace_load(given)
@@ -143,13 +148,18 @@ def _load(given: Mapping[str, Any], protocols: int) -> "Load":
 
 
 def _trace_load(given: Mapping[str, Any]) -> "Load":
-    from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.trace import BadTrace, read_trace
 
     try:
         trace = read_trace(given["trace_file"], given["speed"])
     except BadTrace as error:
         raise click.BadParameter(str(error), param_hint="--trace") from None
-    # The recording says how long it lasts; its first part is the warm-up.
-    warm_up_s = min(given["warm_up"], trace[-1] / 2)
-    return Load(trace[-1] - warm_up_s, warm_up_s, trace=trace)
+    return _instants_load(trace, given)
+
+
+def _instants_load(instants: tuple[float, ...], given: Mapping[str, Any]) -> "Load":
+    """A recording says how long it lasts; its first part is the warm-up."""
+    from tpuserve_loadtests.arrivals.load import Load
+
+    warm_up_s = min(given["warm_up"], instants[-1] / 2)
+    return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
     from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.distribution import Distribution
+    from tpuserve_loadtests.recording.recording import Recording
+    from tpuserve_loadtests.requests import Request
     from tpuserve_loadtests.traffic.engine import Runs, Target
     from tpuserve_loadtests.workload import Line, Protocol
 
@@ -33,6 +35,8 @@ class Requests:
     signature_name: str | None
     timeout_s: float
     golden_file: Path | None = None
+    recording: "Recording | None" = None
+    recorded_model: str | None = None
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
@@ -45,7 +49,36 @@ class Requests:
         golden_file = golden if isinstance(golden, Path) else None
         if golden_file and (lengths or values["input_file"]):
             raise click.UsageError("the file of --golden has inputs, too: --input and --length do not go with it")
-        return cls(rows, lengths, values["input_file"], values["signature_name"], values["timeout"], golden_file)
+        recording = None
+        if values["recorded"]:
+            if rows or lengths or values["input_file"] or golden_file:
+                raise click.UsageError(
+                    "--recorded has requests of its own: no --rows, --length, --input or file of --golden goes with it"
+                )
+            recording = read_recording(values["recorded"])
+        return cls(
+            rows,
+            lengths,
+            values["input_file"],
+            values["signature_name"],
+            values["timeout"],
+            golden_file,
+            recording,
+            values["recorded_model"],
+        )
+
+    def recording_for(self, model: str) -> "Recording | None":
+        """What of the recording is sent to a model. A usage error for nothing."""
+        from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
+        from tpuserve_loadtests.recording.recording import BadRecording
+
+        if self.recording is None:
+            return None
+        try:
+            of_model = self.recording.of_model(self.recorded_model or model)
+            return of_model.of_signature(self.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
+        except BadRecording as error:
+            raise click.UsageError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +111,35 @@ def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: R
 
 
 def find_lines(
-    spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests, names: Sequence[str], max_bytes: int
+    spec: "ModelSpec",
+    addresses: "dict[Protocol, str]",
+    requests: Requests,
+    names: Sequence[str],
+    max_bytes: int,
+    *,
+    replayed: bool = False,
 ) -> "tuple[Line, ...]":
-    """As find_target: lines of these names, one for each address, of `max_bytes` of requests at most."""
+    """As find_target: lines of these names, one for each address, of `max_bytes` of requests at most.
+
+    `replayed`: lines take recorded requests in turn, to be sent when they came; otherwise each has all of them.
+    """
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_loadtests.encoding import encode_lines
     from tpuserve_loadtests.inputs import BadInput
-    from tpuserve_loadtests.requests import array_requests
 
     signature = _ask_for_signature(spec, requests.signature_name, addresses)
+    protocols = tuple(addresses)
     try:
-        inputs, outputs = _arrays(requests, signature)
-        made = array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs, outputs=outputs)
-        return encode_lines(names, spec, signature.name, tuple(addresses), made, max_bytes)
+        if not replayed:
+            return encode_lines(names, spec, signature.name, protocols, _made(requests, spec, signature), max_bytes)
+        made = list(_made(requests, spec, signature))
+        return tuple(
+            line
+            for turn, (name, protocol) in enumerate(zip(names, protocols, strict=True))
+            for line in encode_lines(
+                [name], spec, signature.name, [protocol], made[turn :: len(names)], max_bytes // len(names)
+            )
+        )
     except (BadInput, InvalidArgument) as error:
         raise click.UsageError(f"{spec}: {error}") from None
 
@@ -106,6 +155,27 @@ def _arrays(
         golden = GoldenRows.read(requests.golden_file, signature)
         return golden.inputs, golden.outputs
     return None if requests.input_file is None else read_inputs(requests.input_file, signature), None
+
+
+def read_recording(paths: Sequence[Path]) -> "Recording":
+    """Files of recorded requests. A usage error for others."""
+    from tpuserve_loadtests.recording.recording import BadRecording, Recording
+
+    try:
+        return Recording.read(paths)
+    except BadRecording as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Iterator[Request]":
+    from tpuserve_loadtests.recording.recorded_request import recorded_requests
+    from tpuserve_loadtests.requests import array_requests
+
+    recording = requests.recording_for(spec.name)
+    if recording is not None:
+        return recorded_requests(recording, signature)
+    inputs, outputs = _arrays(requests, signature)
+    return array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs, outputs=outputs)
 
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":

@@ -1,0 +1,109 @@
+"""One PredictionLog (tensorflow_serving/apis/prediction_log.proto), in its binary form: the request that it holds.
+
+The message is walked through, field by field: only the request's inputs are wanted, as they are, and no class of it.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from tpuserve_client._proto import serving_pb2
+
+# Field numbers: PredictionLog, LogMetadata (apis/logging.proto), PredictLog, PredictRequest.
+_METADATA, _PREDICT_LOG = 1, 6
+_SAMPLING, _TIME = 2, 4
+_RATE: Final = 1
+_REQUEST: Final = 1
+_MODEL_SPEC: Final = 1
+# protobuf.dev/programming-guides/encoding
+_VARINT: Final = 0
+_BYTES: Final = 2
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+_DOUBLE: Final = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A predict request of a log. `time_s` is whole seconds since 1970, and `sampled` the share of requests that were
+    logged: 0 where the log does not say.
+
+    `inputs` is a PredictRequest without its model_spec: the inputs as they were encoded, and the filter of outputs.
+    """
+
+    model: str
+    signature_name: str
+    time_s: int
+    sampled: float
+    inputs: bytes
+
+
+def read_prediction_log(record: bytes) -> Logged | None:
+    """The request of a PredictionLog; None for one that is no predict request. ValueError for other bytes."""
+    try:
+        return _logged(record)
+    except (DecodeError, IndexError, struct.error) as error:
+        raise ValueError(f"a record is no PredictionLog: {error}") from None
+
+
+def _logged(record: bytes) -> Logged | None:
+    time_s, sampled, request = 0, 0.0, None
+    for number, value, _ in _fields(record):
+        if number == _METADATA and isinstance(value, bytes):
+            time_s, sampled = _metadata(value)
+        elif number == _PREDICT_LOG and isinstance(value, bytes):
+            request = next((part for field, part, _ in _fields(value) if field == _REQUEST), None)
+    if not isinstance(request, bytes):
+        return None
+    spec = serving_pb2.ModelSpec()
+    inputs = []
+    for number, value, raw in _fields(request):
+        if number == _MODEL_SPEC and isinstance(value, bytes):
+            spec.MergeFromString(value)
+        else:
+            inputs.append(raw)
+    return Logged(spec.name, spec.signature_name, time_s, sampled, b"".join(inputs))
+
+
+def _metadata(message: bytes) -> tuple[int, float]:
+    time_s, sampled = 0, 0.0
+    for number, value, _ in _fields(message):
+        if number == _TIME and isinstance(value, int):
+            time_s = value
+        elif number == _SAMPLING and isinstance(value, bytes):
+            rates = [part for field, part, _ in _fields(value) if field == _RATE and isinstance(part, bytes)]
+            sampled = _DOUBLE.unpack(rates[-1])[0] if rates else 0.0
+    return time_s, sampled
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
+    """Number, value (bytes unless it is a varint) and the whole field as it stands, one after the other."""
+    position = 0
+    while position < len(message):
+        start = position
+        tag, position = _varint(message, position)
+        value: int | bytes
+        if tag & 7 == _VARINT:
+            value, position = _varint(message, position)
+        elif tag & 7 in (_BYTES, *_FIXED_BYTES):
+            length, position = _varint(message, position) if tag & 7 == _BYTES else (_FIXED_BYTES[tag & 7], position)
+            value = message[position : position + length]
+            position += length
+        else:
+            raise ValueError(f"a record is no PredictionLog: a field of the kind {tag & 7}")
+        if position > len(message):
+            raise ValueError("a record is no PredictionLog: it ends within a field")
+        yield tag >> 3, value, message[start:position]
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        octet = message[position]
+        position += 1
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return value, position
+    raise ValueError("a record is no PredictionLog: a number of more than ten bytes")

@@ -1,0 +1,66 @@
+"""A recorded request, to be sent to whichever model and version a load is for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from tpuserve_client import dtypes, tensor
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import describe
+from tpuserve_client.exchange import Exchange, PredictCall
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.rest_wire import RestWire
+from tpuserve_loadtests.inputs import BadInput, has_rows
+from tpuserve_loadtests.recording.recording import Recording
+from tpuserve_loadtests.workload import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """`inputs` as Logged has them."""
+
+    inputs: bytes
+    signature_name: str
+    rows: int
+    golden: bytes = b""
+
+    def exchange(self, spec: ModelSpec, protocol: Protocol) -> Exchange:
+        """gRPC as it was recorded, but for the model and version; REST as the client would write it."""
+        if protocol == "grpc":
+            head = GrpcWire().predict(PredictCall(spec, {}, self.signature_name))
+            # Messages that follow each other are one message.
+            return Exchange(head.path, head.body + self.inputs)
+        message = serving_pb2.PredictRequest.FromString(self.inputs)
+        arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
+        return RestWire().predict(PredictCall(spec, arrays, self.signature_name))
+
+
+def recorded_requests(recording: Recording, signature: Signature) -> Iterator[RecordedRequest]:
+    """Those of the signature, made sure that they fit it. Raises BadInput."""
+    with_rows = has_rows(signature)
+    for number, logged in enumerate(recording.logged, start=1):
+        try:
+            message = serving_pb2.PredictRequest.FromString(logged.inputs)
+            rows = _rows(message, signature)
+        except (DecodeError, BadInput) as error:
+            raise BadInput(f"{recording.title}: request {number}: {error}") from None
+        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1)
+
+
+def _rows(message: serving_pb2.PredictRequest, signature: Signature) -> int:
+    if message.inputs.keys() != signature.inputs.keys():
+        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; it has {sorted(message.inputs)}")
+    shapes = [_shape(proto, signature.inputs[name]) for name, proto in message.inputs.items()]
+    return shapes[0][0] if shapes and shapes[0] else 1
+
+
+def _shape(proto: serving_pb2.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    wanted = shape if spec.shape is None else spec.shape
+    fits = len(wanted) == len(shape) and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
+    dtype = dtypes.from_wire(proto.dtype)
+    if not fits or (spec.dtype is not None and dtype != spec.dtype):
+        raise BadInput(f"the model's input is {spec}; it has {describe(dtype)}{list(shape)}")
+    return shape

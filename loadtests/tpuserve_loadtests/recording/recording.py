@@ -1,0 +1,119 @@
+"""Recorded requests: the server's request log, as TFRecord or JSON lines, and warm-up files (TFRecord, too)."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from tpuserve_loadtests.recording.json_log import read_json_log
+from tpuserve_loadtests.recording.prediction_log import Logged, read_prediction_log
+from tpuserve_loadtests.recording.tf_record import CutShort, read_tf_records
+
+# All of it is held in memory.
+MAX_BYTES: Final = 2 * 2**30
+
+
+class BadRecording(ValueError):
+    """A file that is no recording, or one without what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Requests in the order of their times. `notes` are what a reader must know of them."""
+
+    title: str
+    logged: tuple[Logged, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Self:
+        """The files together, by time. A file that ends within a record is read to its last whole one.
+
+        Raises BadRecording.
+        """
+        notes: list[str] = []
+        title = ", ".join(path.name for path in paths)
+        if sum(path.stat().st_size for path in paths) > MAX_BYTES:
+            raise BadRecording(
+                f"{title}: these are more than {MAX_BYTES >> 30} GiB, which are not read: give fewer files"
+            )
+        records = [logged for path in paths for logged in _records(path, notes)]
+        found = [logged for logged in records if logged is not None]
+        if others := len(records) - len(found):
+            notes.append(f"{title}: {others:,} records of other kinds than predict are not sent")
+        if not found:
+            raise BadRecording(f"{title}: there is no predict request in it")
+        return cls(title, tuple(sorted(found, key=lambda logged: logged.time_s)), tuple(notes))
+
+    def of_model(self, model: str) -> Self:
+        """Those of one model; those that name none are anyone's, as in warm-up files. Raises BadRecording for none."""
+        kept = [logged for logged in self.logged if logged.model in ("", model)]
+        models = Counter(logged.model for logged in self.logged)
+        if not kept:
+            raise BadRecording(
+                f"{self.title}: there are requests for {', '.join(sorted(models))}, and none for {model}; "
+                "say whose are to be sent with --recorded-model (recorded_model in a scenario)"
+            )
+        return self._kept(kept, f"requests for other models than {model} are not sent")
+
+    def of_signature(self, signature: str, default: str) -> Self:
+        """Those of one signature. Raises BadRecording for none."""
+        kept = [logged for logged in self.logged if (logged.signature_name or default) == signature]
+        if not kept:
+            others = sorted({logged.signature_name or default for logged in self.logged})
+            raise BadRecording(f"{self.title}: there are requests of {', '.join(others)}, and none of {signature}")
+        return self._kept(kept, f"requests of other signatures than {signature} are not sent")
+
+    def instants(self) -> tuple[float, ...] | None:
+        """When each came, in seconds since 1970; None if the recording does not say of all, as a warm-up file does not.
+
+        Times are whole seconds: requests of a second are spread over it evenly.
+        """
+        if not all(logged.time_s for logged in self.logged):
+            return None
+        in_second = Counter(logged.time_s for logged in self.logged)
+        seen: Counter[int] = Counter()
+        instants = []
+        for logged in self.logged:
+            instants.append(logged.time_s + (seen[logged.time_s] + 0.5) / in_second[logged.time_s])
+            seen[logged.time_s] += 1
+        return tuple(instants)
+
+    @property
+    def sampled(self) -> float:
+        """The share of the real requests that is in the recording; 1 where it does not say."""
+        return len(self.logged) / sum(1 / (logged.sampled or 1.0) for logged in self.logged)
+
+    def _kept(self, kept: list[Logged], reason: str) -> Self:
+        left_out = len(self.logged) - len(kept)
+        notes = (*self.notes, f"{self.title}: {left_out:,} {reason}") if left_out else self.notes
+        return replace(self, logged=tuple(kept), notes=notes)
+
+
+def _records(path: Path, notes: list[str]) -> list[Logged | None]:
+    records: list[Logged | None] = []
+    try:
+        with path.open("rb") as file:
+            # Of a record's length, the first eight bytes of a TFRecord, the last is zero; JSON has none that is.
+            start = file.peek(8)[:8]
+            is_json = start.startswith(b"{") and b"\0" not in start
+            read = read_json_log if is_json else read_prediction_log
+            for record in _lines(file) if is_json else read_tf_records(file, os.fstat(file.fileno()).st_size):
+                records.append(read(record))  # noqa: PERF401  what came before a cut is kept
+    except CutShort:
+        notes.append(f"{path.name} ends within a record, which is left out: it is being written, or was cut short")
+    except OSError as error:
+        raise BadRecording(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadRecording(f"{path}: record {len(records) + 1}: {error}") from None
+    return records
+
+
+def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    for line in file:
+        if not line.endswith(b"\n"):
+            raise CutShort
+        if line.strip():
+            yield line

@@ -1,0 +1,36 @@
+"""When recorded requests came, of several recordings together, and which line of a workload each of them belongs to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuserve_loadtests.recording.recording import BadRecording, Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """`instants` in seconds from the first, ascending; `order` has the line of each."""
+
+    instants: tuple[float, ...]
+    order: tuple[int, ...]
+
+
+def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 1.0) -> Timeline:
+    """`speed` times as fast as recorded. With each recording comes how many lines take its requests in turn.
+
+    Raises BadRecording where times are missing, or there is but one.
+    """
+    arrivals: list[tuple[float, int]] = []
+    first_line = 0
+    for recording, lines in recordings:
+        instants = recording.instants()
+        if instants is None:
+            raise BadRecording(
+                f"{recording.title} has no times of its requests: say how they come, with --rate or --users"
+            )
+        arrivals += [(instant, first_line + number % lines) for number, instant in enumerate(instants)]
+        first_line += lines
+    arrivals.sort()
+    if len(arrivals) < 2:
+        raise BadRecording(f"{recordings[0][0].title} has one request: say how it comes, with --rate or --users")
+    start_s = arrivals[0][0]
+    return Timeline(tuple((instant - start_s) / speed for instant, _ in arrivals), tuple(line for _, line in arrivals))

@@ -1,0 +1,56 @@
+"""Request logs and warm-up files, written by the server's own code."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.dtypes import STRING, Array
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
+from tpuserve_server.request_log.record_file import LogFormat, open_record_file
+from tpuserve_server.wire.tensor_proto import encode_tensor
+
+MODEL = "doubling"
+START_S = 1_700_000_000
+
+
+def predict_entry(
+    inputs: dict[str, Array],
+    time_s: float = 0.0,
+    *,
+    model: str = MODEL,
+    signature: str = "serving_default",
+    sampled: float = 1.0,
+    kind: LogKind = LogKind.PREDICT,
+    typed: bool = False,
+) -> LogEntry:
+    """As the server logs a prediction; without a time, as nobody does but who writes warm-up files.
+
+    `typed`: in fields such as float_val, as TensorFlow's own clients write tensors.
+    """
+    request = serving_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = model, signature
+    request.model_spec.version.value = 7
+    for name, array in inputs.items():
+        tensor = encode_tensor(array, as_content=not typed and array.dtype != STRING)
+        request.inputs[name].ParseFromString(tensor)
+    target = LogTarget("unused", "jsonl", sampled)
+    payloads = request.SerializeToString(), b""
+    return LogEntry(target, kind, ServableId(model, 7), signature, *payloads, time_s, 0)
+
+
+def numbered(value: float, rows: int = 1) -> dict[str, Array]:
+    """Inputs of the doubling model that tell one request from another."""
+    return {"x": np.full((rows, 4), value, np.float32)}
+
+
+def write_log(path: Path, entries: Iterable[LogEntry]) -> Path:
+    """A file of them, in the form that its name ends in."""
+    log_format: LogFormat = "jsonl" if path.suffix == ".jsonl" else "tfrecord"
+    file = open_record_file(path, log_format)
+    for entry in entries:
+        file.write(entry.serialize())
+    file.close()
+    return path
