@@ -20,10 +20,14 @@ def recorded_run(
     *,
     lines: tuple[str, ...] = ("grpc", "rest"),
     failures: dict[str, int] | None = None,
+    wrong: int = 0,
     seconds: float | None = None,
     seed: int = 0,
 ) -> Measured:
-    """Log-normal latencies. `failures`: messages and how often, at the end. `seconds`: when it was stopped."""
+    """Log-normal latencies. `seconds`: when it was stopped.
+
+    `failures`: messages and how often, at the end. `wrong`: as many failures more, of answers that were all compared.
+    """
     random = np.random.default_rng(seed)
     recorder = Recorder(lines, load)
     span_s = load.seconds if seconds is None else seconds
@@ -35,5 +39,9 @@ def recorded_run(
         recorder.record(lines[number % len(lines)], due, due + latency, None)
     for number, message in enumerate(message for message, count in (failures or {}).items() for _ in range(count)):
         recorder.record(lines[0], due_s[-1 - number], due_s[-1 - number], message)
+    for number, due in enumerate(reversed(due_s.tolist()) if wrong else ()):
+        recorder.record_check(lines[0], due, number < wrong)
+        if number < wrong:
+            recorder.record(lines[0], due, due, "wrong answer")
     stopped = "" if seconds is None else "stopped early"
     return Measured(load, recorder, span_s, (0.2,), stopped, STARTED_AT)

@@ -6,12 +6,15 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.report_page.compare_page import compare_page
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
+from tpuserve_loadtests.report_page.soak_page import soak_page
 from tpuserve_loadtests.report_page.sweep_page import sweep_page
 from tpuserve_loadtests.reports.compare_report import build_comparison
 from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.soak_report import build_soak
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, Seen, ServerSide
 
@@ -105,6 +108,17 @@ def page_of_a_comparison(slower: float = 1.3) -> str:
     return compare_page("digits", build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True), SETTINGS)
 
 
+def page_of_a_soak() -> str:
+    """Memory grows, and the last segment was not reached."""
+    segments = Segments()
+    for number in range(24):
+        measured = recorded_run(open_load(20), seed=number, failures={HOSTILE: number // 20})
+        segments.add(measured, 4e8 * (1 + number / 50))
+    assert segments.total is not None
+    run = build_report(segments.total, model="digits", rows=1, gates=gates("error_rate>1%"))
+    return soak_page(build_soak(run, segments, 25, 0.05), SETTINGS)
+
+
 def page_of_nothing() -> str:
     """A run that was stopped before the first answer."""
     return page_of_a_run(recorded_run(Load(10, users=4), lines=("grpc",), seconds=0.0))
@@ -117,5 +131,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "sweep": page_of_a_sweep,
     "search": page_of_a_search,
     "compare": page_of_a_comparison,
+    "soak": page_of_a_soak,
     "nothing": page_of_nothing,
 }

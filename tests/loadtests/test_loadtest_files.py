@@ -17,9 +17,11 @@ from hdrh.log import HistogramLogReader  # type: ignore[import-untyped]  # ships
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.csv_report import comparison_csv, run_csv, search_csv, sweep_csv
+from tpuserve_loadtests.measurement.segments import Segments
+from tpuserve_loadtests.reports.csv_report import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
 from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
 from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.searching import Outcome, Probe
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
@@ -82,6 +84,32 @@ def test_each_run_of_a_comparison_is_a_row() -> None:
     pair = (recorded_run(open_load(100), seed=1), recorded_run(open_load(100), seed=2))
     rows = rows_of(comparison_csv([pair, pair]))
     assert [(row["round"], row["side"]) for row in rows] == [("1", "A"), ("1", "B"), ("2", "A"), ("2", "B")]
+
+
+def soak_of(runs: int) -> SoakReport:
+    segments = Segments()
+    for number in range(runs):
+        segments.add(recorded_run(open_load(100), seed=number), 4e8 + number)
+    assert segments.total is not None
+    return build_soak(build_report(segments.total, model="m", rows=1), segments, runs, 0.05)
+
+
+def test_each_segment_of_a_soak_is_a_row() -> None:
+    rows = rows_of(soak_csv(soak_of(3)))
+    assert [float(row["time"]) for row in rows] == [STARTED_AT + 1, STARTED_AT + 9, STARTED_AT + 17]
+    assert [float(row["memory_bytes"]) for row in rows] == [4e8, 4e8 + 1, 4e8 + 2]
+
+
+def test_a_soaks_log_has_one_interval_for_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "soak.hdr"
+    measured = soak_of(3).run.measured
+    path.write_text(hdr_log({"": measured}, whole=True))
+    found = {histogram.get_tag(): histogram for histogram in intervals(path)}
+    assert len(intervals(path)) == len(found) == 2
+    assert {line.name: line.requests for line in measured.lines()} == {
+        name: histogram.get_total_count() for name, histogram in found.items()
+    }
+    assert found["grpc"].get_end_time_stamp() / 1000 == pytest.approx(STARTED_AT + 1 + 24)
 
 
 def intervals(path: Path) -> list[HdrHistogram]:

@@ -75,6 +75,7 @@ def test_hostile_text_is_shown_as_it_is() -> None:
         (run(), ("p99>1s", "rate<5"), True, "good: Passed all 2 gates"),
         (run(), ("p99>1ms",), True, "bad: Failed the gate"),
         (run(failures={"gone": 3}), (), True, "bad: Failed: 3 of 2,403 requests"),
+        (run(wrong=2), (), True, "bad: Wrong: 2 of 2,400 answers that were compared"),
         (overloaded(run()), ("p99>1ms",), True, "warn: Not to be trusted: the load generator was the limit"),
         (overloaded(run()), ("p99>1s",), False, "warn: Passed the gate, but the load generator was the limit"),
     ],
@@ -129,6 +130,13 @@ def test_the_percentiles_of_the_page_are_those_of_the_report() -> None:
 )
 def test_a_comparison_says_which_is_better(slower: float, expected: str) -> None:
     assert verdict(page_of_a_comparison(slower)) == expected
+
+
+def test_a_soak_says_what_drifts() -> None:
+    page = PAGES["soak"]()
+    assert verdict(page) == "bad: Drifting: server's memory"
+    assert "24 of 25" in str(Text(page))
+    assert "565.0 MiB" not in str(Text(page))
 
 
 def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:

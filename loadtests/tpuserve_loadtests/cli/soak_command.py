@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
+from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
 from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
+    file_options,
     generator_options,
     open_options,
     request_options,
@@ -21,6 +23,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.segments import Segment, Segments
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.reports.soak_report import SoakReport
+    from tpuserve_loadtests.traffic.engine import Runs, Target
 
 DEFAULT_USERS = 8
 SEGMENTS = 48
@@ -74,6 +78,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
+@file_options
 def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server for hours and say whether latencies, failures or its memory drift.
 
@@ -90,6 +95,7 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
 
     asked, given = find_asked(model, given)
+    files = Files.given(given)
     gates = thresholds(given["gates"], "--fail-if")
     load, planned = segment_load(given, asked.least_users), given["segments"]
     target = with_golden(asked.find_target(), given, gates)
@@ -112,7 +118,23 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
         click.echo(json.dumps(soak_document(report), indent=2))
     else:
         print_soak(report, Console())
+    _write(files, report, target)
     sys.exit(report.exit_code)
+
+
+def _write(files: Files, report: "SoakReport", target: "Target") -> None:
+    from tpuserve_loadtests.report_page.soak_page import soak_page
+    from tpuserve_loadtests.reports.csv_report import soak_csv
+    from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
+
+    measured = report.run.measured
+    files.write(
+        html=lambda: soak_page(report, describe_settings(target)),
+        csv=lambda: soak_csv(report),
+        hdr=lambda: (
+            percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}, whole=True)
+        ),
+    )
 
 
 def run_segments(

@@ -42,9 +42,7 @@ def run_page(report: RunReport, settings: Mapping[str, str]) -> str:
         show_charts("Latencies", _latencies(report), _counted(measured.load)),
         show_server(report.server, report.parts),
         show_server_timeline(report.server, measured.load.seconds),
-        show_table(
-            f"By {report.line_kind}", [report.line_kind, "requests", "failures", "answers/s", *LATENCIES], _rows(report)
-        ),
+        show_table(f"By {report.line_kind}", _headings(report), _rows(report)),
         show_errors([measured]),
         show_settings({**describe_load(measured), **settings}),
     ]
@@ -106,13 +104,19 @@ def _tiles(report: RunReport) -> list[Tile]:
 def _rows(report: RunReport) -> list[Row]:
     lines = [*report.measured.lines(), *([report.total] if len(report.measured.lines()) > 1 else [])]
     return [
-        Row(
-            PROTOCOL_TITLES.get(line.name, line.name),
-            [f"{line.requests:,}", f"{line.failures:,}", three_digits(line.rate_per_s), *latency_cells(line)],
-            whole=line is report.total,
-        )
+        Row(PROTOCOL_TITLES.get(line.name, line.name), _cells(line, report), whole=line.name == "total")
         for line in lines
     ]
+
+
+def _headings(report: RunReport) -> list[str]:
+    wrong = ["wrong"] if report.total.checked else []
+    return [report.line_kind, "requests", "failures", *wrong, "answers/s", *LATENCIES]
+
+
+def _cells(line: Summary, report: RunReport) -> list[str]:
+    wrong = [f"{line.wrong:,}"] if report.total.checked else []
+    return [f"{line.requests:,}", f"{line.failures:,}", *wrong, three_digits(line.rate_per_s), *latency_cells(line)]
 
 
 def _latencies(report: RunReport) -> list[Markup]:

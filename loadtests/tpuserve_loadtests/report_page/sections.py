@@ -72,8 +72,9 @@ def show_table(title: str, headings: Sequence[str], rows: Sequence[Row], intro: 
     if not rows:
         return Markup()
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    kind = "numbers pair" if len(headings) == 3 else "numbers"
     table = element(
-        "table", element("thead", head), element("tbody", *(_row(row, headings) for row in rows)), class_="numbers"
+        "table", element("thead", head), element("tbody", *(_row(row, headings) for row in rows)), class_=kind
     )
     told = element("p", intro, class_="quiet") if intro else Markup()
     return element("section", element("h2", title), told, element("div", table, class_="scrolls"))

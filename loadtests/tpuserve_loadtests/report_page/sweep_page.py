@@ -6,6 +6,7 @@ from tpuserve_loadtests.report_page.origin import describe_origin
 from tpuserve_loadtests.report_page.page import render_page
 from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
 from tpuserve_loadtests.report_page.run_page import LATENCIES, describe_load, latency_cells, show_errors
+from tpuserve_loadtests.report_page.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.report_page.sections import (
     Headline,
     Row,
@@ -49,7 +50,7 @@ def sweep_page(reports: Sequence[RunReport], settings: Mapping[str, str]) -> str
 def _headline(reports: Sequence[RunReport]) -> Headline:
     notes = _notes(reports)
     if any(report.exit_code == EXIT_GENERATOR for report in reports):
-        return Headline("warn", "Not to be trusted: the load generator was the limit", notes)
+        return Headline("warn", NOT_TO_BE_TRUSTED, notes)
     failures = sum(report.total.failures for report in reports)
     if any(report.exit_code for report in reports):
         return Headline("bad", f"{failures:,} requests failed" if failures else "A step measured nothing", notes)

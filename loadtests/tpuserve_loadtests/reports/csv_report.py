@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
 from tpuserve_loadtests.reports.run_report import RunReport
+from tpuserve_loadtests.reports.soak_report import SoakReport, segment_document
 from tpuserve_loadtests.searching import Probe
 
 # Of one run among several, beside the figures of all its requests.
@@ -47,6 +48,18 @@ def comparison_csv(rounds: Sequence[tuple[Measured, Measured]]) -> str:
         for side, measured in zip("AB", pair, strict=True)
     ]
     return _written([{"round": number, "side": side, **_run(measured, {})} for number, side, measured in sides])
+
+
+def soak_csv(report: SoakReport) -> str:
+    """A row for each segment."""
+    measured = report.run.measured
+    began_at = measured.started_at + measured.load.warm_up_s
+    return _written(
+        [
+            {"time": f"{began_at + segment.at_s - segment.seconds / 2:.3f}", **segment_document(segment)}
+            for segment in report.segments
+        ]
+    )
 
 
 def _run(measured: Measured, more: Cells) -> Cells:

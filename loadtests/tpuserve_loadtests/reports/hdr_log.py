@@ -20,14 +20,17 @@ _HEAD = """\
 """
 
 
-def hdr_log(runs: Mapping[str, Measured]) -> str:
+def hdr_log(runs: Mapping[str, Measured], *, whole: bool = False) -> str:
     """A histogram of each window and each line of the table, with the line as its tag, after the run's name if any.
 
-    Time stamps count from the first run's start, and ascend. Windows without an answer are left out.
+    Time stamps count from the first run's start, and ascend. Windows without an answer are left out. `whole`: one
+    histogram of each line for all of a run, whose windows say nothing.
     """
     start = min((measured.started_at for measured in runs.values()), default=0.0)
     written = datetime.fromtimestamp(start, UTC).isoformat(" ", "milliseconds")
-    intervals = sorted(interval for name, measured in runs.items() for interval in _intervals(name, measured, start))
+    intervals = sorted(
+        interval for name, measured in runs.items() for interval in _intervals(name, measured, start, whole)
+    )
     return _HEAD.format(start=start, written=written) + "".join(line for _, line in intervals)
 
 
@@ -44,16 +47,19 @@ def percentile_distribution(measured: Measured) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _intervals(name: str, measured: Measured, start: float) -> Iterator[tuple[float, str]]:
+def _intervals(name: str, measured: Measured, start: float, whole: bool) -> Iterator[tuple[float, str]]:
     recorder = measured.recorder
+    length_s = measured.span_s if whole else recorder.window_s
+    of_all = {line: recorder.tally(line) for line in recorder.lines}
+    windows = [of_all] if whole else [window.tallies for window in recorder.windows]
     offset_s = measured.started_at - start + measured.load.warm_up_s
-    for number, window in enumerate(recorder.windows):
-        at_s = offset_s + number * recorder.window_s
-        for line, tally in window.tallies.items():
+    for number, window in enumerate(windows):
+        at_s = offset_s + number * length_s
+        for line, tally in window.items():
             histogram = tally.histogram
             if histogram.count:
                 tag = _tag(f"{name}/{line}" if name else line)
-                times = f"{at_s:.3f},{recorder.window_s:.3f},{histogram.max_us / 1000:.3f}"
+                times = f"{at_s:.3f},{length_s:.3f},{histogram.max_us / 1000:.3f}"
                 yield at_s, f"Tag={tag},{times},{histogram.encode().decode('ascii')}\n"
 
 

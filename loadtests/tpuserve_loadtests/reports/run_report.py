@@ -28,6 +28,7 @@ PLAIN_WIDTH = 120
 PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
 NOT_TRUSTED = "the load generator was the limit, do not trust these figures"
 UNSETTLED = "it had not settled: the last three fifths of the run differ by more than 10 % in rate or median latency"
+FROM_DUE = "latencies count from when a request was due, not from when it was sent"
 # What a report of several runs shows of each, too.
 LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
 
@@ -97,7 +98,7 @@ class RunReport:
         if measured.stable is False:
             notes.append(UNSETTLED)
         if measured.load.is_open:
-            notes.append("latencies count from when a request was due, not from when it was sent")
+            notes.append(FROM_DUE)
         notes += [note for note in (*self.told, self.server_note, self.counts_note) if note]
         return tuple(notes)
 

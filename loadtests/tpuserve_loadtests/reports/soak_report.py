@@ -114,11 +114,11 @@ def print_soak(report: SoakReport, console: Console) -> None:
     span = f"{len(report.segments)} of {report.planned} segments, {total.requests:,} requests"
     table = Table(title=f"{escape(report.run.model)}: {report.run.measured.load}, {span}", title_justify="left")
     table.add_column("figure", no_wrap=True)
-    hours = _shown_hours(report)
+    hours = shown_hours(report)
     for heading in ("median", "change in an hour" if hours == 1 else "change", "interval", "is"):
         table.add_column(heading, justify="right", no_wrap=True)
     for drift in report.drifts:
-        table.add_row(*_cells(drift, hours))
+        table.add_row(*drift_cells(drift, hours))
     console.print(table)
     console.print(f"  {verdict_line(report)}", highlight=False, soft_wrap=True)
     print_errors(report.run.measured.recorder.errors(), console)
@@ -134,13 +134,13 @@ def verdict_line(report: SoakReport) -> str:
     return f"Drifting: {', '.join(worse)}" if worse else "Steady"
 
 
-def _shown_hours(report: SoakReport) -> float:
+def shown_hours(report: SoakReport) -> float:
     """What changes are told of: an hour, or the soak if it is shorter than half of one."""
     hours = sum(segment.seconds for segment in report.segments) / 3600
     return hours if hours < _LEAST_SHOWN_HOURS else 1.0
 
 
-def _cells(drift: Drift, hours: float) -> list[str]:
+def drift_cells(drift: Drift, hours: float) -> list[str]:
     name = drift.figure.name
     middle = "-" if drift.median is None else _show(name, drift.median)
     found = (drift.per_hour, drift.low, drift.high)

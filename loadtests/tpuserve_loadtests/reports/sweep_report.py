@@ -6,7 +6,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tpuserve_loadtests.reports.run_report import LATENCY_COLUMNS, PLAIN_WIDTH, RunReport, latency_cells, print_errors
+from tpuserve_loadtests.reports.run_report import (
+    FROM_DUE,
+    LATENCY_COLUMNS,
+    PLAIN_WIDTH,
+    RunReport,
+    latency_cells,
+    print_errors,
+)
 
 
 def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
@@ -30,4 +37,4 @@ def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
 
 def step_notes(report: RunReport) -> list[str]:
     """A step's notes, but how latencies of all steps are counted."""
-    return [note for note in report.notes if "count from" not in note]
+    return [note for note in report.notes if note != FROM_DUE]
