@@ -132,7 +132,9 @@ def _random_array(spec: TensorSpec, rows: int, length: int, random: np.random.Ge
     shape = (None,) if spec.shape is None else spec.shape
     sizes = [size if size is not None else (rows if axis == 0 else length) for axis, size in enumerate(shape)]
     if spec.dtype == STRING:
-        return np.full(sizes, b"tpuserve", STRING)
+        # Requests must differ: if all had one answer, nobody could tell whose an answer is.
+        numbers = random.integers(0, MAX_RANDOM_INTEGER, sizes)
+        return np.array([b"tpuserve %d" % number for number in numbers.flat], STRING).reshape(sizes)
     if spec.dtype.kind in "iu":
         return random.integers(0, MAX_RANDOM_INTEGER, sizes).astype(spec.dtype)
     if spec.dtype.kind == "b":

@@ -28,7 +28,7 @@ from tpuserve_server.upstream_metrics import upstream_page
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 BUSY_IS_FINE = ("--generator-limit", "note")
-SERVED = Served("m")
+SERVED = Served((("m", None),))
 OTHER = ServableId("m", 4)
 
 
@@ -91,11 +91,13 @@ def test_another_version_and_another_model_are_left_out() -> None:
     server.answer(0.5, run_s=0.5, latency_s=1.0, version=4)
     finish(server.metrics, model="other", version=1)
     server.read(1.0)
-    seen = draw_server_side(server.scrapes, Served("m", 3))
+    seen = draw_server_side(server.scrapes, Served((("m", 3),)))
     assert [(phase.name, phase.count) for phase in seen.phases] == [("request", 1), ("queue wait", 1), ("execution", 1)]
     # Upstream's metric, by which a request's own execution is known, is of both versions: the batches' mean is used.
     assert seen.execution_ms == pytest.approx(10)
     assert draw_server_side(server.scrapes, SERVED).answers == {"OK": 2}
+    several = Served((("m", None), ("m", 3), ("other", None)))
+    assert draw_server_side(server.scrapes, several).answers == {"OK": 3}
 
 
 def test_refusals_are_counted_by_reason_and_answers_by_code() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 OFF: Final = "off"
 HOW: Final = "where the time went is not known: give --server-metrics http://HOST:8501/metrics, or --server-metrics off"
-SEVERAL: Final = "where the time went is told of one model, and these are several"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
 
@@ -33,17 +32,15 @@ def server_metrics_option(command: _Command) -> _Command:
 
 
 def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "ServerWatch":
-    """The page that the options mean. A server without one is a run's note, and so are several models."""
+    """The page that the options mean. A server without one is a run's note."""
     from tpuserve_loadtests.server_side.dialect import Served
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
-    spec = next(iter(specs))
-    served = Served(spec.name, spec.version)
+    # A label may move while a load runs: all versions count.
+    served = Served(tuple((spec.name, spec.version) for spec in specs))
     choice = given["server_metrics"]
     if choice == OFF:
         return ServerWatch("", served)
-    if len(specs) > 1:
-        return ServerWatch("", served, SEVERAL)
     if choice != AUTO:
         return ServerWatch(choice, served)
     rest_url = given["rest_url"] or (None if given["grpc_address"] else DEFAULT_REST)

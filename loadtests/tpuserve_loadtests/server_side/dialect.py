@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_loadtests.server_side.page import Buckets, Page
+from tpuserve_loadtests.server_side.page import Buckets, Choices, Page
 
 _UPSTREAM: Final = ":tensorflow:serving:"
 _BATCHING: Final = f"{_UPSTREAM}batching_session:"
@@ -19,10 +19,22 @@ _MICROSECONDS: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Whose figures are read: a model's, of one version or of all. TensorFlow Serving does not tell versions apart."""
+    """Whose figures are read: names of models, each with the version or None for all of its versions."""
 
-    model: str
-    version: int | None = None
+    models: tuple[tuple[str, int | None], ...]
+
+    @property
+    def own(self) -> Choices:
+        """Labels of tpuserve's metrics."""
+        return [
+            {"model_name": name} if version is None else {"model_name": name, "version": str(version)}
+            for name, version in self.models
+        ]
+
+    @property
+    def upstream(self) -> Choices:
+        """Labels of TensorFlow Serving's, which do not tell versions apart."""
+        return [{"model_name": name} for name, _ in self.models]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +65,44 @@ def read_figures(counted: Page, served: Served) -> Figures:
 
 def memory_bytes(page: Page) -> float | None:
     """Resident memory of the server's process."""
-    return page.total("process_resident_memory_bytes", {})
+    return page.total("process_resident_memory_bytes")
 
 
 def start_time_s(page: Page) -> float | None:
     """When the server's process began, in seconds since 1970."""
-    return page.total("process_start_time_seconds", {})
+    return page.total("process_start_time_seconds")
 
 
 def _own_figures(counted: Page, served: Served) -> Figures:
-    model = {"model_name": served.model}
-    labels = model if served.version is None else {**model, "version": str(served.version)}
+    answered = [{**labels, "code": _OK} for labels in served.own]
     return Figures(
-        request=counted.buckets("tpuserve_request_latency_seconds", {**labels, "code": _OK}, _SECONDS),
-        queue=counted.buckets("tpuserve_queue_wait_seconds", labels, _SECONDS),
-        run=counted.buckets("tpuserve_batch_run_seconds", labels, _SECONDS),
-        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", model, _MICROSECONDS),
-        rows=counted.buckets("tpuserve_batch_rows", labels).mean,
-        padding_share=counted.buckets("tpuserve_batch_padding_ratio", labels).mean,
-        answers=_counted(counted.totals("tpuserve_requests_total", "code", labels)),
-        refused=_counted(counted.totals("tpuserve_dropped_requests_total", "reason", labels)),
-        cpu_s=counted.total("process_cpu_seconds_total", {}),
-        busy_s=counted.totals("tpuserve_device_busy_seconds_total", "device", {}),
+        request=counted.buckets("tpuserve_request_latency_seconds", answered, _SECONDS),
+        queue=counted.buckets("tpuserve_queue_wait_seconds", served.own, _SECONDS),
+        run=counted.buckets("tpuserve_batch_run_seconds", served.own, _SECONDS),
+        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", served.upstream, _MICROSECONDS),
+        rows=counted.buckets("tpuserve_batch_rows", served.own).mean,
+        padding_share=counted.buckets("tpuserve_batch_padding_ratio", served.own).mean,
+        answers=_counted(counted.totals("tpuserve_requests_total", "code", served.own)),
+        refused=_counted(counted.totals("tpuserve_dropped_requests_total", "reason", served.own)),
+        cpu_s=counted.total("process_cpu_seconds_total"),
+        busy_s=counted.totals("tpuserve_device_busy_seconds_total", "device"),
     )
 
 
 def _upstream_figures(counted: Page, served: Served) -> Figures:
     """What TensorFlow Serving's batching counts is of all its models; it says nothing of its process."""
-    model = {"model_name": served.model}
-    batches = counted.buckets(f"{_BATCHING}processed_batch_size", {})
-    padding = counted.buckets(f"{_BATCHING}padding_size", {})
+    batches = counted.buckets(f"{_BATCHING}processed_batch_size")
+    padding = counted.buckets(f"{_BATCHING}padding_size")
     return Figures(
-        request=counted.buckets(f"{_UPSTREAM}request_latency", model, _MICROSECONDS),
-        queue=counted.buckets(f"{_BATCHING}queuing_latency", {}, _MICROSECONDS),
+        request=counted.buckets(f"{_UPSTREAM}request_latency", served.upstream, _MICROSECONDS),
+        queue=counted.buckets(f"{_BATCHING}queuing_latency", scale=_MICROSECONDS),
         run=Buckets({}, 0.0),
-        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", model, _MICROSECONDS),
+        queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", served.upstream, _MICROSECONDS),
         rows=(batches.total - padding.total) / batches.count if batches.count else None,
         padding_share=padding.total / batches.total if batches.total else None,
-        answers=_counted(counted.totals(f"{_UPSTREAM}request_count", "status", model)),
+        answers=_counted(counted.totals(f"{_UPSTREAM}request_count", "status", served.upstream)),
         refused={},
-        cpu_s=counted.total("process_cpu_seconds_total", {}),
+        cpu_s=counted.total("process_cpu_seconds_total"),
         busy_s={},
     )
 

@@ -51,7 +51,7 @@ def counts_differ(measured: Measured, server: ServerSide) -> str:
     sent, answered = measured.total.requests, sum(server.answers.values())
     tolerance = _TOLERANCE * sent + _IN_FLIGHT
     if answered > sent + tolerance:
-        return f"the server answered {answered:,} requests for this model, this run made {sent:,}: others ask it, too"
+        return f"the server answered {answered:,} such requests, this run made {sent:,}: others ask it, too"
     if answered < sent - tolerance:
         return (
             f"the server answered {answered:,} of {sent:,} requests: there may be several behind the address, "

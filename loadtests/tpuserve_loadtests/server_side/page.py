@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -10,6 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 # A metric's name and its labels.
 Series: TypeAlias = tuple[str, frozenset[tuple[str, str]]]
+# Labels with values, all of which a series has; of several choices any one.
+Choices: TypeAlias = Sequence[Mapping[str, str]]
+ALL: Final[Choices] = ({},)
 
 # The parser takes some 20 us a line: what nobody asks for is left out first.
 _WANTED: Final = re.compile(
@@ -69,7 +72,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Values by series. Methods add up the series of a name whose labels have the given values."""
+    """Values by series. Methods add up the series of a name that are among the `choices`."""
 
     values: Mapping[Series, float]
 
@@ -94,22 +97,26 @@ class Page:
         """Whether there is any series of that name."""
         return any(known == name for known, _ in self.values)
 
-    def total(self, name: str, labels: Mapping[str, str]) -> float | None:
+    def total(self, name: str, choices: Choices = ALL) -> float | None:
         """Their sum; None of no series."""
-        found = [value for (known, own), value in self.values.items() if known == name and labels.items() <= own]
+        found = [value for _, value in self._chosen(name, choices)]
         return sum(found) if found else None
 
-    def totals(self, name: str, by: str, labels: Mapping[str, str]) -> dict[str, float]:
+    def totals(self, name: str, by: str, choices: Choices = ALL) -> dict[str, float]:
         """Sums of those that share the value of the label `by`."""
         sums: dict[str, float] = {}
-        for (known, own), value in self.values.items():
-            if known == name and labels.items() <= own:
-                key = dict(own).get(by, "")
-                sums[key] = sums.get(key, 0.0) + value
+        for labels, value in self._chosen(name, choices):
+            key = dict(labels).get(by, "")
+            sums[key] = sums.get(key, 0.0) + value
         return sums
 
-    def buckets(self, name: str, labels: Mapping[str, str], scale: float = 1.0) -> Buckets:
+    def buckets(self, name: str, choices: Choices = ALL, scale: float = 1.0) -> Buckets:
         """The histograms added up, values multiplied by `scale`."""
-        counts = self.totals(f"{name}_bucket", _LE, labels)
-        total = self.total(f"{name}_sum", labels) or 0.0
+        counts = self.totals(f"{name}_bucket", _LE, choices)
+        total = self.total(f"{name}_sum", choices) or 0.0
         return Buckets({float(bound) * scale: count for bound, count in counts.items()}, total * scale)
+
+    def _chosen(self, name: str, choices: Choices) -> Iterator[tuple[frozenset[tuple[str, str]], float]]:
+        for (known, labels), value in self.values.items():
+            if known == name and any(choice.items() <= labels for choice in choices):
+                yield labels, value
