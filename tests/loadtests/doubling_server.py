@@ -126,7 +126,7 @@ def serving(model: Doubling) -> Iterator[Doubling]:
     model.grpc_address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
     grpc_server.start()
     try:
-        with _http(rest_face(model)) as port:
+        with serving_http(rest_face(model)) as port:
             model.rest_url = f"http://127.0.0.1:{port}"
             yield model
     finally:
@@ -134,7 +134,8 @@ def serving(model: Doubling) -> Iterator[Doubling]:
 
 
 @contextmanager
-def _http(app: FastAPI) -> Iterator[int]:
+def serving_http(app: FastAPI) -> Iterator[int]:
+    """Serve an application on a free port of the loopback."""
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False)
     listening = config.bind_socket()
     server = uvicorn.Server(config)

@@ -4,14 +4,17 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fastapi import FastAPI, Response
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
 
 HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -22,10 +25,13 @@ COMMAND = [sys.executable, "-c", HEEDING_CTRL_C, "soak", MODEL, "--generator-lim
 
 @dataclass
 class Tiring(Doubling):
-    """Each prediction takes its device a little longer than the last one."""
+    """Its device takes 3 ms longer for a prediction each second that goes by."""
+
+    _first_s: float = 0.0
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
-        self.service_s = 0.005 + 0.00002 * len(self.rows)
+        self._first_s = self._first_s or time.monotonic()
+        self.service_s = 0.005 + 0.003 * (time.monotonic() - self._first_s)
         return super().run(x)
 
 
@@ -35,21 +41,27 @@ def tiring() -> Iterator[Doubling]:
         yield model
 
 
+@pytest.fixture
+def growing() -> Iterator[str]:
+    """The address of a page of metrics, on which the server's process has a MiB more each time it is read."""
+    app = FastAPI()
+    read = count(200)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(
+            f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {next(read) * 2**20}\n", media_type="text/plain"
+        )
+
+    with serving_http(app) as port:
+        yield f"http://127.0.0.1:{port}/metrics"
+
+
 @pytest.mark.timeout(40)
-def test_a_server_that_becomes_slower_is_drifting(tiring: Doubling, tmp_path: Path) -> None:
+def test_a_server_that_becomes_slower_and_grows_is_drifting(tiring: Doubling, growing: str, tmp_path: Path) -> None:
     log = tmp_path / "soak.jsonl"
-    options = [
-        "--grpc",
-        tiring.grpc_address,
-        "--users",
-        "2",
-        "--duration",
-        "10s",
-        "--segments",
-        "20",
-        "--warm-up",
-        "0.5",
-    ]
+    options = ["--grpc", tiring.grpc_address, "--server-metrics", growing, "--users", "2"]
+    options += ["--duration", "10s", "--warm-up", "0.5"]
     run = subprocess.run(
         [*COMMAND, *options, "--log", str(log)], capture_output=True, text=True, timeout=35, check=False
     )
@@ -58,13 +70,13 @@ def test_a_server_that_becomes_slower_is_drifting(tiring: Doubling, tmp_path: Pa
     assert report["verdict"] == "drifting"
     courses = {drift["figure"]: drift["course"] for drift in report["drifts"]}
     assert courses["p50_ms"] == "drifting"
-    assert courses["memory_bytes"] == "unknown"
+    assert courses["memory_bytes"] == "drifting"
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert logged == report["segments"]
-    assert len(logged) == 20
+    assert len(logged) == 48
     assert sum(segment["requests"] for segment in logged) == report["total"]["requests"]
     assert report["total"]["requests"] + report["warm_up_requests"] == len(tiring.rows)
-    assert run.stderr.count("p50") == 20
+    assert run.stderr.count("p50") == 48
 
 
 def test_ctrl_c_reports_what_there_is(tiring: Doubling, tmp_path: Path) -> None:
@@ -92,6 +104,8 @@ def test_ctrl_c_reports_what_there_is(tiring: Doubling, tmp_path: Path) -> None:
     assert process.returncode == 1, errors
     assert report["verdict"] == "unknown"
     assert report["notes"][0] == "stopped early"
+    assert "give --server-metrics" in report["notes"][-1]
+    assert {drift["figure"]: drift["course"] for drift in report["drifts"]}["memory_bytes"] == "unknown"
     assert report["total"]["requests"] == len(tiring.rows)
     assert json.loads(log.read_text().splitlines()[0])["requests"] > 100
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuserve_loadtests.cli.options import DEFAULT_GRPC, generator_options, open_options, request_options, time_options
+from tpuserve_loadtests.cli.options import (
+    DEFAULT_GRPC,
+    DEFAULT_REST,
+    generator_options,
+    open_options,
+    request_options,
+    time_options,
+)
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option
 from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, LEAST_SOAK_S, SEGMENTS
 from tpuserve_loadtests.cli.target import EXIT_UNREACHABLE, PROBE_TIMEOUT_S, Generators, find_addresses, find_spec
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -53,6 +61,8 @@ could not be moved back, the last line says so.
     help="Send the file to the server, or wait until it reads it (--model_config_file_poll_wait_seconds).",
 )
 @click.option("--grpc", "grpc_address", metavar="HOST:PORT", help=f"gRPC address.  [default: {DEFAULT_GRPC}]")
+@click.option("--rest", "rest_url", metavar="URL", help="REST address, for the server's memory in the soak.")
+@server_metrics_option
 @click.option("--stable", default="stable", show_default=True, help="The label that users ask for.")
 @click.option("--canary", default="canary", show_default=True, help="The label that is moved first.")
 @click.option("--parity/--no-parity", default=True, help="Whether both versions must give the same answers.")
@@ -135,6 +145,8 @@ def main() -> None:
 
 def _check(given: dict[str, Any]) -> None:
     """Usage errors that need no server."""
+    if given["grpc_address"] is None and given["rest_url"] is None:
+        given["rest_url"] = DEFAULT_REST
     addresses = find_addresses("grpc", given["grpc_address"], None)
     given["grpc_address"] = addresses["grpc"]
     if given["canary"] == given["stable"]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_loadtests.cli.compare_command import interleaved
+from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
 
@@ -71,8 +72,8 @@ class Gates:
         given = {**self.given, "duration": self.given["soak"]}
         target = self._target(self.stable)
         segments = Segments()
-        with generating(target, Generators.given(given)) as runs:
-            run_segments(runs, segment_load(given, 1), given["segments"], segments, lambda segment: None)
+        with generating(target, Generators.given(given)) as runs, watch_server(given, [self.stable]) as server:
+            run_segments(runs, segment_load(given, 1), given["segments"], segments, server, lambda segment: None)
         assert segments.total is not None  # at least the first one began
         run = build_report(
             segments.total,

@@ -4,6 +4,7 @@ import json
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,6 +24,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.segments import Segment, Segments
     from tpuserve_loadtests.reports.soak_report import SoakReport
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Runs, Target
 
 DEFAULT_USERS = 8
@@ -75,6 +78,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 @request_options
 @generator_options
 @golden_options
+@server_metrics_option
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
@@ -103,7 +107,10 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     with ExitStack() as stack:
         log = _open_log(given["log"], stack)
         runs = stack.enter_context(generating(target, Generators.given(given)))
-        run_segments(runs, load, planned, segments, lambda segment: _tell(segment, segments, planned, log))
+        # Its process is looked at, which is the same for all models.
+        server = stack.enter_context(watch_server(given, list(asked.specs)[:1]))
+        tell = partial(_tell, segments=segments, planned=planned, log=log)
+        run_segments(runs, load, planned, segments, server, tell)
     assert segments.total is not None  # at least the first one began
     run = build_report(
         segments.total,
@@ -113,7 +120,7 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
         strict=given["generator_limit"] == "fail",
         told=golden_notes(target, segments.total),
     )
-    report = build_soak(run, segments, planned, given["least_effect"])
+    report = build_soak(run, segments, planned, given["least_effect"], server.why_not)
     if given["as_json"]:
         click.echo(json.dumps(soak_document(report), indent=2))
     else:
@@ -138,13 +145,18 @@ def _write(files: Files, report: "SoakReport", target: "Target") -> None:
 
 
 def run_segments(
-    runs: "Runs", load: "Load", planned: int, segments: "Segments", tell: "Callable[[Segment], None]"
+    runs: "Runs",
+    load: "Load",
+    planned: int,
+    segments: "Segments",
+    server: "ServerWatch",
+    tell: "Callable[[Segment], None]",
 ) -> None:
     """One after the other, each with arrivals of its own, until all are done or one is stopped or without an answer."""
     for number in range(planned):
         part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
         measured = run_load(runs, part, title=f"Segment {number + 1} of {planned}, for", quiet=not sys.stderr.isatty())
-        segment = segments.add(measured, None)
+        segment = segments.add(measured, server.memory_bytes())
         tell(segment)
         if measured.stopped or segment.p50_ms is None:
             return

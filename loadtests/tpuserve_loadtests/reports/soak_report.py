@@ -39,12 +39,16 @@ _LEAST_SHOWN_HOURS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """`run` is all segments as one run; `planned` how many segments there were to be."""
+    """`run` is all segments as one run; `planned` how many segments there were to be.
+
+    `unwatched`: why the server's memory is not known.
+    """
 
     run: RunReport
     segments: Sequence[Segment]
     planned: int
     drifts: tuple[Drift, ...]
+    unwatched: str = ""
 
     @property
     def verdict(self) -> str:
@@ -65,13 +69,16 @@ class SoakReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """The run's, but whether it settled: windows of all segments lie one over the other in it."""
-        return tuple(note for note in self.run.notes if note != UNSETTLED)
+        notes = tuple(note for note in self.run.notes if note != UNSETTLED)
+        return (*notes, self.unwatched) if self.unwatched else notes
 
 
-def build_soak(run: RunReport, segments: Segments, planned: int, least_effect: float) -> SoakReport:
+def build_soak(
+    run: RunReport, segments: Segments, planned: int, least_effect: float, unwatched: str = ""
+) -> SoakReport:
     """Judge the segments so far."""
     drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=least_effect)
-    return SoakReport(run, segments.done, planned, drifts)
+    return SoakReport(run, segments.done, planned, drifts, unwatched)
 
 
 def soak_document(report: SoakReport) -> dict[str, Any]:  # for JSON

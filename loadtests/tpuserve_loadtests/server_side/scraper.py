@@ -64,6 +64,10 @@ class Scraper:
             greenlet.join()
             self._scrape(zero_s, scrapes)
 
+    def page(self) -> Page:
+        """The page as it is now. Raises NoPage."""
+        return Page.parse(self._read(self._path))
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close()

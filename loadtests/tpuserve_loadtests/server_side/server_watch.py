@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.server_side.dialect import Served
+from tpuserve_loadtests.server_side.dialect import Served, memory_bytes
 from tpuserve_loadtests.server_side.page import NoPage
 from tpuserve_loadtests.server_side.scraper import Scraper
 from tpuserve_loadtests.server_side.server_side import Scrape, Seen, draw_server_side
@@ -48,6 +48,18 @@ class ServerWatch:
         with self._scraper.during(load) as scrapes:
             yield seen
         self._fill(seen, scrapes)
+
+    def memory_bytes(self) -> float | None:
+        """What the server's process has in memory now; None where that is not told."""
+        try:
+            return memory_bytes(self._scraper.page()) if self._scraper is not None else None
+        except NoPage:
+            return None
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing is watched; nothing where something is, or nobody wants it."""
+        return self._why_not
 
     def _fill(self, seen: Seen, scrapes: list[Scrape]) -> None:
         try:
