@@ -3,6 +3,7 @@
 import click
 
 from tpuserve_loadtests.cli.compare_command import compare
+from tpuserve_loadtests.cli.mlperf_command import mlperf
 from tpuserve_loadtests.cli.run_command import run
 from tpuserve_loadtests.cli.search_command import search
 from tpuserve_loadtests.cli.soak_command import soak
@@ -16,7 +17,7 @@ Exit codes:
    2  usage: also a model that the server does not know, and inputs that do not fit it
    3  the server cannot be reached
   98  the load generator was the limit: the figures say nothing about the server
-  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting
+  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
 
 \b
 Examples:
@@ -26,6 +27,7 @@ Examples:
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest compare digits 3 4
   tpuserve loadtest soak digits --rate 200 --duration 4h
+  tpuserve loadtest mlperf digits --scenario single-stream
 """
 
 
@@ -47,7 +49,7 @@ def loadtest() -> None:
     """
 
 
-for command in (run, sweep, search, compare, soak, worker):
+for command in (run, sweep, search, compare, soak, mlperf, worker):
     loadtest.add_command(command)
 
 

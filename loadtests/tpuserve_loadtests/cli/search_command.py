@@ -8,7 +8,6 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -19,21 +18,16 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.rate_search import search_rate
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.searching import Found, Probe
-    from tpuserve_loadtests.traffic.engine import Runs
 
 EXIT_NONE = 99
-EXIT_GENERATOR = 98
-# A user alone tells where to begin: at half of what it gets.
-_FIRST_S = 2.0
 
 EPILOG = """\b
 Examples:
@@ -78,48 +72,24 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     from tpuserve_loadtests.report_page.search_page import search_page
     from tpuserve_loadtests.reports.csv_report import search_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
-    from tpuserve_loadtests.reports.search_report import print_probe
-    from tpuserve_loadtests.searching import Found
-    from tpuserve_loadtests.searching import search as search_rates
-    from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
     asked, given = find_asked(model, given)
     objectives = _objectives(given["objectives"])
     files = Files.given(given)
     files.refuse_distribution()
     target = asked.find_target()
-    found, problem, exit_code = None, "", 0
     with generating(target, Generators.given(given)) as runs:
-        trials = Trials(
-            lambda load: _run(runs, load, objectives),
-            open_load("1", given),
-            objectives,
-            trust_generator=given["generator_limit"] == "note",
-            on_probe=print_probe,
-        )
-        try:
-            alone = _alone(runs, given)
-            trials.check(alone)
-            if missed := trials.missed_by(alone):
-                found, problem = Found(None, None), "; ".join(missed)
-            else:
-                start = given["start"] or max(alone.rate_per_s / 2, 1.0)
-                found = search_rates(trials.attempt, start, given["highest"], given["precision"])
-        except Interrupted:
-            problem, exit_code = "interrupted", 1
-        except NothingAnswered as nothing:
-            problem, exit_code = str(nothing), 1
-        except GeneratorLimit as limit:
-            problem, exit_code = str(limit), EXIT_GENERATOR
-    _tell(found, [probe for probe, _ in trials.probes], problem, as_json=given["as_json"])
+        searched = search_rate(runs, given, objectives)
+    found, problem = searched.found, searched.problem
+    _tell(found, [probe for probe, _ in searched.probes], problem, as_json=given["as_json"])
     files.write(
-        html=lambda: search_page(asked.title, found, trials.probes, problem, objectives, describe_settings(target)),
-        csv=lambda: search_csv(trials.probes),
+        html=lambda: search_page(asked.title, found, searched.probes, problem, objectives, describe_settings(target)),
+        csv=lambda: search_csv(searched.probes),
         hdr=lambda: hdr_log(
-            {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(trials.probes, start=1)}
+            {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(searched.probes, start=1)}
         ),
     )
-    sys.exit(exit_code or (0 if found and found.best else EXIT_NONE))
+    sys.exit(searched.exit_code or (0 if found and found.best else EXIT_NONE))
 
 
 def _tell(found: "Found | None", probes: "list[Probe]", problem: str, *, as_json: bool) -> None:
@@ -143,20 +113,3 @@ def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
                 f"{objective} says nothing that must be kept; write 'p99<=20ms'", param_hint="--slo"
             )
     return objectives
-
-
-def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
-    from dataclasses import replace
-
-    from tpuserve_loadtests.judgement.hopeless import limits_us
-
-    gates = tuple(objective.opposite for objective in objectives)
-    return run_load(runs, replace(load, limits_us=limits_us(gates)), gates, "Trying for")
-
-
-def _alone(runs: "Runs", given: dict[str, Any]) -> "Measured":
-    """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
-    from tpuserve_loadtests.arrivals.load import Load
-
-    load = Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=len(runs.lines))
-    return run_load(runs, load, title="First, for")

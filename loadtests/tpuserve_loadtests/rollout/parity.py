@@ -3,24 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from tpuserve_client.dtypes import STRING, Array, describe
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """|b - a| <= atol + rtol |a| is the same."""
-
-    atol: float
-    rtol: float
-
-    def __str__(self) -> str:
-        return f"{self.atol:g} + {self.rtol:g} of the value"
+from tpuserve_loadtests.golden.difference import find_difference
+from tpuserve_loadtests.golden.tolerance import Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +50,5 @@ def differences(send: Callable[[Exchange], Reply], a: Requests, b: Requests, tol
 def _difference(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> str:
     if a.keys() != b.keys():
         return f"outputs are {sorted(b)}, were {sorted(a)}"
-    found = (_array_difference(name, a[name], b[name], tolerance) for name in a)
-    return next(filter(None, found), "")
-
-
-def _array_difference(name: str, a: Array, b: Array, tolerance: Tolerance) -> str:
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return f"output {name} is {describe(b.dtype)}{list(b.shape)}, was {describe(a.dtype)}{list(a.shape)}"
-    if a.dtype == STRING or a.dtype.kind in "iub":
-        same, allowed = np.asarray(a == b), "no difference"
-    else:
-        # bfloat16 and its kind are compared as what they are worth.
-        wide = np.complex128 if a.dtype.kind == "c" else np.float64
-        same = np.isclose(b.astype(wide), a.astype(wide), rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True)
-        allowed = f"{tolerance}"
-    if same.all():
-        return ""
-    where = tuple(int(index) for index in np.argwhere(~same)[0])
-    return f"output {name} at {list(where)} is {b[where]!s:.40}, was {a[where]!s:.40}; allowed is {allowed}"
+    found = find_difference(b, a, tolerance)
+    return f"output {found.output} {found.words}" if found else ""

@@ -1,0 +1,171 @@
+"""`tpuserve loadtest mlperf`: the four scenarios of MLPerf Inference, by its rules."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tpuserve_loadtests.cli.loads import open_load, run_load
+from tpuserve_loadtests.cli.options import address_options, generator_options, request_options, version_options
+from tpuserve_loadtests.cli.rate_search import search_rate
+from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.duration import Duration
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.mlperf import Result, Scenario
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.traffic.engine import Runs
+
+EXIT_INTERRUPTED = 1
+EXIT_GENERATOR = 98
+EXIT_INVALID = 99
+QUICK_S: Final = 10.0
+FULL_S: Final = 600.0
+OFFLINE_ROWS: Final = "32"
+OFFLINE_USERS: Final = 32
+_ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
+# What short tries find may not hold for ten minutes: so often, at so much less.
+_RUNS: Final = 4
+_LESS: Final = 0.97
+
+EPILOG = """\b
+Examples:
+  tpuserve loadtest mlperf digits --scenario single-stream
+  tpuserve loadtest mlperf digits --scenario multi-stream --quick
+  tpuserve loadtest mlperf digits --scenario server --latency 15ms
+  tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
+  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16
+
+Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing was answered, 2 usage, 3 no server,
+98 the generator was the limit, 99 INVALID.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("model")
+@click.option(
+    "--scenario",
+    type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
+    required=True,
+    help="One query after the other; of 8 samples; Poisson arrivals; all samples at once.",
+)
+@click.option("--latency", type=Duration(), help="server: what 99 % of queries must keep; a benchmark's rules say.")
+@click.option("--target-qps", type=click.FloatRange(0, min_open=True), help="server: this rate, without a search.")
+@click.option(
+    "--users", type=click.IntRange(1), help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]"
+)
+@click.option("--quick", is_flag=True, help=f"{QUICK_S:g} s instead of {FULL_S:g} s: too short for the rules.")
+@click.option("--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]")
+@click.option("--warm-up", "warm_up", type=Duration(zero=True), default="1s", show_default=True, help="Not measured.")
+@address_options
+@version_options
+@request_options
+@generator_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
+def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+    """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
+
+    The metric is LoadGen's: a percentile's early-stopping estimate (single-stream p90, multi-stream p99), the highest
+    rate that keeps --latency (server), samples a second (offline). It is no submission, and nobody has verified it.
+    """
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from tpuserve_loadtests.judgement.mlperf import Scenario
+    from tpuserve_loadtests.reports.mlperf_report import mlperf_document, mlperf_text
+
+    scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
+    _check(given)
+    addresses = find_addresses(_protocol(given), given["grpc_address"], given["rest_url"])
+    spec = find_spec(model, given["version"], given["label"])
+    target = find_target(spec, addresses, Requests.given(given))
+    with generating(target, Generators.given(given)) as runs:
+        measured, result = _measure(runs, scenario, target.workload.rows, given)
+    if given["as_json"]:
+        click.echo(json.dumps(mlperf_document(result, measured, str(spec)), indent=2))
+    else:
+        click.echo(mlperf_text(result, measured, str(spec)))
+    sys.exit(_exit_code(result, measured, given))
+
+
+def _measure(runs: "Runs", scenario: "Scenario", rows: float, given: dict[str, Any]) -> "tuple[Measured, Result]":
+    from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
+
+    rate = _rate(runs, given) if scenario is Scenario.SERVER else None
+    for left in reversed(range(_RUNS)):
+        measured = run_load(runs, _load(given, rate), title=f"{scenario} for")
+        limits = () if given["generator_limit"] == "note" else judge_generator(measured).limits
+        target_ms = None if given["latency"] is None else 1000 * given["latency"]
+        result = judge_mlperf(scenario, measured, rows, target_ms, limits)
+        searched = rate is not None and given["target_qps"] is None
+        if not searched or measured.stopped or limits or not left or result.valid_but_for_duration:
+            break
+        assert rate is not None  # it was searched for
+        click.echo(f"  {rate:,.1f}/s does not hold for {measured.span_s:g} s, {_LESS:.0%} of it is tried", err=True)
+        rate *= _LESS
+    return measured, result
+
+
+def _rate(runs: "Runs", given: dict[str, Any]) -> float:
+    """The rate that was asked for, or the highest one that is found. Ends the program where there is none."""
+    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.reports.search_report import search_statement
+
+    if given["target_qps"] is not None:
+        return float(given["target_qps"])
+    objective = Threshold.parse(f"p99<={1000 * given['latency']:.6f}ms")
+    options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
+    options |= {"start": None, "highest": 1e6, "precision": 0.02}
+    searched = search_rate(runs, options, (objective,))
+    if searched.found is None or searched.found.best is None:
+        click.echo(
+            search_statement(searched.found, [probe for probe, _ in searched.probes], searched.problem), err=True
+        )
+        sys.exit(searched.exit_code or EXIT_INVALID)
+    return searched.found.best.rate_per_s
+
+
+def _load(given: dict[str, Any], rate: float | None) -> "Load":
+    from tpuserve_loadtests.arrivals.load import Load
+
+    seconds = given["duration"] or (QUICK_S if given["quick"] else FULL_S)
+    if rate is not None:
+        return open_load(f"{rate:f}", {**given, "duration": seconds, "process": "poisson", "burst": 2})
+    users = (given["users"] or OFFLINE_USERS) if given["scenario"] == "offline" else 1
+    return Load(seconds, given["warm_up"], users, seed=given["seed"])
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Usage errors; sets the rows of a query, which the rules say."""
+    scenario = given["scenario"]
+    if scenario == "server" and given["latency"] is None:
+        raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT")
+    for option, of in (("latency", "server"), ("target_qps", "server"), ("users", "offline")):
+        if given[option] is not None and scenario != of:
+            raise click.UsageError(f"--{option.replace('_', '-')} is for --scenario {of}")
+    if given["quick"] and given["duration"] is not None:
+        raise click.UsageError("--quick and --duration both say how long it lasts: give one of them")
+    if scenario in _ROWS and given["rows"] not in (None, _ROWS[scenario]):
+        raise click.UsageError(f"a query of --scenario {scenario} has {_ROWS[scenario]} samples: --rows is for offline")
+    if _protocol(given) == "both":
+        raise click.UsageError("one protocol is measured at a time: --protocol grpc or rest")
+    given["rows"] = given["rows"] or _ROWS.get(scenario, OFFLINE_ROWS)
+
+
+def _protocol(given: dict[str, Any]) -> str:
+    """gRPC unless REST was asked for."""
+    if given["protocol"] is not None:
+        return str(given["protocol"])
+    return "rest" if given["rest_url"] and not given["grpc_address"] else "grpc"
+
+
+def _exit_code(result: "Result", measured: "Measured", given: dict[str, Any]) -> int:
+    if measured.stopped:
+        return EXIT_INTERRUPTED
+    if not result.generator_kept_up:
+        return EXIT_GENERATOR
+    valid = result.valid_but_for_duration if given["quick"] else result.valid
+    return 0 if valid else EXIT_INVALID

@@ -1,0 +1,178 @@
+"""The rules of MLPerf Inference's four scenarios, and what they say of a run: VALID or INVALID, and why.
+
+Durations, counts and percentiles are those of LoadGen's mlperf.conf, the statistics those of its early stopping
+(loadgen/results.cc and early_stopping.cc of mlcommons/inference): queries that were late are held against a 99 %
+confidence. What is found here is no submission, and nobody has verified it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_needed
+
+LEAST_DURATION_S: Final = 600.0
+MIN_DURATION: Final = "Min duration satisfied"
+GENERATOR: Final = "Load generator kept up"
+_OFFLINE_SAMPLES: Final = 24_576
+# LoadGen estimates a percentile from queries of which at least one may be late.
+_LEAST_LATE: Final = 1
+# A run is measured to the end of its time; what rounding leaves of that is no shorter run.
+_ROUNDING_S: Final = 1e-6
+
+
+class Scenario(StrEnum):
+    """As LoadGen names them."""
+
+    SINGLE_STREAM = "SingleStream"
+    MULTI_STREAM = "MultiStream"
+    SERVER = "Server"
+    OFFLINE = "Offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of one scenario. `percentile`: of query latency, None where only throughput counts."""
+
+    scenario: Scenario
+    percentile: float | None
+    samples_per_query: int | None
+    min_queries: int
+    min_samples: int
+
+
+RULES: Final = {
+    rules.scenario: rules
+    for rules in (
+        Rules(Scenario.SINGLE_STREAM, 90.0, 1, queries_needed(90.0, _LEAST_LATE), 0),
+        Rules(Scenario.MULTI_STREAM, 99.0, 8, queries_needed(99.0, _LEAST_LATE), 0),
+        Rules(Scenario.SERVER, 99.0, 1, 0, 0),
+        Rules(Scenario.OFFLINE, None, None, 0, _OFFLINE_SAMPLES),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One of the rules, whether it is kept, and in which way."""
+
+    name: str
+    satisfied: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`metric`: nanoseconds of a percentile's estimate, or samples a second; None where it cannot be told.
+
+    `measured_percentile_ns` is the plain percentile, without early stopping.
+    """
+
+    rules: Rules
+    metric: float | None
+    measured_percentile_ns: int | None
+    samples: float
+    constraints: tuple[Constraint, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether all rules are kept."""
+        return all(constraint.satisfied for constraint in self.constraints)
+
+    @property
+    def valid_but_for_duration(self) -> bool:
+        """Whether all others are."""
+        return all(each.satisfied for each in self.constraints if each.name != MIN_DURATION)
+
+    @property
+    def generator_kept_up(self) -> bool:
+        """Whether it was not the limit."""
+        return all(each.satisfied for each in self.constraints if each.name == GENERATOR)
+
+
+def judge_mlperf(
+    scenario: Scenario,
+    measured: Measured,
+    rows: float,
+    target_latency_ms: float | None = None,
+    limits: tuple[str, ...] = (),
+) -> Result:
+    """Hold a run of queries of `rows` samples against the rules. `limits`: those of the generator."""
+    rules = RULES[scenario]
+    total = measured.total
+    samples = total.requests * rows
+    percentile_ns = None
+    if rules.percentile is not None and (plain_us := total.histogram.percentile_us(rules.percentile)) is not None:
+        percentile_ns = plain_us * 1000
+    constraints = [
+        Constraint(
+            MIN_DURATION,
+            measured.span_s >= LEAST_DURATION_S - _ROUNDING_S,
+            f"{measured.span_s:.1f} s of {LEAST_DURATION_S:g} s",
+        ),
+        _min_queries(rules, total.requests, samples),
+        *_latency_constraints(rules, measured, percentile_ns, target_latency_ms),
+        # LoadGen has no queries that fail: a system that does not answer one does not end.
+        Constraint("All queries answered", not total.failures, f"{total.failures:,} of {total.requests:,} failed"),
+        Constraint(GENERATOR, not limits, "; ".join(limits) or "it was not the limit"),
+    ]
+    return Result(rules, _metric(rules, measured, rows), percentile_ns, samples, tuple(constraints))
+
+
+def estimate_ns(measured: Measured, percentile: float) -> int | None:
+    """LoadGen's early-stopping estimate of a percentile in nanoseconds; None for too few queries."""
+    histogram = measured.total.histogram
+    discarded = discarded_queries(histogram.count, percentile)
+    return None if discarded is None else histogram.value_at_rank(histogram.count - discarded) * 1000
+
+
+def discarded_queries(queries: int, percentile: float) -> int | None:
+    """How many of the slowest LoadGen leaves out of its estimate: one fewer than may be late. None for too few."""
+    allowed = late_allowed(queries, percentile)
+    return allowed - 1 if allowed else None
+
+
+def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
+    if rules.scenario is Scenario.SERVER:
+        return measured.total.requests / measured.span_s if measured.span_s else None
+    if rules.percentile is None:
+        return measured.rate_per_s * rows
+    return estimate_ns(measured, rules.percentile)
+
+
+def _min_queries(rules: Rules, queries: int, samples: float) -> Constraint:
+    if rules.min_samples:
+        met, detail = samples >= rules.min_samples, f"{samples:,.0f} samples of {rules.min_samples:,}"
+    else:
+        met, detail = queries >= rules.min_queries, f"{queries:,} queries of {rules.min_queries:,}"
+    return Constraint("Min queries satisfied", met, detail)
+
+
+def _latency_constraints(
+    rules: Rules, measured: Measured, percentile_ns: int | None, target_ms: float | None
+) -> list[Constraint]:
+    if rules.percentile is None:
+        return []
+    queries = measured.total.histogram.count
+    if target_ms is None:
+        discarded = discarded_queries(queries, rules.percentile)
+        least = queries_needed(rules.percentile, _LEAST_LATE)
+        detail = (
+            f"only {queries:,} queries, {least:,} are needed"
+            if discarded is None
+            else f"{discarded:,} slowest discarded"
+        )
+        return [Constraint("Early stopping satisfied", discarded is not None, detail)]
+    late = measured.total.histogram.count_above(target_ms * 1000)
+    needed = queries_needed(rules.percentile, late)
+    within = percentile_ns is not None and percentile_ns <= target_ms * 1e6
+    shown = "no answers" if percentile_ns is None else f"p{rules.percentile:g} {percentile_ns / 1e6:.2f} ms"
+    return [
+        Constraint("Performance constraints satisfied", within, f"{shown}, target {target_ms:g} ms"),
+        Constraint(
+            "Early stopping satisfied",
+            queries >= needed,
+            f"{late:,} of {queries:,} queries late, which takes {needed:,} queries",
+        ),
+    ]

@@ -1,0 +1,94 @@
+"""`tpuserve loadtest mlperf` against a real server, in a process of its own; seconds instead of ten minutes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+
+COMMAND = [sys.executable, "-c", "from tpuserve_loadtests.cli import main; main()", "mlperf", MODEL]
+# A small machine with much else to do: neither the generator nor the server's speed is what is tested.
+BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
+
+
+@pytest.fixture
+def server() -> Iterator[Doubling]:
+    with serving(Doubling()) as model:
+        yield model
+
+
+def run(server: Doubling, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def unsatisfied(report: dict[str, Any]) -> list[str]:
+    return [each["name"] for each in report["constraints"] if not each["satisfied"]]
+
+
+@pytest.mark.parametrize(("scenario", "rows"), [("single-stream", 1), ("multi-stream", 8), ("offline", 32)])
+def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario: str, rows: int) -> None:
+    code, report, errors = run(server, "--scenario", scenario, "--duration", "2s")
+    assert code == 99, errors
+    assert report["result"] == "INVALID"
+    assert "Min duration satisfied" in unsatisfied(report)
+    assert "not verified by MLCommons" in report["disclaimer"]
+    assert set(server.rows) == {rows}
+    assert report["samples"] == rows * report["queries"]
+    assert report["metric"] > 0
+
+
+@pytest.mark.timeout(40)
+def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling) -> None:
+    options = ["--scenario", "server", "--target-qps", "200", "--quick"]
+    code, report, errors = run(server, *options, "--latency", "5s")
+    assert code == 0, (report, errors)  # too short for the rules, which --quick asked for
+    assert report["result"] == "INVALID"
+    assert report["too_short_for_the_rules"]
+    assert unsatisfied(report) == ["Min duration satisfied"]
+    assert report["metric"] == pytest.approx(200, rel=0.15)
+
+
+@pytest.mark.timeout(60)
+def test_a_latency_that_no_rate_keeps_is_told() -> None:
+    with serving(Doubling(service_s=0.02)) as server:
+        options = ["--scenario", "server", "--latency", "10ms", "--quick"]
+        code, report, errors = run(server, *options)
+    assert code == 99, (report, errors)
+    assert report == {}
+    assert "No rate holds: even a user alone" in errors
+
+
+def test_the_summary_is_laid_out_as_loadgens(server: Doubling) -> None:
+    command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, "--scenario", "single-stream", "--duration", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    assert done.returncode == 99, done.stderr
+    lines = done.stdout.splitlines()
+    assert "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association." in lines
+    assert "Scenario : SingleStream" in lines
+    assert "Result is : INVALID" in lines
+    assert "  Min duration satisfied : NO (2.0 s of 600 s)" in lines
+    assert any(line.startswith("Early stopping 90th percentile estimate (ns) : ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--scenario", "server"], "needs --latency"),
+        (["--scenario", "offline", "--target-qps", "5"], "--target-qps is for --scenario server"),
+        (["--scenario", "single-stream", "--users", "5"], "--users is for --scenario offline"),
+        (["--scenario", "multi-stream", "--rows", "4"], "has 8 samples"),
+        (["--scenario", "single-stream", "--quick", "--duration", "5"], "give one of them"),
+        (["--scenario", "single-stream", "--protocol", "both"], "one protocol is measured at a time"),
+    ],
+)
+def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=18, check=False)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
