@@ -1,6 +1,6 @@
 """What a command was asked to send: one model as its options say, or the models of a scenario file."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -126,10 +126,13 @@ class Asked:
         )
 
 
-def find_asked(model: str | None, given: dict[str, Any], *, own_load: bool = False) -> tuple[Asked, dict[str, Any]]:
+def find_asked(
+    model: str | None, given: dict[str, Any], *, own_load: bool = False, said: Collection[str] | None = None
+) -> tuple[Asked, dict[str, Any]]:
     """From MODEL or --scenario, and the options' values with the scenario's among them. Usage errors; asks no server.
 
-    `own_load`: the command has loads of its own, whatever users or rate the scenario names.
+    `own_load`: the command has loads of its own, whatever users or rate the scenario names. `said`: names of values
+    that go before the scenario's; those of click's command line unless told.
     """
     if given["scenario"] is None:
         if model is None:
@@ -145,7 +148,7 @@ def find_asked(model: str | None, given: dict[str, Any], *, own_load: bool = Fal
     for name in _OF_ONE_MODEL:
         if given[name]:
             raise click.UsageError(f"a scenario says this of each of its models: {_flag(name)} does not go with it")
-    given = _merged(given, scenario.settings, own_load)
+    given = _merged(given, scenario.settings, _said(given) if said is None else said, own_load)
     return _asked(scenario, given), given
 
 
@@ -158,11 +161,16 @@ def _read(path: Path) -> "Scenario":
         raise click.UsageError(str(error)) from None
 
 
-def _merged(given: dict[str, Any], settings: Mapping[str, Any], own_load: bool) -> dict[str, Any]:
-    """What the command line does not say is as in the file."""
+def _said(given: Mapping[str, Any]) -> set[str]:
     context = click.get_current_context()
-    said = {name for name in given if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    hidden = said.union(_WAYS if own_load or said.intersection(_WAYS) else ())
+    return {name for name in given if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+
+
+def _merged(
+    given: dict[str, Any], settings: Mapping[str, Any], said: Collection[str], own_load: bool
+) -> dict[str, Any]:
+    """What the command line does not say is as in the file."""
+    hidden = {*said, *(_WAYS if own_load or not set(_WAYS).isdisjoint(said) else ())}
     named = {_OPTIONS.get(key, key): value for key, value in settings.items()}
     return {**given, **{name: value for name, value in named.items() if name in given and name not in hidden}}
 

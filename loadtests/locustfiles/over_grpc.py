@@ -1,0 +1,5 @@
+"""Predict requests over gRPC: `locust -f loadtests/locustfiles/over_grpc.py --model digits`."""
+
+from tpuserve_loadtests.plain_locust.locustfile import predict_users
+
+PredictUser = predict_users("grpc")

@@ -1,0 +1,86 @@
+"""Locust's command line with ours: what is sent, and where to. Its web page has them as fields, too."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.duration import parse_duration
+from tpuserve_loadtests.workload import Protocol
+
+_ADDRESSES: Final[Mapping[Protocol, tuple[str, str, str]]] = {
+    "grpc": ("--grpc", "grpc_address", DEFAULT_GRPC),
+    "rest": ("--rest", "rest_url", DEFAULT_REST),
+}
+# Flag, its name among the values that `tpuserve loadtest` has, and what it says. --version is Locust's own.
+_TEXTS: Final = (
+    ("--model", "model", "Model that is asked."),
+    ("--model-version", "version", "Version of the model; the latest unless told."),
+    ("--model-label", "label", "Label of a version."),
+    ("--signature", "signature_name", "Signature; serving_default unless told."),
+    ("--rows", "rows", "Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4)."),
+    ("--length", "length", "Of random inputs' free dimensions beside the first: 64, 16..128."),
+    ("--input", "input_file", "Inputs: .npz, .npy or .json; random ones unless told."),
+    ("--recorded", "recorded_file", "Recorded requests: the server's request log, or a warm-up file."),
+    ("--recorded-model", "recorded_model", "Whose requests of it are sent."),
+    ("--scenario", "scenario", "YAML file of several models with weights, instead of --model."),
+    ("--request-timeout", "request_timeout", "Time for one request: 30s unless told."),
+)
+
+
+def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: ANN401  Locust ships no annotations
+    """Add them to Locust's parser."""
+    for protocol in protocols:
+        flag, name, default = _ADDRESSES[protocol]
+        parser.add_argument(flag, dest=name, default=None, help=f"Address; {default} unless told.")
+    for flag, name, told in _TEXTS:
+        parser.add_argument(flag, dest=name, default=None, help=told)
+    parser.add_argument(
+        "--fail-if",
+        dest="gates",
+        nargs="*",
+        default=[],
+        include_in_web_ui=False,
+        help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%%', 'rate<500'.",
+    )
+    parser.add_argument(
+        "--generator-limit",
+        choices=["fail", "note"],
+        default="fail",
+        include_in_web_ui=False,
+        help="What to do where Locust was the limit: exit code 98, or a note.",
+    )
+
+
+def given_values(options: Namespace, protocols: Sequence[Protocol]) -> dict[str, Any]:
+    """Values of the names that `tpuserve loadtest run` has them under. Raises ValueError for one that is none."""
+    values = {**vars(options)}
+    texts = {name: values.get(name) or None for _, name, _ in _TEXTS}
+    if texts["version"] is not None and not texts["version"].isdigit():
+        raise ValueError(f"--model-version: {texts['version']!r} is no number")
+    return {
+        **texts,
+        "version": None if texts["version"] is None else int(texts["version"]),
+        "lengths": (texts["length"],) if texts["length"] else (),
+        "input_file": _path(texts["input_file"]),
+        "recorded": tuple(filter(None, [_path(texts["recorded_file"])])),
+        "scenario": _path(texts["scenario"]),
+        "timeout": parse_duration(texts["request_timeout"] or "30s"),
+        "protocol": protocols[0] if len(protocols) == 1 else "both",
+        "grpc_address": values.get("grpc_address"),
+        "rest_url": values.get("rest_url"),
+        "gates": tuple(values["gates"]),
+    }
+
+
+def said_names(options: Namespace, given: Mapping[str, Any]) -> set[str]:
+    """Of the given values those that somebody gave, which go before a scenario's."""
+    said = {name for name, value in given.items() if value}
+    return said if options.request_timeout else said - {"timeout"}
+
+
+def _path(text: str | None) -> Path | None:
+    if text is not None and not Path(text).is_file():
+        raise ValueError(f"there is no file {text}")
+    return None if text is None else Path(text)

@@ -1,0 +1,217 @@
+"""A suite for plain Locust: users that send predict requests, and what is said of them when Locust ends.
+
+Locust starts and stops the users, on this machine or others, and shows its web page. Importing this needs a process
+that was handed to gevent: see gevent_setup.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, ClassVar, Final
+
+import click
+from locust import User, constant, task
+from locust.exception import StopUser
+from locust.runners import MasterRunner, WorkerRunner
+from rich.console import Console
+
+from tpuserve_loadtests.cli.asked import find_asked
+from tpuserve_loadtests.golden.answer_check import AnswerChecks
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
+from tpuserve_loadtests.plain_locust.options import add_options, given_values, said_names
+from tpuserve_loadtests.reports.run_report import build_report, print_report
+from tpuserve_loadtests.traffic.engine import Target
+from tpuserve_loadtests.traffic.senders import Connections, Sender
+from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
+from tpuserve_loadtests.workload import Protocol, Turns
+
+EXIT_USAGE: Final = 2
+# Of a worker's first request from the next one's: each begins elsewhere in the requests.
+_WORKERS_APART: Final = 104_729
+_REPORT: Final = "tpuserve"
+_log = logging.getLogger(__name__)
+
+
+class Suite:
+    """Belongs to one thread, Locust's greenlets'. `listen` and `user_class` are for a locustfile."""
+
+    def __init__(self, protocols: Sequence[Protocol]) -> None:
+        self._protocols = tuple(protocols)
+        self._target: Target | None = None
+        self._title = ""
+        self._gates: tuple[Threshold, ...] = ()
+        self._sending: Sending | None = None
+        self._tallies: LineTallies | None = None
+
+    def listen(self, events: Any) -> None:  # noqa: ANN401  Locust ships no annotations
+        """Take part in what Locust does."""
+        events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser, self._protocols))
+        events.init.add_listener(lambda environment, **_: self._prepare(environment))
+        events.test_start.add_listener(lambda environment, **_: self._start(environment))
+        events.reset_stats.add_listener(lambda **_: self._reset())
+        events.test_stop.add_listener(lambda **_: self._stop())
+        events.report_to_master.add_listener(lambda data, **_: self._tell(data))
+        events.worker_report.add_listener(lambda client_id, data, **_: self._hear(client_id, data))
+        events.quitting.add_listener(lambda environment, **_: self._report(environment))
+
+    def user_class(self) -> type[Any]:
+        """Users that send one request after the other."""
+        suite = self
+
+        class PredictUser(User):  # type: ignore[misc]  # Locust ships no annotations
+            wait_time: ClassVar = constant(0)
+
+            def on_start(self) -> None:
+                """Find what this user sends. Ends it where nothing can be sent."""
+                if suite._sending is None:
+                    raise StopUser
+                self._ask = suite._sending.new_user(self.environment)
+
+            @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
+            def predict(self) -> None:
+                """One request."""
+                self._ask()
+
+        return PredictUser
+
+    def _prepare(self, environment: Any) -> None:  # noqa: ANN401
+        """What is wrong ends Locust before any load, unless its page may still put it right."""
+        options = environment.parsed_options
+        try:
+            if isinstance(environment.runner, WorkerRunner) or not (
+                options.headless or options.autostart or options.model or options.scenario
+            ):
+                return
+            self._target = self._find(environment)
+        except (ValueError, click.UsageError) as error:
+            click.echo(f"Error: {_message(error)}", err=True)
+            sys.exit(EXIT_USAGE)
+
+    def _find(self, environment: Any) -> Target:  # noqa: ANN401
+        options = environment.parsed_options
+        values = given_values(options, self._protocols)
+        asked, given = find_asked(values["model"], values, own_load=True, said=said_names(options, values))
+        self._title, self._gates = asked.title, tuple(Threshold.parse(text) for text in given["gates"])
+        return asked.find_target()
+
+    def _start(self, environment: Any) -> None:  # noqa: ANN401
+        self._reset()
+        try:
+            self._target = self._find(environment)
+        except (ValueError, click.UsageError) as error:
+            self._refuse(environment, _message(error))
+        except SystemExit:
+            self._refuse(environment, "the server cannot be reached")
+        else:
+            if not isinstance(environment.runner, MasterRunner):
+                self._sending = Sending(self._target, getattr(environment.runner, "worker_index", 0), self._record)
+
+    def _refuse(self, environment: Any, problem: str) -> None:  # noqa: ANN401
+        """The page shows failures: this is the only one."""
+        self._target = None
+        _log.error("Nothing is sent: %s", problem)
+        environment.events.request.fire(
+            request_type="",
+            name="nothing is sent",
+            response_time=0,
+            response_length=0,
+            exception=RuntimeError(problem),
+            context={},
+        )
+
+    def _record(self, line: str, latency_s: float, failed: bool) -> None:
+        if self._tallies is not None:
+            self._tallies.record(line, latency_s, failed)
+
+    def _reset(self) -> None:
+        self._tallies = LineTallies()
+
+    def _stop(self) -> None:
+        if self._tallies is not None:
+            self._tallies.end()
+        if self._sending is not None:
+            self._sending.close()
+            self._sending = None
+
+    def _tell(self, data: dict[str, Any]) -> None:
+        if self._tallies is not None:
+            data[_REPORT] = self._tallies.take_wire()
+
+    def _hear(self, worker: str, data: dict[str, Any]) -> None:
+        if self._tallies is not None and _REPORT in data:
+            self._tallies.add_wire(worker, data[_REPORT])
+
+    def _report(self, environment: Any) -> None:  # noqa: ANN401
+        """Print the table and set the exit code, once a run was tried."""
+        if self._tallies is None or isinstance(environment.runner, WorkerRunner):
+            return
+        options = environment.parsed_options
+        lines = () if self._target is None else tuple(line.name for line in self._target.workload.lines)
+        report = build_report(
+            self._tallies.measured(lines, int(options.num_users or 1)),
+            model=self._title,
+            rows=1 if self._target is None else self._target.workload.rows,
+            gates=self._gates,
+            strict=options.generator_limit == "fail",
+        )
+        print_report(report, Console())
+        environment.process_exit_code = report.exit_code
+
+
+class Sending:
+    """Connections to the server, and which request is next. Belongs to one thread, and to one run."""
+
+    def __init__(self, target: Target, worker: int, record: Callable[[str, float, bool], None]) -> None:
+        """`record` is told of each request: its line, its latency in seconds, and whether it failed."""
+        lines = target.workload.lines
+        self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self._senders = tuple(self._connections.sender(line) for line in lines)
+        self._checks = AnswerChecks(lines, target.checks, worker)
+        self._turns = Turns(target.workload.order) if target.workload.order else None
+        self._users = count()
+        self._numbers = count(max(worker, 0) * _WORKERS_APART)
+        self._record = record
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def new_user(self, environment: Any) -> Callable[[], None]:  # noqa: ANN401
+        """What sends this user's next request. Without an order each user has a line of its own, as in our runs."""
+        if self._turns is not None:
+            turns = self._turns
+            return lambda: self._send_next(environment, turns)
+        sender = self._senders[next(self._users) % len(self._senders)]
+        return lambda: self._send(environment, sender, next(self._numbers))
+
+    def _send_next(self, environment: Any, turns: Turns) -> None:  # noqa: ANN401
+        line, turn = turns.at(next(self._numbers))
+        self._send(environment, self._senders[line], turn)
+
+    def _send(self, environment: Any, sender: Sender, turn: int) -> None:  # noqa: ANN401
+        length, failure = 0, None
+        start_s = time.perf_counter()
+        try:
+            answer = sender.send(turn)
+            latency_s = time.perf_counter() - start_s
+            length = len(answer)
+            if self._checks.is_due():
+                self._checks.check(sender.line, turn, answer)
+        except Exception as error:  # whatever went wrong is this request's outcome, not the user's end
+            latency_s, failure = time.perf_counter() - start_s, error
+        self._record(sender.line.name, latency_s, failure is not None)
+        environment.events.request.fire(
+            request_type="gRPC" if sender.line.protocol == "grpc" else "REST",
+            name=sender.line.name,
+            response_time=latency_s * 1000,
+            response_length=length,
+            exception=failure,
+            context={},
+        )
+
+
+def _message(error: Exception) -> str:
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
