@@ -29,7 +29,10 @@ Arrivals: TypeAlias = Callable[[float, int, int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Runs `b` rows in `t0_s + per_row_s * b` seconds, times a log-normal factor of spread `jitter`."""
+    """Runs `b` rows in `t0_s + per_row_s * b` seconds, times a log-normal factor of spread `jitter`.
+
+    `max_in_flight` batches may have been handed in; above 1 the device never waits between them.
+    """
 
     name: str
     t0_s: float
@@ -37,6 +40,7 @@ class Device:
     max_rows: int
     latency_s: float
     jitter: float = 0.0
+    max_in_flight: int = 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -160,7 +164,7 @@ def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int
     cost_s = _jittered(device, seed)
     batcher = Batcher(
         ServableId(device.name, 1),
-        SimulatedDevice(clock, cost_s),
+        SimulatedDevice(clock, cost_s, max_in_flight=device.max_in_flight),
         {ROW_TO_ROW.name: setting.options},
         max_enqueued_batches=setting.max_enqueued_batches,
         clock=clock,

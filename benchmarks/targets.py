@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -76,11 +76,15 @@ def model_server(
     name: str = MODEL_NAME,
     environment: Mapping[str, str] | None = None,
     ready_timeout_s: float = READY_TIMEOUT_S,
+    program: Sequence[str] = (),
 ) -> Iterator[dict[Protocol, Target]]:
-    """`tpuserve serve` with the model on a host, ready to answer; `environment` is added to this process' own."""
+    """`tpuserve serve` with the model on a host, ready to answer; `environment` is added to this process' own.
+
+    `program`: what takes its place, and its flags.
+    """
     grpc_port, rest_port = free_port(), free_port()
     command = [
-        _beside_python("tpuserve-serve"),
+        *(program or (_beside_python("tpuserve-serve"),)),
         f"--host_backend={host}",
         f"--port={grpc_port}",
         f"--rest_api_port={rest_port}",

@@ -130,3 +130,30 @@ def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:
         GeneratorLimit, match=r"at 10 requests/s, poisson the load generator was the limit: it used 0\.99 cores"
     ):
         Trials(busy, Load(1), (SLO,)).attempt(10)
+
+
+@pytest.mark.parametrize(("disturbed", "runs"), [(0, 1), (1, 2), (2, 3)])
+def test_a_run_that_something_else_has_disturbed_is_made_again(disturbed: int, runs: int) -> None:
+    loads: list[Load] = []
+
+    def run(load: Load) -> Measured:
+        loads.append(load)
+        measured = simulated(load)
+        for _ in range(len(loads) <= disturbed and 100):
+            measured.recorder.record_lag(0.5, 0.2)
+        return measured
+
+    assert Trials(run, Load(60, 0), (SLO,)).attempt(50).holds
+    assert len(loads) == runs
+    assert len(set(loads)) == 1  # with the same arrivals: it is the same question
+
+
+def test_a_search_on_a_machine_that_is_always_disturbed_ends() -> None:
+    def run(load: Load) -> Measured:
+        measured = simulated(load)
+        measured.recorder.record_lag(0.5, 0.2)
+        return measured
+
+    with pytest.raises(GeneratorLimit, match=r"1 % of requests were sent more than 200\.\d ms late"):
+        Trials(run, Load(60, 0), (SLO,)).attempt(50)
+    assert Trials(run, Load(60, 0), (SLO,), trust_generator=True).attempt(50).holds

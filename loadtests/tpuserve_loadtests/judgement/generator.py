@@ -29,6 +29,11 @@ class GeneratorVerdict:
         """Whether the generator did what the load asks for."""
         return not self.limits
 
+    @property
+    def was_disturbed(self) -> bool:
+        """Whether it was late though it had time: something else had the machine, and another run may go better."""
+        return bool(self.limits) and not self.dropped and max(self.cores) < BUSY_CORES
+
 
 def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> GeneratorVerdict:
     """Look at CPU, at how late requests were sent, and at arrivals that were dropped.

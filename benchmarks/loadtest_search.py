@@ -1,0 +1,109 @@
+"""`tpuserve loadtest search` beside the truth: the digits model, served for real before a device whose times are set.
+
+The truth comes from the server's own batcher in virtual time, with the same sizes and the same device. It knows nothing
+of network and processes, which take a millisecond or two: the device is so slow that they do not matter.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.process_tree import ServerDied
+from benchmarks.simulated_grid import greedy_setting
+from benchmarks.simulation import Device, poisson, simulate
+from benchmarks.targets import ROOT, model_server
+
+MODEL = "digits"
+# A batch of 32 takes 152 ms; 99 % of requests shall be answered within half a second.
+DEVICE = Device(MODEL, t0_s=0.120, per_row_s=0.001, max_rows=32, latency_s=0.500, max_in_flight=2)
+# Without being told the search would begin at half of what one user gets, which takes minutes more.
+FIRST_PER_S = 64
+_ARRIVALS = 100_000
+_SEEDS = 4
+_PRECISION = 0.002
+_SAVE = "import sys; from examples.digits.model import build; build('float32').save(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one search came to. `rate_per_s` is None where it found none; `problem` says why."""
+
+    seed: int
+    rate_per_s: float | None
+    tries: int
+    problem: str
+
+    def error(self, truth_per_s: float) -> float:
+        """How far from the truth, as a share of it; all of it where nothing was found."""
+        return (self.rate_per_s or 0.0) / truth_per_s - 1
+
+
+def true_rate() -> float:
+    """The highest rate of which 99 % are in time."""
+    setting = greedy_setting(DEVICE)
+    high = DEVICE.max_rows / DEVICE.cost_s(DEVICE.max_rows)
+    low = 0.5 * high
+    while high > low * (1 + _PRECISION):
+        rate = (low + high) / 2
+        runs = [simulate(DEVICE, setting, poisson(rate, _ARRIVALS, seed)) for seed in range(_SEEDS)]
+        in_time, offered = sum(run.in_time for run in runs), sum(run.offered for run in runs)
+        low, high = (rate, high) if in_time >= 0.99 * offered else (low, rate)
+    return low
+
+
+def write_digits(scratch: Path) -> Path:
+    """Export the example's model, with random weights: what it answers does not matter here. Its base path."""
+    sizes = ",".join(map(str, DEVICE.sizes))
+    source, base = scratch / "digits.keras", scratch / "models" / MODEL
+    _run([sys.executable, "-c", _SAVE, str(source)])
+    _run([str(Path(sys.executable).with_name("tpuserve-export")), str(source), str(base), "--batch-sizes", sizes])
+    return base
+
+
+def searches(base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str) -> Iterator[Found]:
+    """Each with a server of its own, as they finish."""
+    with ThreadPoolExecutor(side_by_side) as pool:
+        begun = [pool.submit(_search, base, scratch / str(seed), seed, duration) for seed in range(seeds)]
+        for done in as_completed(begun):
+            yield done.result()
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerDied(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-1500:]}")
+
+
+def _search(base: Path, scratch: Path, seed: int, duration: str) -> Found:
+    scratch.mkdir()
+    program = [
+        str(ROOT / "benchmarks" / "scripted_server.py"),
+        f"{DEVICE.t0_s * 1000:g}",
+        f"{DEVICE.per_row_s * 1000:g}",
+    ]
+    with model_server("python", base, scratch, name=MODEL, program=[sys.executable, *program]) as server:
+        report = loadtest(
+            "search",
+            MODEL,
+            *("--grpc", f"127.0.0.1:{server['grpc'].port}"),
+            *("--slo", f"p99<={DEVICE.latency_s * 1000:g}ms", "--from", str(FIRST_PER_S)),
+            *("--duration", duration, "--warm-up", "5s", "--seed", str(seed)),
+        )
+    return Found(seed, report["rate_per_s"], len(report["probes"]), report["problem"])
+
+
+def loadtest(*arguments: str) -> dict[str, Any]:  # a JSON document
+    """Its report. The generator shares this machine with the server: where it is late, that is a note."""
+    program = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+    command = [program, *arguments, "--generator-limit", "note", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        document: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise ServerDied(f"tpuserve loadtest {arguments[0]} said:\n{done.stderr[-1500:]}") from None
+    return document
