@@ -16,6 +16,13 @@ def grpc_answer() -> bytes:
     return answer.SerializeToString()
 
 
+def golden_answer() -> bytes:
+    """What answers are compared with, as load tests keep it; not the very bytes, so that it takes reading."""
+    answer = serving_pb2.PredictResponse()
+    answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
+    return answer.SerializeToString()
+
+
 def rest_answer() -> bytes:
     """The same as a REST server answers in columns; 0.7 KB."""
     rows = [[round(float(value), 6) for value in row] for row in mlp_model.example()]

@@ -16,9 +16,9 @@ WARM_UP_S = 1.0
 
 
 def main() -> None:
-    """Run one load with everything that a run records and checks."""
+    """Run one load with everything that a run records, one answer of a hundred compared with what it should be."""
     give_process_to_gevent()
-    from benchmarks.loadgen_body import grpc_answer, rest_answer
+    from benchmarks.loadgen_body import golden_answer, grpc_answer, rest_answer
     from benchmarks.targets import GRPC_PATH, MODEL_NAME, REST_PATH
     from tpuserve_client.exchange import Exchange
     from tpuserve_client.model import ModelSpec
@@ -26,14 +26,13 @@ def main() -> None:
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
     from tpuserve_loadtests.judgement.generator import judge_generator
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Line, Workload
+    from tpuserve_loadtests.workload import Line, Protocol, Workload
 
-    protocol, port, seconds, users, rate = sys.argv[1], *map(int, sys.argv[2:])
+    protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
+    port, seconds, users, rate = map(int, sys.argv[2:])
     spec = ModelSpec(MODEL_NAME)
-    if protocol == "grpc":
-        line = Line("grpc", "grpc", spec, "serving_default", (Exchange(GRPC_PATH, grpc_answer()),), (1,))
-    else:
-        line = Line("rest", "rest", spec, "serving_default", (Exchange(REST_PATH, rest_answer()),), (1,))
+    sent = Exchange(GRPC_PATH, grpc_answer()) if protocol == "grpc" else Exchange(REST_PATH, rest_answer())
+    line = Line(protocol, protocol, spec, "serving_default", (sent,), (1,), (golden_answer(),))
     workload = Workload((line,))
     address = f"127.0.0.1:{port}" if protocol == "grpc" else f"http://127.0.0.1:{port}"
     profile = RateProfile.parse(str(rate), seconds) if rate else None

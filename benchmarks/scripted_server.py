@@ -87,7 +87,7 @@ def main() -> None:
         return ScriptedExecutor(TensorFlowOnDemand(options), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
 
     # The object graph has no place for a device like this one, nor should it: `build` makes its executor by this name.
-    app.TensorFlowOnDemand = scripted  # type: ignore[attr-defined]
+    app.TensorFlowOnDemand = scripted  # type: ignore[assignment,attr-defined]
     serve()
 
 
