@@ -9,9 +9,12 @@ import pytest
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.loadtests.report_pages import HOSTILE, PAGES, gates, page_of_a_comparison, page_of_a_run, page_of_nothing
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
 from tpuserve_loadtests.report_page.units import milliseconds
+from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.searching import Found, Outcome, Probe
+from tpuserve_loadtests.server_side.server_side import Seen
 
 
 class Text(HTMLParser):
@@ -116,6 +119,15 @@ def test_the_server_says_where_the_time_went() -> None:
         assert part in text
     assert f"refused or dropped: 3 {HOSTILE}" in text
     assert "Queue and device" in text
+
+
+def test_a_server_that_does_not_tell_is_no_part_of_the_verdict() -> None:
+    report = build_report(
+        run(), model="m", rows=1, seen=Seen(note="where the time went is not known: give --server-metrics")
+    )
+    page = run_page(report, {})
+    assert "not known" not in page[page.index('class="verdict') : page.index('class="tiles"')]
+    assert "Where the time went is not known: give --server-metrics" in str(Text(page))
 
 
 def test_the_percentiles_of_the_page_are_those_of_the_report() -> None:

@@ -40,6 +40,7 @@ Examples:
   tpuserve loadtest run digits --protocol grpc --users 64 --duration 1m
   tpuserve loadtest run digits --rest http://localhost:8501 --input images.npz --rows 4 --json
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
+  tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  seven requests of ten have one row
   tpuserve loadtest run digits --recorded requests-digits.jsonl    as they came; --speed 2 twice as fast

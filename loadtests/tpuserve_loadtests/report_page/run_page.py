@@ -40,7 +40,7 @@ def run_page(report: RunReport, settings: Mapping[str, str]) -> str:
         show_checks(report),
         show_timeline(timeline(measured), measured.load.seconds, _offered(measured.load), measured.stopped),
         show_charts("Latencies", _latencies(report), _counted(measured.load)),
-        show_server(report.server, report.parts),
+        show_server(report.server, report.parts, report.server_note),
         show_server_timeline(report.server, measured.load.seconds),
         show_table(f"By {report.line_kind}", _headings(report), _rows(report)),
         show_errors([measured]),

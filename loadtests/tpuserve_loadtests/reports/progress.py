@@ -40,10 +40,11 @@ class Progress:
         if self._live is None:
             return
         measured_s = elapsed_s - self._load.warm_up_s
-        line = f"{self._title} {self._load.total_s:.4g} s: {self._load}  {elapsed_s:5.1f} s"
+        line = f"{self._title} {self._load.total_s:.4g} s: {elapsed_s:.1f} s"
         if measured_s > 0:
             rate = f"{counts.requests / measured_s:,.0f}/s"
             line += f"  {counts.requests:,} requests  {rate}  {counts.failures:,} failures"
         else:
             line += "  warming up"
-        self._live.update(Text(line), refresh=True)
+        # One line however narrow the terminal is: the load, which was asked for, is cut off first.
+        self._live.update(Text(f"{line}  {self._load}", no_wrap=True, overflow="ellipsis"), refresh=True)
