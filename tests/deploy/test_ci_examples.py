@@ -1,0 +1,183 @@
+"""The examples of load tests in CI: their commands are parsed by the programs themselves, their decisions are run."""
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from tests.deploy.dockerfile import ROOT
+from tests.deploy.manifests import parse_flags, read
+from tpuserve_client.cli import main as tpuserve
+from tpuserve_loadtests.cli import loadtest
+
+CI = ROOT / "deploy/ci"
+SCRIPT = CI / "loadtest.sh"
+# Variables as the script, the jobs and the builds have them.
+SETTINGS = {
+    "MODEL": "digits", "RATE": "200", "LIVE": "stable", "NEW": "canary", "GRPC": "localhost:8500", "REPORTS": "reports",
+}  # fmt: skip
+
+
+def workflow_steps() -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = read(CI / "github-actions.yaml")["jobs"]["loadtest"]["steps"]
+    return steps
+
+
+def build() -> dict[str, Any]:
+    return read(CI / "cloudbuild.yaml")
+
+
+def scripts() -> dict[str, str]:
+    """Everything that a shell runs, by where it stands."""
+    found = {"loadtest.sh": SCRIPT.read_text()}
+    found |= {f"github-actions: {step['name']}": step["run"] for step in workflow_steps() if "run" in step}
+    found |= {f"cloudbuild: {step['id']}": step["script"] for step in build()["steps"] if "script" in step}
+    return found
+
+
+def commands(script: str) -> list[list[str]]:
+    """The words of each `tpuserve …` in it, variables replaced."""
+    joined = script.replace("\\\n", " ")
+    lines = [line.strip() for line in joined.splitlines() if line.strip().startswith("tpuserve ")]
+    replaced = [re.sub(r"\$\{?(\w+)\}?", lambda name: SETTINGS[name[1]], line) for line in lines]
+    return [shlex.split(re.sub(r"\s*>.*$", "", line) if " serve " in line else line) for line in replaced]
+
+
+ALL = [(where, words) for where, script in scripts().items() for words in commands(script)]
+
+
+def parse(group: click.Group, words: list[str]) -> click.Context:
+    """As far as running it. A usage error for an option that is not there, KeyError for a command."""
+    name, *rest = words
+    command = group.commands[name]
+    return command.make_context(name, rest)
+
+
+def test_there_are_commands_to_be_checked() -> None:
+    said = {tuple(words[1:3]) for _, words in ALL}
+    assert {("loadtest", "run"), ("loadtest", "compare"), ("status", "digits")} <= said
+    assert any(words[1] == "serve" for _, words in ALL)
+
+
+@pytest.mark.parametrize(("where", "words"), ALL)
+def test_every_command_has_the_options_that_are_used(where: str, words: list[str]) -> None:
+    program, name, *rest = words
+    assert program == "tpuserve"
+    if name == "serve":
+        parse_flags(rest)
+    else:
+        parse(*((loadtest, rest) if name == "loadtest" else (tpuserve, [name, *rest])))
+
+
+def test_an_option_that_is_not_there_would_be_found() -> None:
+    with pytest.raises(click.UsageError, match="--ratio"):
+        parse(loadtest, ["run", "digits", "--ratio", "3"])
+
+
+@pytest.mark.parametrize("where", scripts())
+def test_every_script_is_one_that_bash_reads(where: str) -> None:
+    checked = subprocess.run(["bash", "-n"], input=scripts()[where], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_servers_configuration_has_both_labels() -> None:
+    parsed = text_format.Parse((CI / "models.config").read_text(), model_server_config_pb2.ModelServerConfig())
+    (model,) = parsed.model_config_list.config
+    assert model.name == SETTINGS["MODEL"]
+    assert set(model.version_labels) == {SETTINGS["LIVE"], SETTINGS["NEW"]}
+    assert set(model.version_labels.values()) <= set(model.model_version_policy.specific.versions)
+
+
+def test_the_build_starts_the_image_with_flags_that_it_has() -> None:
+    start = build()["steps"][0]["args"]
+    image = start.index("$_IMAGE")
+    assert parse_flags(start[image + 1 :])["model_config_file"] == "/config/models.config"
+    mounts = [word.split("=", 1)[1].split(":") for word in start[:image] if word.startswith("--volume=")]
+    assert ["/workspace/deploy/ci", "/config", "ro"] in mounts
+
+
+def test_substitutions_are_all_defined_and_used() -> None:
+    text = (CI / "cloudbuild.yaml").read_text()
+    used = set(re.findall(r"\$(_[A-Z]+)", text))
+    assert used == set(yaml.safe_load(text)["substitutions"])
+
+
+class Machine:
+    """Runs the script with a `tpuserve` that ends as it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, codes: dict[str, int], **environment: str) -> subprocess.CompletedProcess[str]:
+        cases = "".join(f"{name}) exit {code};;\n" for name, code in codes.items())
+        program = self.folder / "tpuserve"
+        program.write_text(f'#!/bin/bash\necho "$*" >> "{self.folder}/calls"\ncase $2 in\n{cases}esac\n')
+        program.chmod(0o755)
+        path = f"{self.folder}:{os.environ['PATH']}"
+        known = {"PATH": path, "MODEL": "digits", "REPORTS": str(self.folder / "reports"), **environment}
+        return subprocess.run([SCRIPT], env=known, cwd=self.folder, capture_output=True, text=True, check=False)
+
+    @property
+    def calls(self) -> list[str]:
+        return [line.split()[1] for line in (self.folder / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_version_that_passes_both_is_let_through(machine: Machine) -> None:
+    assert machine.run({"run": 0, "compare": 0}).returncode == 0
+    assert machine.calls == ["run", "compare"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        ({"run": 99, "compare": 0}, "not good enough: a gate of the load failed"),
+        ({"run": 0, "compare": 99}, "not good enough: it is slower than 'stable'"),
+        ({"run": 98, "compare": 0}, "nothing is known of the server"),
+        ({"run": 0, "compare": 98}, "nothing is known of the server"),
+        ({"run": 3, "compare": 0}, "exit code 3"),
+    ],
+)
+def test_whatever_else_happens_is_told_and_ends_the_job(machine: Machine, codes: dict[str, int], told: str) -> None:
+    ended = machine.run(codes)
+    assert ended.returncode == max(codes.values())
+    assert told in ended.stderr
+    assert "::error" not in ended.stderr
+
+
+def test_on_github_it_is_an_annotation(machine: Machine) -> None:
+    ended = machine.run({"run": 98, "compare": 0}, GITHUB_ACTIONS="true")
+    assert ended.stdout.startswith("::error title=Load test::The load generator was the limit")
+
+
+def test_without_a_model_it_says_what_is_missing(machine: Machine) -> None:
+    ended = machine.run({"run": 0, "compare": 0}, MODEL="")
+    assert ended.returncode != 0
+    assert "the model to load" in ended.stderr
+
+
+def test_the_build_goes_on_after_the_gates_and_ends_as_they_did(machine: Machine) -> None:
+    machine.run({"run": 99, "compare": 0, "digits": 0})  # `tpuserve status digits` is well
+    for program in ("pip", "curl"):
+        (machine.folder / program).write_text("#!/bin/bash\n")
+        (machine.folder / program).chmod(0o755)
+    ended = {}
+    for step in build()["steps"]:
+        if "script" in step:
+            script = step["script"].replace("/workspace", str(machine.folder))
+            settings = {"PATH": f"{machine.folder}:{os.environ['PATH']}", "MODEL": "digits", "GRPC": "server:8500"}
+            run = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**settings, "REPORTS": str(machine.folder)})
+            ended[step["id"]] = run.returncode
+    assert ended == {"Gates": 0, "Decide": 99}
