@@ -221,7 +221,7 @@ def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
     assert report["total"]["checked"] == report["total"]["requests"] > 20
     # Each different request was asked once over each protocol, before the load.
     assert len(server.rows) == report["total"]["requests"] + 2 * 32
-    assert "Recording golden answers to 64 requests" in run.stderr
+    assert "Recording 64 golden answers, one at a time" in run.stderr
     assert not any("golden" in note for note in report["notes"])
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI, Response
 
 from tests.e2e.running_server import RunningServer, run_server
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
 from tests.measured import finish, run_batch
 from tests.saved_models import save_mlp
 from tpuserve_loadtests.arrivals.load import Load
@@ -35,9 +36,10 @@ OTHER = ServableId("m", 4)
 class Watched:
     """A server's metrics, read now and then by a watch that is not the test's own."""
 
-    def __init__(self, upstream: bool = False) -> None:
+    def __init__(self, upstream: bool = False, model: str = "m") -> None:
         self.metrics = PrometheusMetrics()
-        self.metrics.version_changed(servable=ServableId("m", 3), state=State.AVAILABLE)
+        self.metrics.version_changed(servable=ServableId(model, 3), state=State.AVAILABLE)
+        self._model = model
         self.scrapes: list[Scrape] = []
         self._upstream = upstream
 
@@ -47,10 +49,10 @@ class Watched:
 
     def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
         """A batch of requests of one row, in a bucket of four."""
-        rows, servable = [1] * len(queue_waits_s), ServableId("m", version)
+        rows, servable = [1] * len(queue_waits_s), ServableId(self._model, version)
         run_batch(self.metrics, servable=servable, task_rows=rows, bucket=4, queue_waits_s=queue_waits_s, run_s=run_s)
         for _ in rows:
-            finish(self.metrics, version=version, latency_s=latency_s)
+            finish(self.metrics, model=self._model, version=version, latency_s=latency_s)
 
 
 def test_what_was_counted_before_the_first_page_is_no_part_of_the_run() -> None:
@@ -284,6 +286,27 @@ def test_a_server_without_metrics_is_a_note(options: tuple[str, ...], note: str)
     notes = [found for found in report["notes"] if "server" in found]
     assert len(notes) == bool(note)
     assert all(note in found for found in notes)
+
+
+def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
+    watched, app = Watched(model=MODEL), FastAPI()
+    app.get("/metrics")(lambda: page(watched))
+    with serving(Doubling()) as server, serving_http(app) as port:
+        addresses = ("--grpc", server.grpc_address, "--server-metrics", f"http://127.0.0.1:{port}")
+        report = measured(MODEL, *addresses, "--users", "1", "--duration", "2", "--warm-up", "0")
+    # It was read to see whether it is there, at the beginning, and after a second; not at the end.
+    assert report["server"]["answers"] == {"OK": 1}
+    (note,) = [note for note in report["notes"] if "server" in note]
+    assert note == (
+        "the server's metrics could not be read at the end (HTTP 503, 0 bytes): its figures are of the first 1.0 s"
+    )
+
+
+def page(server: Watched) -> Response:
+    """Of a server that answers one request between each two looks at it, and has none from the fourth on."""
+    server.answer(0.001, run_s=0.001, latency_s=0.003)
+    server.read(0.0)
+    return Response(status_code=503) if len(server.scrapes) > 3 else Response(server.scrapes[-1].text)
 
 
 def test_what_is_no_page_is_exit_code_2_before_anything_is_asked() -> None:

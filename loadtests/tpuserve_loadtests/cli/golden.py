@@ -97,13 +97,15 @@ def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
 
 
 def _recorded(target: "Target") -> "Target":
-    from tpuserve_loadtests.traffic.recording import NotRecorded, record_golden
+    from tpuserve_loadtests.traffic.golden_recording import NotRecorded, record_golden
 
     requests = sum(len(line.exchanges) for line in target.workload.lines)
-    click.echo(f"Recording golden answers to {requests:,} requests, one at a time", err=True)
+    label = f"Recording {requests:,} golden answers, one at a time"
     signatures = {line.name: _signature(target, line.name) for line in target.workload.lines}
     try:
-        return record_golden(target, signatures)
+        # Off a terminal it prints its label alone.
+        with click.progressbar(length=requests, label=label, file=sys.stderr, width=0) as bar:
+            return record_golden(target, signatures, lambda: bar.update(1))
     except NotRecorded as error:
         click.echo(f"Error: golden answers cannot be recorded: {error}", err=True)
         sys.exit(EXIT_NOT_RECORDED)

@@ -25,6 +25,7 @@ EXIT_GATE: Final = 99
 SHOWN_ERRORS = 5
 # Rich would fold columns at 80 characters when output goes to a file; the table needs no more than this.
 PLAIN_WIDTH = 120
+ROOMY = 95
 PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
 NOT_TRUSTED = "the load generator was the limit, do not trust these figures"
 UNSETTLED = "it had not settled: the last three fifths of the run differ by more than 10 % in rate or median latency"
@@ -105,7 +106,7 @@ class RunReport:
     @property
     def counts_note(self) -> str:
         """What it means if the server answered other requests than this run made; empty if it did not."""
-        return "" if self.server is None else counts_differ(self.measured, self.server)
+        return "" if self.server is None or self.server_note else counts_differ(self.measured, self.server)
 
 
 def build_report(
@@ -195,7 +196,7 @@ def print_report(report: RunReport, console: Console) -> None:
     """Print the table, the commonest errors, the gates and the notes."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    console.print(_table(report))
+    console.print(_table(report, console.width))
     print_errors(report.measured.recorder.errors(), console)
     if report.total.checked:
         console.print(f"  {_checks(report.total)}", highlight=False)
@@ -236,12 +237,14 @@ def latency_cells(line: Summary) -> list[str]:
     return ["-" if value is None else f"{value:.2f}" for value in latencies]
 
 
-def _table(report: RunReport) -> Table:
+def _table(report: RunReport, width: int) -> Table:
     measured = report.measured
     rows = f"{report.rows:.3g} row{'' if report.rows == 1 else 's'} a request"
     warm_up = f", after {measured.load.warm_up_s:g} s of warm-up" if measured.load.warm_up_s else ""
     title = f"{escape(report.model)}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
-    table = Table(title=title, title_justify="left")
+    # With a column more, a terminal of 80 has no room for margins.
+    is_tight = report.total.checked > 0 and width < ROOMY
+    table = Table(title=title, title_justify="left", padding=(0, 0 if is_tight else 1))
     table.add_column(report.line_kind)
     wrong = ("wrong",) if report.total.checked else ()
     for heading in ("requests", "failures", *wrong, "rate/s", *LATENCY_COLUMNS):

@@ -30,10 +30,11 @@ _OK: Final = 200
 
 
 class Scraper:
-    """Of one server. `close` gives the connection back."""
+    """Of one server. `close` gives the connection back. `lost`: why a load's last page could not be read."""
 
     def __init__(self, url: str) -> None:
         """Find the page at this URL, or at the known places under an address. Raises NoPage if there is none."""
+        self.lost = ""
         parts = urlsplit(url)
         self._client = HTTPClient.from_url(
             f"{parts.scheme}://{parts.netloc}", concurrency=1, connection_timeout=_TIMEOUT_S, network_timeout=_TIMEOUT_S
@@ -62,7 +63,7 @@ class Scraper:
         finally:
             over.set()
             greenlet.join()
-            self._scrape(zero_s, scrapes)
+            self.lost = self._scrape(zero_s, scrapes)
 
     def page(self) -> Page:
         """The page as it is now. Raises NoPage."""
@@ -80,16 +81,18 @@ class Scraper:
             if over.wait(max(zero_s + at_s - time.perf_counter(), 0)):
                 return
             self._scrape(zero_s, scrapes)
-            at_s += interval_s
+            # A server that kept the page waiting is not asked for those that were due meanwhile.
+            at_s = max(at_s + interval_s, time.perf_counter() - zero_s)
 
-    def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> None:
+    def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> str:
+        """Add a page, or tell why there is none: the server is busy, or gone."""
         # What a server counts is of the moment in which it is asked.
         at_s = time.perf_counter() - zero_s
         try:
             scrapes.append(Scrape(at_s, self._read(self._path)))
-        except NoPage:
-            # The server is busy, or gone: the next page, or the run's errors, will say.
-            return
+        except NoPage as error:
+            return str(error)
+        return ""
 
     def _find(self, paths: Sequence[str]) -> str:
         reasons = []

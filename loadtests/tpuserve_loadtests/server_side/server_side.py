@@ -88,7 +88,7 @@ class ServerSide:
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of a server when a run is over: `server`, or in `note` why not; neither if nobody asked."""
+    """What is known of a server when a run is over: `server`, and in `note` why not; neither if nobody asked."""
 
     server: ServerSide | None = None
     note: str = ""

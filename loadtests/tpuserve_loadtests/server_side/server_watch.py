@@ -47,7 +47,7 @@ class ServerWatch:
             return
         with self._scraper.during(load) as scrapes:
             yield seen
-        self._fill(seen, scrapes)
+        self._fill(seen, scrapes, self._scraper.lost)
 
     def memory_bytes(self) -> float | None:
         """What the server's process has in memory now; None where that is not told."""
@@ -61,8 +61,12 @@ class ServerWatch:
         """Why nothing is watched; nothing where something is, or nobody wants it."""
         return self._why_not
 
-    def _fill(self, seen: Seen, scrapes: list[Scrape]) -> None:
+    def _fill(self, seen: Seen, scrapes: list[Scrape], lost: str) -> None:
         try:
             seen.server = draw_server_side(scrapes, self._served)
         except NoPage as error:
             seen.note = f"what the server says of itself is not known: {error}"
+            return
+        if lost:
+            first = f"its figures are of the first {scrapes[-1].at_s:.1f} s"
+            seen.note = f"the server's metrics could not be read at the end ({lost}): {first}"

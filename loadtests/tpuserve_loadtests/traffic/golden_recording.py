@@ -3,7 +3,7 @@
 Importing this needs a process that was handed to gevent: see gevent_setup.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -21,17 +21,20 @@ class NotRecorded(RuntimeError):
     """A request that was not answered, or whose answer cannot be read, though nothing else was asked."""
 
 
-def record_golden(target: Target, signatures: Mapping[str, Signature]) -> Target:
-    """The target with the answers to its requests; `signatures` by name of the line. Blocks; raises NotRecorded."""
+def record_golden(target: Target, signatures: Mapping[str, Signature], told: Callable[[], None]) -> Target:
+    """The target with the answers to its requests, of each of which `told` is called; `signatures` by name of the line.
+
+    Blocks. Raises NotRecorded.
+    """
     with closing(Connections(target.addresses, 1, target.timeout_s)) as connections:
         lines = [
-            replace(line, golden=_answers(connections.sender(line), signatures[line.name]))
+            replace(line, golden=_answers(connections.sender(line), signatures[line.name], told))
             for line in target.workload.lines
         ]
     return replace(target, workload=replace(target.workload, lines=tuple(lines)))
 
 
-def _answers(sender: Sender, signature: Signature) -> tuple[bytes, ...]:
+def _answers(sender: Sender, signature: Signature, told: Callable[[], None]) -> tuple[bytes, ...]:
     answers = []
     line = sender.line
     for number in range(len(line.exchanges)):
@@ -41,6 +44,7 @@ def _answers(sender: Sender, signature: Signature) -> tuple[bytes, ...]:
             raise NotRecorded(
                 f"{line.name}, request {number + 1} of {len(line.exchanges)}: {failure_message(error)}"
             ) from None
+        told()
     return tuple(answers)
 
 
