@@ -97,7 +97,7 @@ def _read(document: _Yaml, keys: Mapping[str, _Key], where: str) -> dict[str, _Y
     prefix = f"{where}." if where else ""
     for key in document:
         if key not in keys:
-            raise BadScenario(f"{prefix}{key}: expected one of {', '.join(keys)}, received this key")
+            raise BadScenario(f"{prefix}{key}: expected one of the keys {', '.join(keys)}, received {key!r:.80}")
     for key, needed in keys.items():
         if needed.is_needed and key not in document:
             raise BadScenario(f"{prefix}{key}: expected {needed.expected}, received nothing")

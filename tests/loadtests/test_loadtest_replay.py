@@ -51,8 +51,9 @@ def test_recorded_requests_come_as_they_did_and_faster_if_that_is_asked(server: 
     assert report["total"]["requests"] == 10
     assert report["elapsed_s"] == pytest.approx(4.5 / 5)
     assert report["rows_per_request"] == 5.5
-    assert "requests.jsonl is a sample of 10 %" in run.stderr
-    assert "--speed 10" in run.stderr
+    (sample,) = [note for note in report["notes"] if "sample" in note]
+    assert sample.startswith("requests.jsonl is a sample of 10 %: at speed 5 its requests come at 0.5 of the real rate")
+    assert "--speed 10" in sample
 
 
 def test_every_recorded_request_is_sent_once_however_many_processes_and_protocols_share_them(

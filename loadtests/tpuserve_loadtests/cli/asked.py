@@ -12,7 +12,6 @@ from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, 
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
-    from tpuserve_loadtests.recording.recording import Recording
     from tpuserve_loadtests.recording.timeline import Timeline
     from tpuserve_loadtests.scenario import Part, Scenario
     from tpuserve_loadtests.traffic.engine import Target
@@ -91,12 +90,9 @@ class Asked:
         if len(found) < len(recordings):
             return None
         try:
-            timeline = merged_timeline(found, speed)
+            return merged_timeline(found, speed)
         except BadRecording as error:
             raise click.UsageError(str(error)) from None
-        for recording, _ in found:
-            _tell_sample(recording)
-        return timeline
 
     def find_target(self, timeline: "Timeline | None" = None) -> "Target":
         """Ask the server for each model, and make the requests. Ends the program with a message where that fails.
@@ -217,16 +213,6 @@ def _tell_notes(part: Sent) -> None:
     recording = part.requests.recording_for(part.spec.name)
     for note in recording.notes if recording else ():
         click.echo(f"Note: {note}", err=True)
-
-
-def _tell_sample(recording: "Recording") -> None:
-    if recording.sampled < 1:
-        share = f"{100 * recording.sampled:.3g} %"
-        click.echo(
-            f"Note: {recording.title} is a sample of {share}: its rate is that share of the real one, which "
-            f"--speed {1 / recording.sampled:.3g} would be",
-            err=True,
-        )
 
 
 def _flag(name: str) -> str:

@@ -65,7 +65,7 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Open load: recorded arrivals, an instant in seconds on each line.",
 )
-@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace: 2 is twice as fast.")
+@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace and --recorded.")
 @open_options
 @time_options("10s", "1s")
 @request_options
@@ -123,7 +123,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
         gates=gates,
         strict=given["generator_limit"] == "fail",
         seen=seen,
-        told=golden_notes(target, measured),
+        told=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
     )
     if given["as_json"]:
         click.echo(report_json(report))

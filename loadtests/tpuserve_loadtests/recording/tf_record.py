@@ -41,4 +41,4 @@ def _check(content: bytes, checksum: bytes, what: str) -> None:
     masked = google_crc32c.value(content)
     rotated = masked >> 15 | masked << 17
     if checksum != _CHECKSUM.pack((rotated + _MASK_DELTA) & 0xFFFFFFFF):
-        raise ValueError(f"{what} does not have its checksum: it is damaged, or no TFRecord file")
+        raise ValueError(f"{what} does not have its checksum: damaged, or no recording (TFRecord or JSON lines)")

@@ -8,10 +8,11 @@ from tpuserve_loadtests.recording.recording import BadRecording, Recording
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`instants` in seconds from the first, ascending; `order` has the line of each."""
+    """`instants` in seconds from the first; `order` has the line of each; `notes` say what it stands for."""
 
     instants: tuple[float, ...]
     order: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
 
 def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 1.0) -> Timeline:
@@ -33,4 +34,16 @@ def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 
     if len(arrivals) < 2:
         raise BadRecording(f"{recordings[0][0].title} has one request: say how it comes, with --rate or --users")
     start_s = arrivals[0][0]
-    return Timeline(tuple((instant - start_s) / speed for instant, _ in arrivals), tuple(line for _, line in arrivals))
+    return Timeline(
+        tuple((instant - start_s) / speed for instant, _ in arrivals),
+        tuple(line for _, line in arrivals),
+        tuple(_sample_note(recording, speed) for recording, _ in recordings if recording.sampled < 1),
+    )
+
+
+def _sample_note(recording: Recording, speed: float) -> str:
+    sampled = recording.sampled
+    return (
+        f"{recording.title} is a sample of {100 * sampled:.3g} %: at speed {speed:g} its requests come at "
+        f"{sampled * speed:.3g} of the real rate (--speed {1 / sampled:.3g}: at the real one)"
+    )

@@ -240,7 +240,7 @@ def latency_cells(line: Summary) -> list[str]:
 def _table(report: RunReport, width: int) -> Table:
     measured = report.measured
     rows = f"{report.rows:.3g} row{'' if report.rows == 1 else 's'} a request"
-    warm_up = f", after {measured.load.warm_up_s:g} s of warm-up" if measured.load.warm_up_s else ""
+    warm_up = f", after {measured.load.warm_up_s:.3g} s of warm-up" if measured.load.warm_up_s else ""
     title = f"{escape(report.model)}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
     # With a column more, a terminal of 80 has no room for margins.
     is_tight = report.total.checked > 0 and width < ROOMY
