@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import loadtest_search
 from benchmarks.loadtest_search import Found, loadtest
-from benchmarks.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.process_tree import ServerDied
 from benchmarks.simulated_grid import greedy_setting
 from benchmarks.simulation import Device, poisson, simulate
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
@@ -78,7 +78,6 @@ def stall() -> None:
 @click.option("--side-by-side", default=5, show_default=True, help="Searches at once, each with its own server.")
 def search(seeds: int, duration: str, side_by_side: int) -> None:
     """The highest rate that the digits model holds on a server before a scripted device: searched for and computed."""
-    exit_on_sigterm()
     console = Console()
     told = Console(stderr=True)
     told.print("computing the truth, in virtual time")
@@ -89,11 +88,20 @@ def search(seeds: int, duration: str, side_by_side: int) -> None:
         told.print("exporting the model")
         try:
             base = loadtest_search.write_digits(Path(directory))
-            for one in loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration):
+            for one in loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _tell_tries):
                 found.append(one)
                 told.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
         except ServerDied as error:
             raise click.ClickException(str(error)) from None
+    _print_found(found, truth, console)
+
+
+def _tell_tries(line: str) -> None:
+    if "Trying" not in line:
+        click.echo(line, err=True)
+
+
+def _print_found(found: list[Found], truth: float, console: Console) -> None:
     table = Table("seed", "true/s", "found/s", "error", "tries")
     for one in sorted(found, key=lambda one: one.seed):
         rate = "none" if one.rate_per_s is None else f"{one.rate_per_s:.1f}"
