@@ -21,5 +21,5 @@ def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() 
 
 
 def test_a_search_that_found_nothing_is_wholly_wrong() -> None:
-    assert Found(0, 190.0, 10, "").error(200.0) == pytest.approx(-0.05)
-    assert Found(0, None, 3, "no rate holds").error(200.0) == -1.0
+    assert Found(0, 190.0, 10, "", "").error(200.0) == pytest.approx(-0.05)
+    assert Found(0, None, 3, "no rate holds", "").error(200.0) == -1.0
