@@ -69,6 +69,7 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
 
     The metric is LoadGen's: a percentile's early-stopping estimate (single-stream p90, multi-stream p99), the highest
     rate that keeps --latency (server), samples a second (offline). It is no submission, and nobody has verified it.
+    Over gRPC, unless --rest or --protocol says otherwise.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -116,7 +117,8 @@ def _rate(runs: "Runs", given: dict[str, Any]) -> float:
 
     if given["target_qps"] is not None:
         return float(given["target_qps"])
-    objective = Threshold.parse(f"p99<={1000 * given['latency']:.6f}ms")
+    target_ms = f"{1000 * given['latency']:.6f}".rstrip("0").rstrip(".")
+    objective = Threshold.parse(f"p99<={target_ms}ms")
     options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
     options |= {"start": None, "highest": 1e6, "precision": 0.02}
     searched = search_rate(runs, options, (objective,))
