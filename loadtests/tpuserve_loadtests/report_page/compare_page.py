@@ -55,7 +55,8 @@ def _headings(report: ComparisonReport) -> list[str]:
 
 
 def _headline(report: ComparisonReport) -> Headline:
-    notes = [f"{NOT_TRUSTED}: {limit}" for limit in report.limits]
+    others = f", and {len(report.limits) - 1} more of the kind" if len(report.limits) > 1 else ""
+    notes = [f"{NOT_TRUSTED}: {report.limits[0]}{others}"] if report.limits else []
     if report.failures:
         notes.append(f"{report.failures:,} requests failed")
     comparison = report.comparison

@@ -24,8 +24,8 @@ _Figure = Callable[[Moment], float | None]
 def show_server(server: ServerSide | None, parts: Sequence[Part], note: str) -> Markup:
     """Of a server that does not tell, the `note` that says why; nothing of one that was not asked."""
     if server is None:
-        told = element("p", note[:1].upper() + note[1:], class_="quiet")
-        return element("section", element("h2", "The server"), told) if note else Markup()
+        why = element("p", note[:1].upper() + note[1:], class_="quiet")
+        return element("section", element("h2", "The server"), why) if note else Markup()
     bars = [_bar(part) for part in parts]
     lines = [element("li", line) for line in server_lines(server)]
     told = [

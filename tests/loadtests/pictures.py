@@ -1,0 +1,83 @@
+"""`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.png again, of real runs.
+
+`run` loads a real server; the others load a scripted device, whose limits do not move with the machine's.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal
+
+from PIL import Image
+
+from tests.browser import Browser, open_browser
+from tests.e2e.running_server import run_server
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.saved_models import save_mlp
+
+IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
+# Options of each command, and the heading of the last section that its picture shows.
+PAGES: Final = {
+    "run": (["--rate", "50..200", "--duration", "20s", "--fail-if", "p99>100ms", "error_rate>1%"], "Where the time"),
+    "sweep": (["--users", "1,2,4,8,16"], "What more load does"),
+    "search": (["--slo", "p90<=120ms", "--duration", "15s", "--precision", "0.1", "--from", "16"], "Rates that were"),
+    "compare": (["--users", "1", "--duration", "6s", "--rounds", "4"], "The difference"),
+}  # fmt: skip
+_WIDTH: Final = 1100
+# Colours of a picture: those of a page are few, and half of its bytes are for what lies between them.
+_COLOURS: Final = 96
+_BOTTOM: Final = """
+Math.ceil([...document.querySelectorAll("section")].find(one => one.innerText.startsWith("%s"))
+  .getBoundingClientRect().bottom + scrollY + 16)
+"""
+
+
+def main() -> None:
+    """Those that are named, or all."""
+    commands = sys.argv[1:] or list(PAGES)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes until it is gone
+        folder = Path(name)
+        for command in commands:
+            load(command, folder)
+        with open_browser(folder / "profile") as browser:
+            for command in commands:
+                for scheme in ("light", "dark"):
+                    _take(browser, folder / f"{command}.html", PAGES[command][1], scheme)
+
+
+def load(command: str, folder: Path) -> None:
+    """Run a command before its server; its page is named after it."""
+    with ExitStack() as stack:
+        if command == "run":
+            save_mlp(folder / "mlp/1")
+            flags = ("--enable_batching=true",)
+            server = stack.enter_context(run_server("envoy", folder / "mlp", folder / "log", *flags, model="mlp"))
+            _run(command, folder, ["mlp", "--grpc", server.grpc, "--rest", server.rest])
+        elif command == "compare":
+            sides = [stack.enter_context(serving(Doubling(service_s=seconds))) for seconds in (0.020, 0.024)]
+            _run(command, folder, [MODEL, *(side.grpc_address for side in sides)])
+        else:
+            server_of_both = stack.enter_context(serving(Doubling(service_s=0.020)))
+            _run(command, folder, [MODEL, "--grpc", server_of_both.grpc_address])
+
+
+def _run(command: str, folder: Path, where: Sequence[str]) -> None:
+    program = Path(sys.executable).with_name("tpuserve-loadtest")
+    # As it would be written, so that the page's settings read well.
+    options = [*PAGES[command][0], "--html", f"{command}.html", "--generator-limit", "note"]
+    subprocess.run([program, command, *where, *options], cwd=folder, check=False)
+
+
+def _take(browser: Browser, page: Path, last: str, scheme: Literal["light", "dark"]) -> None:
+    picture = IMAGES / f"loadtest-{page.stem}-{scheme}.png"
+    browser.open(page, _WIDTH, scheme)
+    browser.take_picture(picture, browser.evaluate(_BOTTOM % last))
+    whole = Image.open(picture).convert("RGB")
+    whole.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
