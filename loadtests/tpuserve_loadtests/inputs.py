@@ -18,6 +18,7 @@ from tpuserve_client.tensor import as_array
 MAX_RANDOM_INTEGER = 10
 # What numpy raises for a file that is cut short or broken, and what json does for thousands of nested brackets.
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
+_NUMPY = b"\x93NUMPY"
 _SUFFIXES = (".npz", ".npy", ".json")
 
 _Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
@@ -78,10 +79,20 @@ def fit(array: Array, spec: TensorSpec) -> Array:
 
 
 def _from_numpy(path: Path, signature: Signature) -> dict[str, Array]:
+    loaded = load_numpy(path)
+    return loaded if isinstance(loaded, dict) else {_only_input(signature): loaded}
+
+
+def load_numpy(path: Path) -> Array | dict[str, Array]:
+    """What an `.npy` file holds, or by name what an `.npz` does, whatever the file is called. Raises UNREADABLE."""
     with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
+        # numpy takes other files for pickles, and says so.
+        if file.peek(len(_NUMPY))[: len(_NUMPY)] != _NUMPY and not zipfile.is_zipfile(file):
+            raise BadInput("it is no .npz or .npy file, whatever its name says, or was cut short")
+        file.seek(0)
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            return {_only_input(signature): as_array(loaded)}
+            return as_array(loaded)
         with loaded:
             return {name: as_array(loaded[name]) for name in loaded.files}
 

@@ -148,6 +148,13 @@ def test_golden_rows_come_from_npz_and_json(tmp_path: Path) -> None:
         assert golden.outputs["label"].tolist() == [b"a", b"b"]
 
 
+def test_one_array_is_no_golden_file_whatever_its_name(tmp_path: Path) -> None:
+    with (tmp_path / "g.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(BadInput, match="inputs and outputs are expected"):
+        GoldenRows.read(tmp_path / "g.npz", SIGNATURE)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
@@ -165,7 +172,7 @@ def test_golden_rows_come_from_npz_and_json(tmp_path: Path) -> None:
             json.dumps({"inputs": X, "outputs": {"x": [[1], [2]], "label": ["a", "b"]}}),
             "outputs: x: the model has",
         ),
-        ("g.npz", "PK\x03\x04", "g.npz"),
+        ("g.npz", "PK\x03\x04", "cut short"),
     ],
 )
 def test_a_file_that_is_not_golden_says_what_is_missing(

@@ -5,13 +5,14 @@ import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
 from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
 from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.reports.run_report import EXIT_GATE, EXIT_GENERATOR, build_report, junit_xml, report_json
+from tpuserve_loadtests.reports.run_report import build_report, junit_xml, report_json
 
 OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))
 CLOSED = Load(10, 1, users=4)

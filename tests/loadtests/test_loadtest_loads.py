@@ -34,6 +34,10 @@ def loadtest(*arguments: str, timeout_s: float = 18) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
+def loadtest_help() -> str:
+    return subprocess.run([COMMAND, "--help"], capture_output=True, text=True, timeout=18, check=True).stdout
+
+
 def measured(*arguments: str) -> dict[str, Any]:
     run = loadtest("run", MODEL, *arguments, "--json")
     assert run.returncode == 0, run.stderr
@@ -98,6 +102,20 @@ def test_a_worker_from_elsewhere_sends_the_load(serve: Serve) -> None:
         _, errors = worker.communicate(timeout=20)
     assert report["total"]["requests"] > 0
     assert worker.returncode == 0, errors
+
+
+def test_an_address_that_is_taken_is_no_place_to_wait_for_workers(serve: Serve) -> None:
+    server = serve(Doubling())
+    run = loadtest("run", MODEL, "--grpc", server.grpc_address, "--remote", "1", "--listen", server.grpc_address)
+    assert run.returncode == 2
+    assert f"nobody can listen at {server.grpc_address}" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_every_command_is_told_in_a_line_of_the_help() -> None:
+    shown = loadtest_help()
+    assert "..." not in shown.partition("Commands:")[2].partition("Exit codes")[0]
+    assert shown.index(" run ") < shown.index(" worker ")
 
 
 def test_a_hopeless_run_ends_early(serve: Serve) -> None:
@@ -181,6 +199,12 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
         (["search", MODEL], "Missing option '--slo'"),
         (["search", MODEL, "--slo", "p99>20ms"], "says nothing that must be kept"),
         (["search", MODEL, "--slo", "rate>20"], "says nothing that must be kept"),
+        (["search", MODEL, "--slo", "p99<=20ms", "--from", "9", "--to", "8"], "9 is above --to 8"),
+        (["run", MODEL, "--rate", "5", "--burst", "4"], "--burst changes nothing without --arrivals bursts"),
+        (["sweep", MODEL, "--arrivals", "constant"], "--arrivals changes nothing without --rate"),
+        (["run", MODEL, "--users", "2", "--speed", "4"], "--speed changes nothing without --trace"),
+        (["compare", MODEL, "1", "2", "--recorded-model", "m"], "--recorded-model changes nothing without --recorded"),
+        (["mlperf", MODEL, "--scenario", "offline", "--listen", "a:1"], "--listen changes nothing without --remote"),
         (["sweep", MODEL, "--rate", "10..20"], "levels, not ramps"),
         (["sweep", MODEL, "--users", "1,x"], "write 1,2,4,8"),
         (["compare", MODEL, "1"], "Missing argument 'B'"),

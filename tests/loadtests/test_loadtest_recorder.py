@@ -129,6 +129,17 @@ def test_a_run_is_stable_if_its_end_is(slowdown: float, stable: bool) -> None:
     assert measured(recorder).stable is stable
 
 
+def test_a_condensed_run_has_the_same_totals_in_one_window() -> None:
+    recorder = Recorder(("grpc", "rest"), LOAD)
+    for number in range(40):
+        recorder.record(("grpc", "rest")[number % 2], 0.3 * number, 0.31 * number, "no" if number == 20 else None)
+    run = measured(recorder)
+    small = run.condensed()
+    assert len(small.recorder.windows) == 1
+    assert (small.lines(), small.rate_per_s) == (run.lines(), run.rate_per_s)
+    assert small.recorder.errors() == run.recorder.errors()
+
+
 def test_blocks_are_the_windows_that_were_measured_as_a_whole() -> None:
     recorder = Recorder(("grpc",), LOAD)
     for number in range(1000):

@@ -236,6 +236,12 @@ def test_numpy_files_cut_short_are_refused(tmp_path: Path, suffix: str, kept: in
         read_inputs(path, signature(X))
 
 
+def test_a_file_that_numpy_would_take_for_a_pickle_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(bytes(range(256)))
+    with pytest.raises(BadInput, match=r"is no \.npz or \.npy file"):
+        read_inputs(tmp_path / "x.npz", signature(X))
+
+
 def test_compressed_file_with_broken_content_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", x=np.arange(4000, dtype=np.float32).reshape(-1, 2))
     content = bytearray((tmp_path / "x.npz").read_bytes())

@@ -57,6 +57,11 @@ class RateProfile:
         return RateProfile((Segment(warm_up_s, first, first), *self.segments))
 
     @property
+    def is_level(self) -> bool:
+        """Whether the rate is the same all the time."""
+        return len({rate for each in self.segments for rate in (each.start_per_s, each.end_per_s)}) == 1
+
+    @property
     def requests(self) -> float:
         """How many requests there are in all, on average."""
         return sum(segment.requests for segment in self.segments)

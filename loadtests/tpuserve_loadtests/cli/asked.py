@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
+from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def find_asked(
         raise click.UsageError("a scenario's models have golden files of their own (golden:); --golden takes record")
     for name in _OF_ONE_MODEL:
         if given[name]:
-            raise click.UsageError(f"a scenario says this of each of its models: {_flag(name)} does not go with it")
-    given = _merged(given, scenario.settings, _said(given) if said is None else said, own_load)
+            raise click.UsageError(f"a scenario says this of each of its models: {flag(name)} does not go with it")
+    given = _merged(given, scenario.settings, said_names(given) if said is None else said, own_load)
     return _asked(scenario, given), given
 
 
@@ -155,11 +155,6 @@ def _read(path: Path) -> "Scenario":
         return read_scenario(path)
     except BadScenario as error:
         raise click.UsageError(str(error)) from None
-
-
-def _said(given: Mapping[str, Any]) -> set[str]:
-    context = click.get_current_context()
-    return {name for name in given if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
 
 
 def _merged(
@@ -213,9 +208,3 @@ def _tell_notes(part: Sent) -> None:
     recording = part.requests.recording_for(part.spec.name)
     for note in recording.notes if recording else ():
         click.echo(f"Note: {note}", err=True)
-
-
-def _flag(name: str) -> str:
-    return {"signature_name": "--signature", "input_file": "--input", "lengths": "--length"}.get(
-        name, f"--{name.replace('_', '-')}"
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.loads import run_load, users_or_rate
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -16,6 +16,7 @@ from tpuserve_loadtests.cli.options import (
     request_options,
     time_options,
 )
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.workload import Protocol
 
 DEFAULT_USERS = 8
-EXIT_WORSE = 99
 EPILOG = """\b
 A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or both: host:8500@canary.
 Examples:
@@ -39,7 +39,7 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="Is version B worse than version A?")
 @click.argument("model")
 @click.argument("a")
 @click.argument("b")
@@ -76,12 +76,14 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from tpuserve_loadtests.reports.csv_report import comparison_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
 
+    refuse_idle(given)
     files = Files.given(given)
     files.refuse_distribution()
     generators = Generators.given(given)
     if generators.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
-    targets = [_target(model, side, given) for side in (a, b)]
+    requests = Requests.given(given)
+    targets = [find_target(*_side(model, side, given), requests) for side in (a, b)]
     rounds = interleaved(targets, generators, given)
     report = build_comparison((a, b), rounds, given["least_effect"], strict=given["generator_limit"] == "fail")
     if given["as_json"]:
@@ -107,13 +109,7 @@ def interleaved(
 ) -> "list[tuple[Measured, Measured]]":
     """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""
     protocols = len(targets[0].addresses)
-    if given["rate"] and given["users"]:
-        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
-    load = (
-        open_load(given["rate"], given)
-        if given["rate"]
-        else closed_load(given["users"] or DEFAULT_USERS, given, protocols)
-    )
+    load = users_or_rate(given, DEFAULT_USERS, protocols)
     rounds: list[tuple[Measured, Measured]] = []
     with generating(targets[0], generators) as of_a, generating(targets[1], generators) as of_b:
         for number in range(given["rounds"]):
@@ -126,11 +122,6 @@ def interleaved(
                     return rounds
             rounds.append((found[0], found[1]))
     return rounds
-
-
-def _target(model: str, side: str, given: dict[str, Any]) -> "Target":
-    spec, addresses = _side(model, side, given)
-    return find_target(spec, addresses, Requests.given(given))
 
 
 def _side(model: str, side: str, given: dict[str, Any]) -> "tuple[ModelSpec, dict[Protocol, str]]":

@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 
 import click
 
-EXIT_NOT_WRITTEN: Final = 1
+from tpuserve_loadtests.exit_codes import EXIT_FAILED
+
 # What the plotter at HdrHistogram's site takes: one distribution, where a log has many.
 DISTRIBUTION: Final = ".hgrm"
 
@@ -70,5 +71,5 @@ def write(path: Path, content: str) -> None:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         click.echo(f"Error: {path} could not be written: {error.strerror}", err=True)
-        sys.exit(EXIT_NOT_WRITTEN)
+        sys.exit(EXIT_FAILED)
     click.echo(f"Wrote {path}", err=True)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
+from tpuserve_loadtests.cli.options import all_of
+from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
+from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from tpuserve_client.model import Signature
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Target
 
 RECORD: Final = "record"
-EXIT_NOT_RECORDED: Final = 1
 _OF_CHECKS: Final = ("check_share", "atol", "rtol")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
@@ -39,7 +40,7 @@ class Golden(click.ParamType[str | Path]):
 def golden_options(command: _Command) -> _Command:
     """Which answers are right, and how many are looked at."""
     share = click.FloatRange(0, 1, min_open=True)
-    options = [
+    return all_of(
         click.option(
             "--golden",
             type=Golden(),
@@ -49,10 +50,7 @@ def golden_options(command: _Command) -> _Command:
         click.option("--check-share", type=share, default=0.01, show_default=True, help="Share of answers compared."),
         click.option("--atol", type=click.FloatRange(0), help="Allowed difference.  [default: 1e-5; more in 16 bits]"),
         click.option("--rtol", type=click.FloatRange(0), help="Allowed, relative.  [default: 1e-4; more in 16 bits]"),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )(command)
 
 
 def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> "Target":
@@ -69,7 +67,7 @@ def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Thresh
     if given["golden"] == RECORD:
         return _recorded(target)
     if not any(line.golden for line in target.workload.lines):
-        _refuse_checks(gates)
+        _refuse_checks(given, gates)
     return target
 
 
@@ -88,10 +86,9 @@ def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
-    context = click.get_current_context()
-    names = [name for name in _OF_CHECKS if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
-    asking = [f"--{name.replace('_', '-')}" for name in names] + [str(gate) for gate in gates if gate.is_of_checks]
+def _refuse_checks(given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> None:
+    said = said_names(given)
+    asking = [flag(name) for name in _OF_CHECKS if name in said] + [str(gate) for gate in gates if gate.is_of_checks]
     if asking:
         raise click.UsageError(f"{asking[0]} needs right answers to compare with: give --golden")
 
@@ -108,7 +105,7 @@ def _recorded(target: "Target") -> "Target":
             return record_golden(target, signatures, lambda: bar.update(1))
     except NotRecorded as error:
         click.echo(f"Error: golden answers cannot be recorded: {error}", err=True)
-        sys.exit(EXIT_NOT_RECORDED)
+        sys.exit(EXIT_FAILED)
 
 
 def _signature(target: "Target", name: str) -> "Signature":

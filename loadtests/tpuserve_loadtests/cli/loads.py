@@ -22,6 +22,20 @@ def closed_load(users: int, given: Mapping[str, Any], protocols: int) -> "Load":
     return Load(given["duration"], given["warm_up"], users, seed=given["seed"])
 
 
+def users_or_rate(given: Mapping[str, Any], default_users: int, protocols: int) -> "Load":
+    """The closed load of --users or the open one of --rate. Usage errors, as for both."""
+    refuse_both(given)
+    if given["rate"]:
+        return open_load(given["rate"], given)
+    return closed_load(given["users"] or default_users, given, protocols)
+
+
+def refuse_both(given: Mapping[str, Any]) -> None:
+    """A usage error for --users and --rate together."""
+    if given["users"] and given["rate"]:
+        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
+
+
 def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
     """A rate as RateProfile.parse reads it. A usage error for none."""
     from tpuserve_loadtests.arrivals.load import Load

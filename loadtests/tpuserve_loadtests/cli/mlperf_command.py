@@ -9,8 +9,10 @@ import click
 from tpuserve_loadtests.cli.loads import open_load, run_load
 from tpuserve_loadtests.cli.options import address_options, generator_options, request_options, version_options
 from tpuserve_loadtests.cli.rate_search import search_rate
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.traffic.engine import Runs
 
-EXIT_INTERRUPTED = 1
-EXIT_GENERATOR = 98
-EXIT_INVALID = 99
 QUICK_S: Final = 10.0
 FULL_S: Final = 600.0
 OFFLINE_ROWS: Final = "32"
@@ -43,7 +42,7 @@ Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing w
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission.")
 @click.argument("model")
 @click.option(
     "--scenario",
@@ -78,6 +77,7 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.reports.mlperf_report import mlperf_document, mlperf_text
 
     scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
+    refuse_idle(given)
     _check(given)
     addresses = find_addresses(_protocol(given), given["grpc_address"], given["rest_url"])
     spec = find_spec(model, given["version"], given["label"])
@@ -126,7 +126,7 @@ def _rate(runs: "Runs", given: dict[str, Any]) -> float:
         click.echo(
             search_statement(searched.found, [probe for probe, _ in searched.probes], searched.problem), err=True
         )
-        sys.exit(searched.exit_code or EXIT_INVALID)
+        sys.exit(searched.exit_code or EXIT_GATE)
     return searched.found.best.rate_per_s
 
 
@@ -166,8 +166,8 @@ def _protocol(given: dict[str, Any]) -> str:
 
 def _exit_code(result: "Result", measured: "Measured", given: dict[str, Any]) -> int:
     if measured.stopped:
-        return EXIT_INTERRUPTED
+        return EXIT_FAILED
     if not result.generator_kept_up:
         return EXIT_GENERATOR
     valid = result.valid_but_for_duration if given["quick"] else result.valid
-    return 0 if valid else EXIT_INVALID
+    return 0 if valid else EXIT_GATE

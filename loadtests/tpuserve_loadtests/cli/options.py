@@ -20,7 +20,7 @@ class _Decorator(Protocol):
 
 def address_options(command: _Command) -> _Command:
     """Where the server is and what of it is measured."""
-    return _all(
+    return all_of(
         click.option("--grpc", "grpc_address", metavar="HOST:PORT", help=f"gRPC address.  [default: {DEFAULT_GRPC}]"),
         click.option("--rest", "rest_url", metavar="URL", help=f"REST address.  [default: {DEFAULT_REST}]"),
         click.option(
@@ -33,7 +33,7 @@ def address_options(command: _Command) -> _Command:
 
 def version_options(command: _Command) -> _Command:
     """Which version is asked."""
-    return _all(
+    return all_of(
         click.option("--version", type=click.IntRange(0), help="Version of the model.  [default: the latest]"),
         click.option("--label", help="Label of a version, as canary.  [default: none]"),
     )(command)
@@ -50,7 +50,7 @@ def scenario_option(command: _Command) -> _Command:
 
 def request_options(command: _Command) -> _Command:
     """What is sent."""
-    return _all(
+    return all_of(
         click.option(
             "--rows", metavar="ROWS", help="Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
         ),
@@ -81,7 +81,7 @@ def request_options(command: _Command) -> _Command:
 
 def generator_options(command: _Command) -> _Command:
     """The load generator itself."""
-    return _all(
+    return all_of(
         click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Generator processes."),
         click.option(
             "--remote", type=click.IntRange(0), default=0, help="Wait for so many `tpuserve loadtest worker` elsewhere."
@@ -106,7 +106,7 @@ def generator_options(command: _Command) -> _Command:
 
 def open_options(command: _Command) -> _Command:
     """How requests of an open load come."""
-    return _all(
+    return all_of(
         click.option(
             "--arrivals",
             "process",
@@ -121,7 +121,7 @@ def open_options(command: _Command) -> _Command:
 
 def time_options(seconds: str, warm_up: str) -> _Decorator:
     """How long a load lasts, and how much of it is not measured."""
-    return _all(
+    return all_of(
         click.option("--duration", type=Duration(), default=seconds, show_default=True, help="10s, 2m, or seconds."),
         click.option(
             "--warm-up",
@@ -137,7 +137,7 @@ def time_options(seconds: str, warm_up: str) -> _Decorator:
 def file_options(command: _Command) -> _Command:
     """Files beside what is printed."""
     path = click.Path(path_type=Path)
-    return _all(
+    return all_of(
         click.option("--html", type=path, metavar="FILE", help="Write a page with charts, too: one file, no network."),
         click.option("--csv", type=path, metavar="FILE", help="Write a table, too: by time, or a row for each run."),
         click.option(
@@ -146,7 +146,9 @@ def file_options(command: _Command) -> _Command:
     )(command)
 
 
-def _all(*decorators: Callable[[Any], Any]) -> _Decorator:  # as click types them
+def all_of(*decorators: Callable[[Any], Any]) -> _Decorator:  # as click types them
+    """Options as one decorator, in the order of the help."""
+
     def decorate(command: _Command) -> _Command:
         for decorator in reversed(decorators):
             command = decorator(command)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_loadtests.cli.loads import open_load, run_load
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.searching import Found, Probe
     from tpuserve_loadtests.traffic.engine import Runs
 
-EXIT_ENDED = 1
-EXIT_GENERATOR = 98
 # A user alone tells where to begin: at half of what it gets.
 _FIRST_S = 2.0
 
@@ -49,9 +48,9 @@ def search_rate(runs: "Runs", given: dict[str, Any], objectives: "tuple[Threshol
         start = given["start"] or max(alone.rate_per_s / 2, 1.0)
         return Searched(search(trials.attempt, start, given["highest"], given["precision"]), trials.probes)
     except Interrupted:
-        return Searched(None, trials.probes, "interrupted", EXIT_ENDED)
+        return Searched(None, trials.probes, "interrupted", EXIT_FAILED)
     except NothingAnswered as nothing:
-        return Searched(None, trials.probes, str(nothing), EXIT_ENDED)
+        return Searched(None, trials.probes, str(nothing), EXIT_FAILED)
     except GeneratorLimit as limit:
         return Searched(None, trials.probes, str(limit), EXIT_GENERATOR)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import (
     DEFAULT_GRPC,
     DEFAULT_REST,
@@ -17,11 +18,13 @@ from tpuserve_loadtests.cli.options import (
     request_options,
     time_options,
 )
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option
 from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, LEAST_SOAK_S, SEGMENTS
-from tpuserve_loadtests.cli.target import EXIT_UNREACHABLE, PROBE_TIMEOUT_S, Generators, find_addresses, find_spec
+from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, Generators, find_addresses, find_spec
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 from tpuserve_loadtests.duration import Duration
+from tpuserve_loadtests.exit_codes import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.labels import Labels
@@ -106,6 +109,7 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
+    refuse_idle(given)
     _check(given)
     console = Console(stderr=given["as_json"])
     pressed = Event()
@@ -153,8 +157,7 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError(f"--canary and --stable are the same label, {given['stable']}")
     if Generators.given(given).remote:
         raise click.UsageError("a rollout runs on this machine alone: --remote is for loadtest")
-    if given["rate"] and given["users"]:
-        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
+    refuse_both(given)
     if 0 < given["soak"] < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--soak")
     thresholds(given["gates"], "--fail-if")

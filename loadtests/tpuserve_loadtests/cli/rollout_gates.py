@@ -7,6 +7,7 @@ from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
+from tpuserve_loadtests.exit_codes import EXIT_GATE
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -35,7 +36,7 @@ class Gates:
         from tpuserve_loadtests.golden.tolerance import Tolerance
         from tpuserve_loadtests.rollout.parity import Requests as Encoded
         from tpuserve_loadtests.rollout.parity import differences, signature_difference
-        from tpuserve_loadtests.rollout.procedure import EXIT_GATE, Judged
+        from tpuserve_loadtests.rollout.procedure import Judged
 
         name, timeout_s = self.given["signature_name"], self.given["timeout"]
         try:

@@ -22,6 +22,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
@@ -52,7 +53,7 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="One load: rates, failures, latencies; gates for CI.")
 @click.argument("model", required=False)
 @scenario_option
 @address_options
@@ -102,6 +103,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
 
     asked, given = find_asked(model, given)
+    refuse_idle(given)
     gates = thresholds(given["gates"], "--fail-if")
     files = Files.given(given)
     check_writable(given["junit"], "--junit")

@@ -19,15 +19,16 @@ from tpuserve_loadtests.cli.options import (
     version_options,
 )
 from tpuserve_loadtests.cli.rate_search import search_rate
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+from tpuserve_loadtests.exit_codes import EXIT_GATE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.searching import Found, Probe
 
-EXIT_NONE = 99
 
 EPILOG = """\b
 Examples:
@@ -39,7 +40,7 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="The highest rate at which an objective is kept.")
 @click.argument("model", required=False)
 @scenario_option
 @click.option("--slo", "objectives", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'.")
@@ -74,7 +75,10 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     from tpuserve_loadtests.reports.hdr_log import hdr_log
 
     asked, given = find_asked(model, given)
+    refuse_idle(given)
     objectives = _objectives(given["objectives"])
+    if given["start"] and given["start"] > given["highest"]:
+        raise click.BadParameter(f"{given['start']:g} is above --to {given['highest']:g}", param_hint="--from")
     files = Files.given(given)
     files.refuse_distribution()
     target = asked.find_target()
@@ -89,7 +93,7 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
             {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(searched.probes, start=1)}
         ),
     )
-    sys.exit(searched.exit_code or (0 if found and found.best else EXIT_NONE))
+    sys.exit(searched.exit_code or (0 if found and found.best else EXIT_GATE))
 
 
 def _tell(found: "Found | None", probes: "list[Probe]", problem: str, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ import click
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
-from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.loads import run_load, users_or_rate
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -24,6 +24,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
@@ -52,7 +53,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG)
+@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="Hours of load: do latencies, failures or memory drift?")
 @click.argument("model", required=False)
 @scenario_option
 @address_options
@@ -99,6 +100,7 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
 
     asked, given = find_asked(model, given)
+    refuse_idle(given)
     files = Files.given(given)
     gates = thresholds(given["gates"], "--fail-if")
     load, planned = segment_load(given, asked.least_users), given["segments"]
@@ -166,14 +168,9 @@ def segment_load(given: dict[str, Any], protocols: int) -> "Load":
     """The load of one segment. A usage error for too short a soak, and for a rate that is not level."""
     if given["duration"] < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
-    if given["rate"] and given["users"]:
-        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
     part = {**given, "duration": given["duration"] / given["segments"]}
-    if not given["rate"]:
-        return closed_load(given["users"] or DEFAULT_USERS, part, protocols)
-    load = open_load(given["rate"], part)
-    assert load.profile is not None  # an open load has one
-    if len({rate for each in load.profile.segments for rate in (each.start_per_s, each.end_per_s)}) > 1:
+    load = users_or_rate(part, DEFAULT_USERS, protocols)
+    if load.profile is not None and not load.profile.is_level:
         raise click.BadParameter("a soak has one rate: steps and ramps would look like a drift", param_hint="--rate")
     return load
 

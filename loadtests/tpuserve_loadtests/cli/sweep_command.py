@@ -2,14 +2,13 @@
 
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.loads import closed_load, open_load, refuse_both, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -20,6 +19,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
+from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 
@@ -37,7 +37,7 @@ Exit codes: as `run`, the highest of all runs.
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="Load after load: latency over throughput.")
 @click.argument("model", required=False)
 @scenario_option
 @address_options
@@ -67,6 +67,7 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
     from tpuserve_loadtests.reports.sweep_report import print_sweep
 
     asked, given = find_asked(model, given, own_load=True)
+    refuse_idle(given)
     files = Files.given(given)
     files.refuse_distribution()
     loads = _loads(given, asked.least_users)
@@ -92,16 +93,17 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
 
 
 def _loads(given: dict[str, Any], protocols: int) -> "list[Load]":
-    if given["rate"] and given["users"]:
-        raise click.UsageError("--users are closed loads, --rate are open ones: give one of them")
+    refuse_both(given)
     if given["rate"]:
         steps = open_load(given["rate"], given).profile
         assert steps is not None  # an open load has one
         rates = [segment.start_per_s for segment in steps.segments]
         if any(segment.start_per_s != segment.end_per_s for segment in steps.segments):
             raise click.BadParameter("steps are levels, not ramps: 100,200,400", param_hint="--rate")
-        return [replace(open_load(f"{rate:f}", given)) for rate in rates]
+        return [open_load(f"{rate:f}", given) for rate in rates]
     users = (given["users"] or DEFAULT_USERS).split(",")
     if not all(each.strip().isdigit() and int(each) for each in users):
         raise click.BadParameter(f"{given['users']!r}: write 1,2,4,8", param_hint="--users")
-    return [closed_load(max(int(each), protocols), given, protocols) for each in users]
+    # Fewer users than protocols there cannot be: the first steps of the default fall together.
+    counts = dict.fromkeys(int(each) if given["users"] else max(int(each), protocols) for each in users)
+    return [closed_load(count, given, protocols) for count in counts]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Runs, Target
     from tpuserve_loadtests.workload import Line, Protocol
 
-EXIT_UNREACHABLE: Final = 3
-EXIT_WORKERS: Final = 98
 PROBE_TIMEOUT_S: Final = 10.0
 
 
@@ -92,8 +91,8 @@ class Generators:
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
         """From the values of options.generator_options."""
-        _, _, port = values["listen"].rpartition(":")
-        if values["remote"] and not port.isdigit():
+        host, _, port = values["listen"].rpartition(":")
+        if values["remote"] and not (host and port.isdigit()):
             raise click.BadParameter(f"{values['listen']!r} is no HOST:PORT", param_hint="--listen")
         return cls(values["processes"], values["remote"], values["listen"])
 
@@ -200,7 +199,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured."""
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.engine import Engine
-    from tpuserve_loadtests.traffic.workers import Crew, Workers, WorkersFailed
+    from tpuserve_loadtests.traffic.workers import CannotListen, Crew, Workers, WorkersFailed
 
     if generators.processes == 1 and not generators.remote:
         with Engine(target) as engine, ctrl_c(engine.interrupted):
@@ -214,9 +213,11 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     try:
         with Workers(target, crew) as workers, ctrl_c(workers.interrupted):
             yield workers
+    except CannotListen as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None
     except WorkersFailed as error:
         click.echo(f"Error: {error}", err=True)
-        sys.exit(EXIT_WORKERS)
+        sys.exit(EXIT_GENERATOR)
 
 
 def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec":
@@ -256,7 +257,7 @@ def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | Non
 def _ask_for_signature(spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]") -> "Signature":
     """Ask every address for the model's metadata, which also shows that it can be reached before a run begins."""
     from tpuserve_client import Client
-    from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
+    from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
 
     for address in addresses.values():
         try:
@@ -265,6 +266,8 @@ def _ask_for_signature(spec: "ModelSpec", name: str | None, addresses: "dict[Pro
         except (Unavailable, DeadlineExceeded) as error:
             click.echo(f"Error: {address} cannot be reached: {error.message}", err=True)
             sys.exit(EXIT_UNREACHABLE)
+        except NotFound as error:
+            raise click.UsageError(f"{address} has no {spec}: {error.message}") from None
         except TpuserveError as error:
             raise click.UsageError(f"{address}: {error.message}") from None
     return signature

@@ -1,9 +1,11 @@
 """`tpuserve loadtest worker`: lend this machine to a load test that runs on another."""
 
+import signal
+
 import click
 
 
-@click.command()
+@click.command(short_help="Lend this machine to a load test that runs on another.")
 @click.argument("coordinator", metavar="HOST:PORT")
 def worker(coordinator: str) -> None:
     """Send a share of the load of a `tpuserve loadtest run --remote N`, which is found at HOST:PORT. Ends with it.
@@ -19,4 +21,7 @@ def worker(coordinator: str) -> None:
     give_process_to_gevent()
     from tpuserve_loadtests.traffic.worker import serve
 
+    # It has nothing to report: Ctrl-C just ends it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    click.echo(f"Sending for {coordinator}, as soon as it is there", err=True)
     serve(host, int(port))

@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
-import numpy as np
-
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import Signature
-from tpuserve_client.tensor import as_array
-from tpuserve_loadtests.inputs import UNREADABLE, BadInput, arrays_in, fit, has_rows
+from tpuserve_loadtests.inputs import UNREADABLE, BadInput, arrays_in, fit, has_rows, load_numpy
 
 _INPUTS: Final = "inputs/"
 _OUTPUTS: Final = "outputs/"
@@ -56,10 +53,9 @@ class GoldenRows:
 
 
 def _from_npz(path: Path, signature: Signature, of_outputs: Signature) -> tuple[dict[str, Array], dict[str, Array]]:
-    with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
-        loaded = np.load(file, allow_pickle=False)
-        with loaded:
-            found = {name: as_array(loaded[name]) for name in loaded.files}
+    found = load_numpy(path)
+    if not isinstance(found, dict):
+        raise BadInput("one array is not enough: inputs and outputs are expected, by name")
     asked = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
     answered = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
     return _fitted(asked, signature, "inputs"), _fitted(answered, of_outputs, "outputs")

@@ -1,6 +1,6 @@
 """A run that is over, and the figures that are drawn from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tpuserve_loadtests.arrivals.load import Load
@@ -67,6 +67,10 @@ class Measured:
             medians.append(merged.percentile_ms(50))
         found = (is_stable(medians), self.load.is_open or is_stable(rates))
         return None if None in found else all(found)
+
+    def condensed(self) -> "Measured":
+        """The run without its course over time: totals stay, windows go, and their memory."""
+        return replace(self, recorder=self.recorder.condensed())
 
     def lines(self) -> list[Summary]:
         """One for each line of the table, in the order they were named."""

@@ -18,6 +18,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from rich.console import Console
 
 from tpuserve_loadtests.cli.asked import find_asked
+from tpuserve_loadtests.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.golden.answer_check import AnswerChecks
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
@@ -28,7 +29,6 @@ from tpuserve_loadtests.traffic.senders import Connections, Sender
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
 from tpuserve_loadtests.workload import Protocol, Turns
 
-EXIT_USAGE: Final = 2
 # Of a worker's first request from the next one's: each begins elsewhere in the requests.
 _WORKERS_APART: Final = 104_729
 _REPORT: Final = "tpuserve"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import Course
 from tpuserve_loadtests.measurement.segments import Segment
 from tpuserve_loadtests.measurement.timeline import Stretch
@@ -28,7 +29,7 @@ from tpuserve_loadtests.report_page.sections import (
 from tpuserve_loadtests.report_page.time_axis import TimeAxis
 from tpuserve_loadtests.report_page.timeline_section import show_timeline
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.run_report import EXIT_GENERATOR, FROM_DUE
+from tpuserve_loadtests.reports.run_report import FROM_DUE
 from tpuserve_loadtests.reports.soak_report import SoakReport, drift_cells, shown_hours, verdict_line
 
 _MIB: Final = 2**20

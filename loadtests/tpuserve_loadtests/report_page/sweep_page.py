@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.report_page.origin import describe_origin
 from tpuserve_loadtests.report_page.page import render_page
 from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
@@ -19,7 +20,7 @@ from tpuserve_loadtests.report_page.sections import (
 )
 from tpuserve_loadtests.report_page.throughput_chart import draw_throughput
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, three_digits
-from tpuserve_loadtests.reports.run_report import EXIT_GENERATOR, RunReport
+from tpuserve_loadtests.reports.run_report import RunReport
 from tpuserve_loadtests.reports.sweep_report import step_notes
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.run_report import EXIT_FAILURES, EXIT_GATE, EXIT_GENERATOR, NOT_TRUSTED, PLAIN_WIDTH
+from tpuserve_loadtests.reports.run_report import NOT_TRUSTED, PLAIN_WIDTH
 from tpuserve_loadtests.statistics.bootstrap import Round
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
 
@@ -38,10 +39,10 @@ class ComparisonReport:
         if self.strict and self.limits:
             return EXIT_GENERATOR
         if self.comparison is None:
-            return EXIT_FAILURES
+            return EXIT_FAILED
         if self.comparison.verdict is Verdict.WORSE:
             return EXIT_GATE
-        return EXIT_FAILURES if self.failures else 0
+        return EXIT_FAILED if self.failures else 0
 
 
 def build_comparison(

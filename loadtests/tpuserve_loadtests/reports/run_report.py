@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import GeneratorVerdict, judge_generator
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
@@ -19,9 +20,6 @@ from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, la
 from tpuserve_loadtests.server_side.server_side import Seen, ServerSide
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
-EXIT_FAILURES: Final = 1
-EXIT_GENERATOR: Final = 98
-EXIT_GATE: Final = 99
 SHOWN_ERRORS = 5
 # Rich would fold columns at 80 characters when output goes to a file; the table needs no more than this.
 PLAIN_WIDTH = 120
@@ -88,7 +86,7 @@ class RunReport:
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
             return EXIT_GATE
-        return 0 if self.answered and self.right else EXIT_FAILURES
+        return 0 if self.answered and self.right else EXIT_FAILED
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -8,16 +8,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift, judge_drift
 from tpuserve_loadtests.measurement.segments import Segment, Segments
+from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.reports.run_report import (
-    EXIT_FAILURES,
-    EXIT_GATE,
-    EXIT_GENERATOR,
+    LATENCY_COLUMNS,
     PLAIN_WIDTH,
     UNSETTLED,
     RunReport,
     as_document,
+    latency_cells,
     print_errors,
 )
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES
@@ -64,7 +65,7 @@ class SoakReport:
         of_run = self.run.exit_code
         if of_run == EXIT_GENERATOR or self.verdict == "steady":
             return of_run
-        return EXIT_GATE if self.verdict == "drifting" else of_run or EXIT_FAILURES
+        return EXIT_GATE if self.verdict == "drifting" else of_run or EXIT_FAILED
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,6 +129,7 @@ def print_soak(report: SoakReport, console: Console) -> None:
         table.add_row(*drift_cells(drift, hours))
     console.print(table)
     console.print(f"  {verdict_line(report)}", highlight=False, soft_wrap=True)
+    console.print(f"  {_total_line(total)}", highlight=False, soft_wrap=True)
     print_errors(report.run.measured.recorder.errors(), console)
     for line in (*map(str, report.run.gates), *(f"note: {note}" for note in report.notes)):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
@@ -139,6 +141,12 @@ def verdict_line(report: SoakReport) -> str:
         return f"Too short to tell: {len(report.segments)} segments of the {LEAST_VALUES} that a trend needs"
     worse = [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is Course.DRIFTING]
     return f"Drifting: {', '.join(worse)}" if worse else "Steady"
+
+
+def _total_line(total: Summary) -> str:
+    latencies = zip(LATENCY_COLUMNS, latency_cells(total), strict=True)
+    shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
+    return f"in all: {total.requests:,} requests, {total.failures:,} failures, {total.rate_per_s:,.1f}/s, {shown}"
 
 
 def shown_hours(report: SoakReport) -> float:

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from tpuserve_loadtests.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.rollout.labels import NotMoved
-
-EXIT_FAILED = 1
-EXIT_GATE = 99
 
 
 class StepState(StrEnum):

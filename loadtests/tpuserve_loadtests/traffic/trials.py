@@ -32,7 +32,7 @@ class NothingAnswered(Exception):
 
 @dataclass
 class Trials:
-    """`run` runs a load; `base` says all of it but the rate. `probes` are those so far, with what was measured last."""
+    """`run` runs a load; `base` says all of it but the rate. `probes` are those so far, each with its last run."""
 
     run: Callable[[Load], Measured]
     base: Load
@@ -97,7 +97,8 @@ class Trials:
         errors = measured.recorder.errors()
         failed = [f"{measured.total.failures:,} failed, most of them with {errors[0].message}"] if errors else []
         probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
-        self.probes.append((probe, measured))
+        # A search may take dozens of tries, each of several megabytes for each line.
+        self.probes.append((probe, measured.condensed()))
         self.on_probe(probe, measured)
         return probe
 

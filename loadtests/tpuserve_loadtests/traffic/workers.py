@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import gevent
 from gevent.event import Event
 from gevent.queue import Empty, Queue
+from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
 from tpuserve_loadtests.arrivals.load import Load
@@ -33,6 +34,10 @@ class WorkersFailed(RuntimeError):
     """Workers did not come, or went while a load ran."""
 
 
+class CannotListen(RuntimeError):
+    """The coordinator has no address at which workers would find it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Crew:
     """How many processes are started here, how many come from elsewhere, and where these find the coordinator."""
@@ -47,7 +52,7 @@ class Workers:
     """Use it in a `with` statement, as Engine: the same loads, run by all workers together."""
 
     def __init__(self, target: Target, crew: Crew) -> None:
-        """Block until all workers are there. Raises WorkersFailed."""
+        """Block until all workers are there. Raises CannotListen and WorkersFailed."""
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         self.interrupted = Event()
         self._target = target
@@ -56,7 +61,7 @@ class Workers:
         self._inbox: Queue[tuple[str, Message]] = Queue()
         self._stack = ExitStack()
         with ExitStack() as stack:
-            self._server = zmqrpc.Server(crew.host, crew.port)
+            self._server = _listen(crew)
             stack.callback(self._server.close, linger=500)
             receiver = gevent.spawn(self._receive)
             stack.callback(receiver.kill)
@@ -143,6 +148,13 @@ class Workers:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         stack.callback(_end, process)
         return process
+
+
+def _listen(crew: Crew) -> "zmqrpc.Server":
+    try:
+        return zmqrpc.Server(crew.host, crew.port)
+    except RPCError as error:
+        raise CannotListen(f"nobody can listen at {crew.host}:{crew.port}: {error}") from None
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
