@@ -11,8 +11,10 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any, TypeAlias
 
 from benchmarks.process_tree import ServerDied
@@ -75,15 +77,29 @@ def write_digits(scratch: Path) -> Path:
 
 
 def searches(base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell) -> Iterator[Found]:
-    """Each with a server of its own, as they finish; `tell` gets what each tries, from threads."""
-    with ThreadPoolExecutor(side_by_side) as pool:
-        begun = [pool.submit(_search, base, scratch / str(seed), seed, duration, tell) for seed in range(seeds)]
+    """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads."""
+    with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
+        # All before the first search: a server that starts takes seconds of the machine from those that are measured.
+        ports: Queue[int] = Queue()
+        for index in range(min(side_by_side, seeds)):
+            ports.put(stack.enter_context(_serve(base, scratch / str(index))))
+        begun = [pool.submit(_search, ports, seed, duration, tell) for seed in range(seeds)]
         try:
             for done in as_completed(begun):
                 yield done.result()
         finally:
             # Those that have not begun, should one have failed.
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _serve(base: Path, scratch: Path) -> Iterator[int]:
+    """A server before the scripted device; its gRPC port."""
+    scratch.mkdir()
+    times = (f"{1000 * DEVICE.t0_s:g}", f"{1000 * DEVICE.per_row_s:g}")
+    program = [sys.executable, str(ROOT / "benchmarks" / "scripted_server.py"), *times]
+    with model_server("python", base, scratch, name=MODEL, program=program) as server:
+        yield server["grpc"].port
 
 
 def _run(command: list[str]) -> None:
@@ -92,19 +108,19 @@ def _run(command: list[str]) -> None:
         raise ServerDied(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-1500:]}")
 
 
-def _search(base: Path, scratch: Path, seed: int, duration: str, tell: Tell) -> Found:
-    scratch.mkdir()
-    times = (f"{1000 * DEVICE.t0_s:g}", f"{1000 * DEVICE.per_row_s:g}")
-    program = [sys.executable, str(ROOT / "benchmarks" / "scripted_server.py"), *times]
-    with model_server("python", base, scratch, name=MODEL, program=program) as server:
+def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell) -> Found:
+    port = ports.get()
+    try:
         report = loadtest(
             "search",
             MODEL,
-            *("--grpc", f"127.0.0.1:{server['grpc'].port}"),
+            *("--grpc", f"127.0.0.1:{port}"),
             *("--slo", f"p99<={1000 * DEVICE.latency_s:g}ms", "--from", str(FIRST_PER_S)),
             *("--duration", duration, "--warm-up", "5s", "--seed", str(seed)),
             tell=lambda line: tell(f"seed {seed}: {line}"),
         )
+    finally:
+        ports.put(port)
     probes = report["probes"]
     first = probes[0]["reason"] if probes else ""
     return Found(seed, report["rate_per_s"], len(probes), report["problem"], first)
