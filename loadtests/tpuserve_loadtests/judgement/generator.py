@@ -46,11 +46,15 @@ def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> Gen
     reasons = []
     if max(measured.cores) >= BUSY_CORES:
         several = "one of its processes" if len(measured.cores) > 1 else "it"
-        reasons.append(f"{several} used {max(measured.cores):.2f} cores of the one that it can use")
+        reasons.append(
+            f"{several} used {max(measured.cores):.2f} cores of the one that it can use: --processes takes more"
+        )
     if dropped:
         reasons.append(f"{dropped:,} arrivals were dropped")
     least_ms = min((limit.value for limit in limits if limit.is_latency), default=0.0)
     tolerance_ms = max(LATE_MS, LATE_SHARE * max(measured.total.percentile_ms(99) or 0.0, least_ms))
     if lag_ms is not None and lag_ms > tolerance_ms:
-        reasons.append(f"1 % of requests were sent more than {lag_ms:.1f} ms late")
+        idle = f", though it used only {max(measured.cores):.2f} cores: something else may have had its machine"
+        why = "" if reasons else idle
+        reasons.append(f"1 % of requests were sent more than {lag_ms:.1f} ms late{why}")
     return GeneratorVerdict(measured.cores, lag_ms, dropped, tuple(reasons))

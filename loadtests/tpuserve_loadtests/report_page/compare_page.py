@@ -25,7 +25,6 @@ from tpuserve_loadtests.report_page.sections import (
 )
 from tpuserve_loadtests.report_page.units import milliseconds, per_second
 from tpuserve_loadtests.reports.compare_report import ComparisonReport
-from tpuserve_loadtests.reports.run_report import NOT_TRUSTED
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
@@ -55,8 +54,7 @@ def _headings(report: ComparisonReport) -> list[str]:
 
 
 def _headline(report: ComparisonReport) -> Headline:
-    others = f", and {len(report.limits) - 1} more of the kind" if len(report.limits) > 1 else ""
-    notes = [f"{NOT_TRUSTED}: {report.limits[0]}{others}"] if report.limits else []
+    notes = [report.limit_note] if report.limit_note else []
     if report.failures:
         notes.append(f"{report.failures:,} requests failed")
     comparison = report.comparison

@@ -34,6 +34,12 @@ class ComparisonReport:
         return sum(measured.total.failures for each in self.rounds for measured in each)
 
     @property
+    def limit_note(self) -> str:
+        """What the first run says in which the generator was the limit, for all of them; empty if it never was."""
+        others = f", and {len(self.limits) - 1} more of the kind" if len(self.limits) > 1 else ""
+        return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
+
+    @property
     def exit_code(self) -> int:
         """The first of: generator at its limit, B worse, requests failed or too few rounds, all well."""
         if self.strict and self.limits:
@@ -87,15 +93,20 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
         table.add_row(*_cells(figure))
     console.print(table)
     effect = 100 * report.comparison.least_effect
-    console.print(f"  B is {report.comparison.verdict} (differences below {effect:g} % are none)", highlight=False)
+    console.print(f"  {_statement(report.comparison)}", highlight=False)
     for figure in report.comparison.figures:
         if not figure.resolved and figure.verdict is Verdict.SAME:
             text = f"{figure.name} was not measured well enough to see {effect:g} %: longer runs, or more, would be"
             console.print(f"  note: {text}", highlight=False)
     if report.failures:
         console.print(f"  note: {report.failures:,} requests failed", highlight=False)
-    for limit in report.limits:
-        console.print(f"  note: {NOT_TRUSTED}: {limit}", highlight=False)
+    if report.limit_note:
+        console.print(f"  note: {report.limit_note}", highlight=False, soft_wrap=True)
+
+
+def _statement(comparison: Comparison) -> str:
+    verdict = "the same" if comparison.verdict is Verdict.SAME else str(comparison.verdict)
+    return f"B is {verdict} (differences below {100 * comparison.least_effect:g} % are none)"
 
 
 def _cells(figure: Figure) -> list[str]:
