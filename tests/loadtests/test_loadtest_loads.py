@@ -118,6 +118,21 @@ def test_every_command_is_told_in_a_line_of_the_help() -> None:
     assert shown.index(" run ") < shown.index(" worker ")
 
 
+def test_help_has_every_option_once_under_a_heading() -> None:
+    from click.testing import CliRunner
+
+    from tpuserve_loadtests.cli import loadtest as group
+
+    for name, command in group.commands.items():
+        shown = CliRunner().invoke(group, [name, "--help"]).output
+        shown = shown[shown.index("\nOptions:") :]
+        for option in command.params:
+            if option.opts[0].startswith("--"):
+                assert len(re.findall(rf"^  {option.opts[0]}\b(?!-)", shown, re.MULTILINE)) == 1, (name, option.opts)
+        if name != "worker":
+            assert shown.index("Server and model:") < shown.index("Load generator:") < shown.index("Output:")
+
+
 def test_a_hopeless_run_ends_early(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.05))
     options = ("--grpc", server.grpc_address, "--rate", "10", "--duration", "10m", "--warm-up", "0")

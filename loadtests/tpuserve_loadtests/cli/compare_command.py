@@ -17,6 +17,7 @@ from tpuserve_loadtests.cli.options import (
     time_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 
@@ -39,7 +40,7 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 """
 
 
-@click.command(epilog=EPILOG, short_help="Is version B worse than version A?")
+@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="Is version B worse than version A?")
 @click.argument("model")
 @click.argument("a")
 @click.argument("b")

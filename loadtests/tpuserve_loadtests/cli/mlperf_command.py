@@ -10,6 +10,7 @@ from tpuserve_loadtests.cli.loads import open_load, run_load
 from tpuserve_loadtests.cli.options import address_options, generator_options, request_options, version_options
 from tpuserve_loadtests.cli.rate_search import search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
@@ -42,7 +43,7 @@ Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing w
 """
 
 
-@click.command(epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission.")
+@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission.")
 @click.argument("model")
 @click.option(
     "--scenario",

@@ -20,6 +20,7 @@ from tpuserve_loadtests.cli.options import (
     version_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 
@@ -37,7 +38,7 @@ Exit codes: as `run`, the highest of all runs.
 """
 
 
-@click.command(epilog=EPILOG, short_help="Load after load: latency over throughput.")
+@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
 @click.argument("model", required=False)
 @scenario_option
 @address_options

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuserve_loadtests.cli.sections import SectionedCommand
+
 if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
 
@@ -12,7 +14,7 @@ OPTIONS: Final = ("--fail-if", "--slo")
 _LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
 
 
-class ThresholdCommand(click.Command):
+class ThresholdCommand(SectionedCommand):
     """A command whose thresholds may follow one option together."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
