@@ -31,8 +31,11 @@ def unsatisfied(report: dict[str, Any]) -> list[str]:
     return [each["name"] for each in report["constraints"] if not each["satisfied"]]
 
 
-@pytest.mark.parametrize(("scenario", "rows"), [("single-stream", 1), ("multi-stream", 8), ("offline", 32)])
-def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario: str, rows: int) -> None:
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("scenario", "rows", "needed"), [("single-stream", 1, 64), ("multi-stream", 8, 662), ("offline", 32, 1)]
+)
+def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario: str, rows: int, needed: int) -> None:
     code, report, errors = run(server, "--scenario", scenario, "--duration", "2s")
     assert code == 99, errors
     assert report["result"] == "INVALID"
@@ -40,7 +43,8 @@ def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario:
     assert "not verified by MLCommons" in report["disclaimer"]
     assert set(server.rows) == {rows}
     assert report["samples"] == rows * report["queries"]
-    assert report["metric"] > 0
+    # How many there are in two seconds depends on the machine.
+    assert (report["metric"] is not None) == (report["queries"] >= needed)
 
 
 @pytest.mark.timeout(40)
