@@ -217,7 +217,7 @@ def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[s
     addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
     load = ["--users", "4", "--duration", "1", "--warm-up", "0"]
     command = [COMMAND, MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
 
 
 def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
@@ -261,6 +261,7 @@ def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Er
     assert "answers that were compared with golden ones were wrong" in run.stdout
 
 
+@pytest.mark.timeout(60)
 def test_a_share_of_answers_is_compared_by_several_processes(server: Erring) -> None:
     server.wrong_every = 2
     options = ("--golden", "record", "--check-share", "0.2", "--processes", "2", "--json")
