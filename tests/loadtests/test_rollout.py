@@ -33,7 +33,7 @@ COMMAND = [
 ]
 # A small machine that does much else besides: neither the generator nor a few milliseconds are what is tested.
 QUICK = ["--rate", "40", "--rounds", "3", "--duration", "1s", "--warm-up", "200ms", "--generator-limit", "note",
-         "--least-effect", "4", "--soak", "10s", "--segments", "20", "--json"]  # fmt: skip
+         "--least-effect", "4", "--unclear", "note", "--soak", "10s", "--segments", "20", "--json"]  # fmt: skip
 
 
 def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -138,6 +138,17 @@ def test_a_bad_version_is_refused_and_no_label_is_touched(site: Site, models: Pa
     assert report["steps"][-1]["state"] == "failed"
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
+
+
+def test_a_difference_that_could_not_be_seen_is_not_passed(site: Site) -> None:
+    before = site.file.read_text()
+    # A thousandth, in three runs of a second each: nobody could see it, or chance looks like one.
+    effect = ["--unclear", "fail", "--least-effect", "0.001"]
+    code, report, _ = site.rollout("--to", str(GOOD), "--execute", *effect)
+    assert code in (98, 99)
+    assert [step["state"] for step in report["steps"]] == ["passed", "failed"]
+    assert code == 99 or "not measured well enough to see 0.1 %: more --rounds" in report["steps"][1]["detail"]
+    assert site.file.read_text() == before
 
 
 def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:

@@ -82,6 +82,13 @@ could not be moved back, the last line says so.
     show_default=True,
     help="So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %.",
 )
+@click.option(
+    "--unclear",
+    type=click.Choice(["fail", "note"]),
+    default="fail",
+    show_default=True,
+    help="What to do where the comparison cannot see the least effect: exit code 98, or a note.",
+)
 @time_options("10s", "1s")
 @click.option("--soak", type=Duration(zero=True), default="5m", show_default=True, help="Afterwards; 0 for none.")
 @click.option("--segments", type=click.IntRange(LEAST_SEGMENTS, 1000), default=SEGMENTS, help="Of the soak.")

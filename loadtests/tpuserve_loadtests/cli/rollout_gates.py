@@ -7,7 +7,7 @@ from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
-from tpuserve_loadtests.exit_codes import EXIT_GATE
+from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -62,7 +62,9 @@ class Gates:
         rounds = interleaved(targets, Generators.given(self.given), self.given)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         report = build_comparison(names, rounds, self.given["least_effect"], strict=self._strict)
-        return Judged(report.exit_code, _comparison_line(report))
+        # Not checked is not passed, as with a generator that was the limit.
+        unclear = EXIT_GENERATOR if report.unclear and self.given["unclear"] == "fail" else 0
+        return Judged(report.exit_code or unclear, _comparison_line(report))
 
     def soak(self) -> "Judged":
         """The label that users ask for, under load for a while."""
@@ -105,9 +107,12 @@ def _comparison_line(report: "ComparisonReport") -> str:
     ]
     verdict = report.comparison.verdict
     line = f"it is {'the same' if verdict == 'same' else verdict}; of the live one's: {', '.join(ratios)}"
-    unclear = [figure.name for figure in report.comparison.figures if not figure.resolved]
-    if unclear:
-        line += f"; {', '.join(unclear)} not measured well enough to see {100 * report.comparison.least_effect:g} %"
+    if report.unclear:
+        effect = 100 * report.comparison.least_effect
+        line += (
+            f"; {', '.join(report.unclear)} not measured well enough to see {effect:g} %: more --rounds or a longer "
+        )
+        line += "--duration would be, or a larger --least-effect"
     if report.failures:
         line += f"; {report.failures:,} requests failed"
     return f"{line}; the load generator was the limit: {report.limits[0]}" if report.limits else line

@@ -60,11 +60,10 @@ def _headline(report: ComparisonReport) -> Headline:
     comparison = report.comparison
     if comparison is None:
         return Headline("warn", f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything", notes)
-    unclear = [figure.name for figure in comparison.figures if not figure.resolved and figure.verdict is Verdict.SAME]
-    if unclear:
+    if report.unclear:
         effect = 100 * comparison.least_effect
         notes.append(
-            f"{', '.join(unclear)}: not measured well enough to see {effect:g} %; longer runs, or more, would be"
+            f"{', '.join(report.unclear)}: not measured well enough to see {effect:g} %; longer runs, or more, would be"
         )
     words = {Verdict.SAME: "B is the same as A", Verdict.BETTER: "B is better", Verdict.WORSE: "B is worse"}
     differing = [_differs(figure) for figure in comparison.figures if figure.verdict is not Verdict.SAME]

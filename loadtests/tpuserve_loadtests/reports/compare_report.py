@@ -40,6 +40,12 @@ class ComparisonReport:
         return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
 
     @property
+    def unclear(self) -> tuple[str, ...]:
+        """Figures that are the same as far as can be told, but were measured too badly to see the least effect."""
+        figures = self.comparison.figures if self.comparison else ()
+        return tuple(each.name for each in figures if not each.resolved and each.verdict is Verdict.SAME)
+
+    @property
     def exit_code(self) -> int:
         """The first of: generator at its limit, B worse, requests failed or too few rounds, all well."""
         if self.strict and self.limits:
@@ -94,10 +100,9 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
     console.print(table)
     effect = 100 * report.comparison.least_effect
     console.print(f"  {_statement(report.comparison)}", highlight=False)
-    for figure in report.comparison.figures:
-        if not figure.resolved and figure.verdict is Verdict.SAME:
-            text = f"{figure.name} was not measured well enough to see {effect:g} %: longer runs, or more, would be"
-            console.print(f"  note: {text}", highlight=False)
+    for name in report.unclear:
+        text = f"{name} was not measured well enough to see {effect:g} %: longer runs, or more, would be"
+        console.print(f"  note: {text}", highlight=False)
     if report.failures:
         console.print(f"  note: {report.failures:,} requests failed", highlight=False)
     if report.limit_note:
