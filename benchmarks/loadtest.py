@@ -37,6 +37,8 @@ NOT_SHOWN = "Not as it should be: the open load's p99 is to be above {0:g} ms, t
 SHOWN_MS = 500.0
 # What `search` is to find the truth within.
 CLOSE = 0.05
+# Columns of a table written to a file or a pipe.
+LOG_WIDTH = 120
 # A batch of 8 takes 28 ms; 99 % of requests shall be answered within 100 ms.
 BATCHED = Device("batched", t0_s=0.020, per_row_s=0.001, max_rows=8, latency_s=0.100)
 _BATCHED_ARRIVALS = 300_000
@@ -78,7 +80,7 @@ def stall() -> None:
 @click.option("--side-by-side", default=5, show_default=True, help="Searches at once, each with its own server.")
 def search(seeds: int, duration: str, side_by_side: int) -> None:
     """The highest rate that the digits model holds on a server before a scripted device: searched for and computed."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     told = Console(stderr=True)
     told.print("computing the truth, in virtual time")
     truth = loadtest_search.true_rate()
