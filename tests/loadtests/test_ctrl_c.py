@@ -1,10 +1,20 @@
 """Ctrl-C as events, in blocks within each other."""
 
 import signal
+from collections.abc import Iterator
 
+import pytest
 from gevent.event import Event
 
 from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """As in a terminal; tests that were started in the background have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_it_reaches_every_block_that_is_being_run() -> None:
@@ -25,3 +35,11 @@ def test_pressed_before_an_inner_block_begins_it_counts_in_it() -> None:
             assert inner.is_set()
     with ctrl_c(other):
         assert not other.is_set()
+
+
+def test_who_was_started_to_ignore_it_ignores_it() -> None:
+    pressed = Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with ctrl_c(pressed):
+        signal.raise_signal(signal.SIGINT)
+    assert not pressed.is_set()
