@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuserve_loadtests.cli.loads import WAYS
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
 
@@ -28,8 +29,6 @@ _OF_ONE_MODEL: Final = (
     "recorded",
     "recorded_model",
 )
-# Ways to say what the load is: one on the command line takes the place of the file's.
-_WAYS: Final = ("users", "rate", "trace_file")
 # Keys of a scenario that are called otherwise among the options' values.
 _OPTIONS: Final = {
     "grpc": "grpc_address",
@@ -161,7 +160,8 @@ def _merged(
     given: dict[str, Any], settings: Mapping[str, Any], said: Collection[str], own_load: bool
 ) -> dict[str, Any]:
     """What the command line does not say is as in the file."""
-    hidden = {*said, *(_WAYS if own_load or not set(_WAYS).isdisjoint(said) else ())}
+    # One way to say what the load is takes the place of the file's.
+    hidden = {*said, *(WAYS if own_load or not set(WAYS).isdisjoint(said) else ())}
     named = {_OPTIONS.get(key, key): value for key, value in settings.items()}
     return {**given, **{name: value for name, value in named.items() if name in given and name not in hidden}}
 

@@ -12,9 +12,11 @@ from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
     generator_options,
+    least_effect_option,
     open_options,
     request_options,
     time_options,
+    users_or_rate_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Target
     from tpuserve_loadtests.workload import Protocol
 
-DEFAULT_USERS = 8
 EPILOG = """\b
 A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or both: host:8500@canary.
 Examples:
@@ -45,17 +46,10 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 @click.argument("a")
 @click.argument("b")
 @address_options
-@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
-@click.option("--rate", metavar="RATE", help="Open load, in requests/s.")
+@users_or_rate_options
 @open_options
 @click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn.")
-@click.option(
-    "--least-effect",
-    type=click.FloatRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="A smaller difference is none; 0.05 is 5 %.",
-)
+@least_effect_option("A smaller difference is none; 0.05 is 5 %.")
 @time_options("10s", "1s")
 @request_options
 @generator_options
@@ -110,7 +104,7 @@ def interleaved(
 ) -> "list[tuple[Measured, Measured]]":
     """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""
     protocols = len(targets[0].addresses)
-    load = users_or_rate(given, DEFAULT_USERS, protocols)
+    load = users_or_rate(given, protocols)
     rounds: list[tuple[Measured, Measured]] = []
     with generating(targets[0], generators) as of_a, generating(targets[1], generators) as of_b:
         for number in range(given["rounds"]):

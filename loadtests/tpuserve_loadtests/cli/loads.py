@@ -1,9 +1,11 @@
 """Loads from options, and how one is run with a person watching."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from tpuserve_loadtests.cli.options import USERS_HELD_BESIDE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.traffic.engine import Runs
+
+# Options that say what the load is, of which there is one at most.
+WAYS: Final = ("users", "rate", "trace_file")
 
 
 def closed_load(users: int, given: Mapping[str, Any], protocols: int) -> "Load":
@@ -22,12 +27,12 @@ def closed_load(users: int, given: Mapping[str, Any], protocols: int) -> "Load":
     return Load(given["duration"], given["warm_up"], users, seed=given["seed"])
 
 
-def users_or_rate(given: Mapping[str, Any], default_users: int, protocols: int) -> "Load":
+def users_or_rate(given: Mapping[str, Any], protocols: int) -> "Load":
     """The closed load of --users or the open one of --rate. Usage errors, as for both."""
     refuse_both(given)
     if given["rate"]:
         return open_load(given["rate"], given)
-    return closed_load(given["users"] or default_users, given, protocols)
+    return closed_load(given["users"] or USERS_HELD_BESIDE, given, protocols)
 
 
 def refuse_both(given: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from tpuserve_loadtests.duration import Duration
 
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
+# Requests in flight, unless told, of runs that are held beside each other.
+USERS_HELD_BESIDE = 8
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
 
@@ -117,6 +119,25 @@ def open_options(command: _Command) -> _Command:
         ),
         click.option("--burst", type=click.IntRange(2), default=10, show_default=True, help="Requests in a burst."),
     )(command)
+
+
+def users_or_rate_options(command: _Command) -> _Command:
+    """What loads.users_or_rate reads."""
+    return all_of(
+        click.option(
+            "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {USERS_HELD_BESIDE}]"
+        ),
+        click.option("--rate", metavar="RATE", help="Open load, in requests/s."),
+    )(command)
+
+
+def least_effect_option(meaning: str) -> _Decorator:
+    """From which size on a difference counts; `meaning` is for people."""
+    return all_of(
+        click.option(
+            "--least-effect", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help=meaning
+        ),
+    )
 
 
 def time_options(seconds: str, warm_up: str) -> _Decorator:

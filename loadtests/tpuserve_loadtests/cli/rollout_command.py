@@ -14,9 +14,11 @@ from tpuserve_loadtests.cli.options import (
     DEFAULT_GRPC,
     DEFAULT_REST,
     generator_options,
+    least_effect_option,
     open_options,
     request_options,
     time_options,
+    users_or_rate_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option
@@ -39,8 +41,8 @@ Examples:
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
 Exit codes: 0 it is live (or would be tried), 1 interrupted, or a label could not be moved, 2 usage, 3 no server,
-98 the load generator was the limit, 99 a gate failed. After anything but 0 the labels are where they were; where they
-could not be moved back, the last line says so.
+98 the load generator was the limit, or the comparison was too short to see --least-effect, 99 a gate failed. After
+anything but 0 the labels are where they were; where they could not be moved back, the last line says so.
 """
 
 
@@ -71,17 +73,10 @@ could not be moved back, the last line says so.
 @click.option("--parity/--no-parity", default=True, help="Whether both versions must give the same answers.")
 @click.option("--atol", type=click.FloatRange(0), help="Of parity: allowed.  [default: 1e-5; more in 16 bits]")
 @click.option("--rtol", type=click.FloatRange(0), help="Of parity: relative.  [default: 1e-4; more in 16 bits]")
-@click.option("--users", type=click.IntRange(1), help="Closed load: requests in flight.  [default: 8]")
-@click.option("--rate", metavar="RATE", help="Open load, in requests/s.")
+@users_or_rate_options
 @open_options
 @click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each version, in turn.")
-@click.option(
-    "--least-effect",
-    type=click.FloatRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %.",
-)
+@least_effect_option("So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %.")
 @click.option(
     "--unclear",
     type=click.Choice(["fail", "note"]),

@@ -11,7 +11,7 @@ import click
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files, check_writable, write
 from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
-from tpuserve_loadtests.cli.loads import closed_load, open_load, run_load
+from tpuserve_loadtests.cli.loads import WAYS, closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
 
 DEFAULT_USERS = 32
-# What says how requests come; of none, recorded requests come as they did, and others of DEFAULT_USERS.
-_WAYS = ("users", "rate", "trace_file")
 
 EPILOG = """\b
 Examples:
@@ -107,7 +105,8 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     gates = thresholds(given["gates"], "--fail-if")
     files = Files.given(given)
     check_writable(given["junit"], "--junit")
-    is_free = all(given[name] is None for name in _WAYS)
+    # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
+    is_free = all(given[name] is None for name in WAYS)
     timeline = asked.timeline(given["speed"]) if is_free else None
     load = _load(given, asked.least_users) if timeline is None else _instants_load(timeline.instants, given)
     load = replace(load, limits_us=limits_us(gates))
@@ -142,7 +141,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
 
 
 def _load(given: Mapping[str, Any], protocols: int) -> "Load":
-    if sum(given[name] is not None for name in _WAYS) > 1:
+    if sum(given[name] is not None for name in WAYS) > 1:
         raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
     if given["trace_file"] is not None:
         return _trace_load(given)

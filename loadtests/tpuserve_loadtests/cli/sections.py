@@ -10,7 +10,7 @@ SECTIONS: Final = {
     "What is sent": "rows lengths input_file recorded recorded_model",
     "Load": "users rate trace_file speed process burst duration warm_up rounds segments seed",
     "Load generator": "processes remote listen generator_limit",
-    "What is right, and good enough": "golden check_share atol rtol objectives gates least_effect",
+    "What is right, and good enough": "golden check_share atol rtol objectives gates least_effect unclear",
     "Output": "as_json junit log html csv hdr",
 }
 OWN: Final = "Options"

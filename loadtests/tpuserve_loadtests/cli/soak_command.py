@@ -18,10 +18,12 @@ from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
     generator_options,
+    least_effect_option,
     open_options,
     request_options,
     scenario_option,
     time_options,
+    users_or_rate_options,
     version_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Runs, Target
 
-DEFAULT_USERS = 8
 SEGMENTS = 48
 LEAST_SEGMENTS = 20
 LEAST_SOAK_S = 10.0
@@ -58,8 +59,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 @scenario_option
 @address_options
 @version_options
-@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
-@click.option("--rate", metavar="RATE", help="Open load, in requests/s.")
+@users_or_rate_options
 @open_options
 @time_options("1h", "10s")
 @click.option(
@@ -69,13 +69,7 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
     show_default=True,
     help="Parts whose figures are held beside each other.",
 )
-@click.option(
-    "--least-effect",
-    type=click.FloatRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="A smaller change of latency or rate over the soak is none; 0.05 is 5 %.",
-)
+@least_effect_option("A smaller change of latency or rate over the soak is none; 0.05 is 5 %.")
 @request_options
 @generator_options
 @golden_options
@@ -169,7 +163,7 @@ def segment_load(given: dict[str, Any], protocols: int) -> "Load":
     if given["duration"] < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
     part = {**given, "duration": given["duration"] / given["segments"]}
-    load = users_or_rate(part, DEFAULT_USERS, protocols)
+    load = users_or_rate(part, protocols)
     if load.profile is not None and not load.profile.is_level:
         raise click.BadParameter("a soak has one rate: steps and ramps would look like a drift", param_hint="--rate")
     return load
