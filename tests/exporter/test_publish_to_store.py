@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,14 @@ def test_of_racing_exporters_each_gets_a_number(base: str, staged: Path, store: 
     for thread in threads:
         thread.join()
     assert sorted(numbers) == [1, 2, 3, 4]
+
+
+def test_a_claim_is_known_again_whatever_its_bytes(
+    destination: ObjectStore, staged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As raw bytes this one would come back from the emulator of GCS without its last."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"fifteen letters\r"))
+    assert destination.publish(staged, "next") == 1
 
 
 def test_a_file_that_arrives_cut_short_is_seen_before_the_manifest(

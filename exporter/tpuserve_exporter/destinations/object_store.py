@@ -83,7 +83,8 @@ class ObjectStore:
     def _claim(self, number: int) -> bool:
         if number in self._numbers():
             return False
-        return self._files.create(self.locate(number) / CLAIM_FILE.as_posix(), uuid.uuid4().bytes)
+        # As text: of raw bytes that end in a carriage return, an emulator of GCS gives back one less.
+        return self._files.create(self.locate(number) / CLAIM_FILE.as_posix(), uuid.uuid4().hex.encode())
 
     def _remove_abandoned(self) -> None:
         """Versions that were claimed, have no manifest, and to which nothing was added for long."""
