@@ -6,7 +6,7 @@ from typing import Final
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
-# The load generator was the limit: the figures say nothing about the server.
+# Nobody can tell: the load generator was the limit, or a comparison too short for what it was to see.
 EXIT_GENERATOR: Final = 98
 # Something that was asked of the server does not hold: a gate, an objective, the comparison, a trend.
 EXIT_GATE: Final = 99

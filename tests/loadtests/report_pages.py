@@ -105,7 +105,9 @@ def page_of_a_comparison(slower: float = 1.3) -> str:
         )
         for number in range(4)
     ]
-    return compare_page("digits", build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True), SETTINGS)
+    return compare_page(
+        "digits", build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True), SETTINGS
+    )
 
 
 def page_of_a_soak() -> str:

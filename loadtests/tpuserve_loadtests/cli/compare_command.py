@@ -16,6 +16,7 @@ from tpuserve_loadtests.cli.options import (
     open_options,
     request_options,
     time_options,
+    unclear_option,
     users_or_rate_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
@@ -37,7 +38,7 @@ Examples:
   tpuserve loadtest compare digits old:8500 new:8500 --users 16
 
 Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 2 usage, 3 no server,
-98 the generator was the limit, 99 B is worse.
+98 the generator was the limit, or it is unclear whether B is worse, 99 B is worse.
 """
 
 
@@ -50,6 +51,7 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 @open_options
 @click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn.")
 @least_effect_option("A smaller difference is none; 0.05 is 5 %.")
+@unclear_option
 @time_options("10s", "1s")
 @request_options
 @generator_options
@@ -59,7 +61,8 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     """Compare B with A, two versions of MODEL: the same load on both, in turn, --rounds times.
 
     p50, p99 and rate differ if the 99 % interval of their ratio (block bootstrap) leaves out 1 and the ratio is beyond
-    --least-effect. B is worse if any of them is.
+    --least-effect. B is worse if any of them is; a figure that may be three times --least-effect worse, and shows no
+    difference, is unclear.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -80,7 +83,13 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     requests = Requests.given(given)
     targets = [find_target(*_side(model, side, given), requests) for side in (a, b)]
     rounds = interleaved(targets, generators, given)
-    report = build_comparison((a, b), rounds, given["least_effect"], strict=given["generator_limit"] == "fail")
+    report = build_comparison(
+        (a, b),
+        rounds,
+        given["least_effect"],
+        strict=given["generator_limit"] == "fail",
+        must_tell=given["unclear"] == "fail",
+    )
     if given["as_json"]:
         click.echo(json.dumps(comparison_document(report), indent=2))
     else:

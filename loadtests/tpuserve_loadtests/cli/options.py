@@ -140,6 +140,17 @@ def least_effect_option(meaning: str) -> _Decorator:
     )
 
 
+def unclear_option(command: _Command) -> _Command:
+    """What a comparison that cannot tell comes to."""
+    return click.option(
+        "--unclear",
+        type=click.Choice(["fail", "note"]),
+        default="fail",
+        show_default=True,
+        help="Where it may be three times the least effect worse, and cannot be told: exit code 98, or a note.",
+    )(command)
+
+
 def time_options(seconds: str, warm_up: str) -> _Decorator:
     """How long a load lasts, and how much of it is not measured."""
     return all_of(

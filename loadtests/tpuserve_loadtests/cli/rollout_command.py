@@ -18,6 +18,7 @@ from tpuserve_loadtests.cli.options import (
     open_options,
     request_options,
     time_options,
+    unclear_option,
     users_or_rate_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
@@ -41,7 +42,7 @@ Examples:
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
 Exit codes: 0 it is live (or would be tried), 1 interrupted, or a label could not be moved, 2 usage, 3 no server,
-98 the load generator was the limit, or the comparison was too short to see --least-effect, 99 a gate failed. After
+98 the load generator was the limit, or it is unclear whether it is slower, 99 a gate failed. After
 anything but 0 the labels are where they were; where they could not be moved back, the last line says so.
 """
 
@@ -77,13 +78,7 @@ anything but 0 the labels are where they were; where they could not be moved bac
 @open_options
 @click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each version, in turn.")
 @least_effect_option("So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %.")
-@click.option(
-    "--unclear",
-    type=click.Choice(["fail", "note"]),
-    default="fail",
-    show_default=True,
-    help="What to do where the comparison cannot see the least effect: exit code 98, or a note.",
-)
+@unclear_option
 @time_options("10s", "1s")
 @click.option("--soak", type=Duration(zero=True), default="5m", show_default=True, help="Afterwards; 0 for none.")
 @click.option("--segments", type=click.IntRange(LEAST_SEGMENTS, 1000), default=SEGMENTS, help="Of the soak.")

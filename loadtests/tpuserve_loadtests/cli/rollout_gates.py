@@ -7,7 +7,7 @@ from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
-from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.exit_codes import EXIT_GATE
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -61,10 +61,14 @@ class Gates:
         targets = [self._target(spec) for spec in (self.live, self.new)]
         rounds = interleaved(targets, Generators.given(self.given), self.given)
         names = (f"version {self.live.version}", f"version {self.new.version}")
-        report = build_comparison(names, rounds, self.given["least_effect"], strict=self._strict)
-        # Not checked is not passed, as with a generator that was the limit.
-        unclear = EXIT_GENERATOR if report.unclear and self.given["unclear"] == "fail" else 0
-        return Judged(report.exit_code or unclear, _comparison_line(report))
+        report = build_comparison(
+            names,
+            rounds,
+            self.given["least_effect"],
+            strict=self._strict,
+            must_tell=self.given["unclear"] == "fail",
+        )
+        return Judged(report.exit_code, _comparison_line(report))
 
     def soak(self) -> "Judged":
         """The label that users ask for, under load for a while."""
@@ -105,14 +109,9 @@ def _comparison_line(report: "ComparisonReport") -> str:
         f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
         for figure in report.comparison.figures
     ]
-    verdict = report.comparison.verdict
-    line = f"it is {'the same' if verdict == 'same' else verdict}; of the live one's: {', '.join(ratios)}"
-    if report.unclear:
-        effect = 100 * report.comparison.least_effect
-        line += (
-            f"; {', '.join(report.unclear)} not measured well enough to see {effect:g} %: more --rounds or a longer "
-        )
-        line += "--duration would be, or a larger --least-effect"
+    words = {"same": "the same", "unclear": "perhaps worse"}
+    verdict = words.get(report.comparison.verdict, report.comparison.verdict)
+    line = "; ".join([f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *report.unclear])
     if report.failures:
         line += f"; {report.failures:,} requests failed"
     return f"{line}; the load generator was the limit: {report.limits[0]}" if report.limits else line

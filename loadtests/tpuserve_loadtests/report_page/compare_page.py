@@ -24,7 +24,7 @@ from tpuserve_loadtests.report_page.sections import (
     show_tiles,
 )
 from tpuserve_loadtests.report_page.units import milliseconds, per_second
-from tpuserve_loadtests.reports.compare_report import ComparisonReport
+from tpuserve_loadtests.reports.compare_report import VERDICTS, ComparisonReport
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
@@ -60,17 +60,14 @@ def _headline(report: ComparisonReport) -> Headline:
     comparison = report.comparison
     if comparison is None:
         return Headline("warn", f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything", notes)
-    if report.unclear:
-        effect = 100 * comparison.least_effect
-        notes.append(
-            f"{', '.join(report.unclear)}: not measured well enough to see {effect:g} %; longer runs, or more, would be"
-        )
-    words = {Verdict.SAME: "B is the same as A", Verdict.BETTER: "B is better", Verdict.WORSE: "B is worse"}
-    differing = [_differs(figure) for figure in comparison.figures if figure.verdict is not Verdict.SAME]
-    kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if report.exit_code else "good"
+    notes.extend(report.unclear)
+    words = VERDICTS[comparison.verdict]
+    found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
+    not_good = report.exit_code or comparison.verdict is Verdict.UNCLEAR
+    kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if not_good else "good"
     if report.strict and report.limits:
-        return Headline("warn", f"Not to be trusted: {words[comparison.verdict]}, it seems", [*differing, *notes])
-    return Headline(kind, words[comparison.verdict], [*differing, *notes])
+        return Headline("warn", f"Not to be trusted: {words}, it seems", [*found, *notes])
+    return Headline(kind, words, [*found, *notes])
 
 
 def _differs(figure: Figure) -> str:
@@ -97,7 +94,7 @@ def _rows(report: ComparisonReport) -> list[Row]:
                 f"{figure.ratio.low:.3f} to {figure.ratio.high:.3f}",
                 str(figure.verdict),
             ],
-            good=None if figure.verdict is Verdict.SAME else figure.verdict is Verdict.BETTER,
+            good={Verdict.BETTER: True, Verdict.WORSE: False}.get(figure.verdict),
         )
         for figure in figures
     ]

@@ -16,17 +16,27 @@ from tpuserve_loadtests.statistics.bootstrap import Round
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
 
 LEAST_ROUNDS = 3
+VERDICTS = {
+    Verdict.SAME: "B is the same as A",
+    Verdict.BETTER: "B is better",
+    Verdict.WORSE: "B is worse",
+    Verdict.UNCLEAR: "It is unclear whether B is worse",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """`comparison` is None after fewer rounds than tell anything."""
+    """`comparison` is None after fewer rounds than tell anything.
+
+    `strict`: the generator's limit fails; `must_tell`: so does a figure that is unclear.
+    """
 
     names: tuple[str, str]
     rounds: Sequence[tuple[Measured, Measured]]
     comparison: Comparison | None
     limits: tuple[str, ...]
     strict: bool
+    must_tell: bool
 
     @property
     def failures(self) -> int:
@@ -41,30 +51,37 @@ class ComparisonReport:
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Figures that are the same as far as can be told, but were measured too badly to see the least effect."""
+        """What of the unclear figures can be told, a sentence each."""
         figures = self.comparison.figures if self.comparison else ()
-        return tuple(each.name for each in figures if not each.resolved and each.verdict is Verdict.SAME)
+        return tuple(_explain(each) for each in figures if each.verdict is Verdict.UNCLEAR)
 
     @property
     def exit_code(self) -> int:
-        """The first of: generator at its limit, B worse, requests failed or too few rounds, all well."""
+        """The first of: generator at its limit, too few rounds, B worse, requests failed, unclear, all well."""
         if self.strict and self.limits:
             return EXIT_GENERATOR
         if self.comparison is None:
             return EXIT_FAILED
         if self.comparison.verdict is Verdict.WORSE:
             return EXIT_GATE
-        return EXIT_FAILED if self.failures else 0
+        if self.failures:
+            return EXIT_FAILED
+        return EXIT_GENERATOR if self.must_tell and self.unclear else 0
 
 
 def build_comparison(
-    names: tuple[str, str], rounds: Sequence[tuple[Measured, Measured]], least_effect: float, *, strict: bool
+    names: tuple[str, str],
+    rounds: Sequence[tuple[Measured, Measured]],
+    least_effect: float,
+    *,
+    strict: bool,
+    must_tell: bool,
 ) -> ComparisonReport:
     """Judge the rounds."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
     limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
-    return ComparisonReport(names, rounds, comparison, tuple(limits), strict)
+    return ComparisonReport(names, rounds, comparison, tuple(limits), strict, must_tell)
 
 
 def comparison_document(report: ComparisonReport) -> dict[str, Any]:  # for JSON
@@ -98,10 +115,8 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
     for figure in report.comparison.figures:
         table.add_row(*_cells(figure))
     console.print(table)
-    effect = 100 * report.comparison.least_effect
     console.print(f"  {_statement(report.comparison)}", highlight=False)
-    for name in report.unclear:
-        text = f"{name} was not measured well enough to see {effect:g} %: longer runs, or more, would be"
+    for text in report.unclear:
         console.print(f"  note: {text}", highlight=False)
     if report.failures:
         console.print(f"  note: {report.failures:,} requests failed", highlight=False)
@@ -110,8 +125,16 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
 
 
 def _statement(comparison: Comparison) -> str:
-    verdict = "the same" if comparison.verdict is Verdict.SAME else str(comparison.verdict)
-    return f"B is {verdict} (differences below {100 * comparison.least_effect:g} % are none)"
+    return f"{VERDICTS[comparison.verdict]} (differences below {100 * comparison.least_effect:g} % are none)"
+
+
+def _explain(figure: Figure) -> str:
+    if figure.scarce:
+        return f"{figure.name} rests on too few requests to tell: longer runs, or more --rounds, would"
+    return (
+        f"{figure.name} may be {100 * (figure.at_worst - 1):.0f} % worse: longer runs, or more --rounds, would tell; "
+        "or a larger --least-effect is enough"
+    )
 
 
 def _cells(figure: Figure) -> list[str]:
@@ -123,4 +146,4 @@ def _cells(figure: Figure) -> list[str]:
 def _document(figure: Figure) -> dict[str, Any]:  # for JSON
     unit = 1.0 if figure.name == "rate" else 1000.0
     ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
-    return {**ratio, "verdict": figure.verdict, "resolved": figure.resolved}
+    return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tpuserve_loadtests.statistics.bootstrap import Block, Round
-from tpuserve_loadtests.statistics.comparison import Comparison, Verdict, compare
+from tpuserve_loadtests.statistics.bootstrap import Block, Ratio, Round
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
 
 ROUNDS = 6
 BLOCKS = 10
@@ -78,7 +78,28 @@ def test_a_difference_below_the_least_effect_is_the_same() -> None:
     assert compare(rounds_of(3, 1.03), least_effect=0.01).verdict is Verdict.WORSE
 
 
-def test_few_requests_resolve_nothing_and_raise_no_alarm() -> None:
+def test_what_may_be_three_times_the_least_effect_worse_is_unclear() -> None:
+    comparison = compared(3, 1.0)
+    p99 = next(figure for figure in comparison.figures if figure.name == "p99")
+    assert (comparison.verdict, p99.verdict) == (Verdict.SAME, Verdict.SAME)
+    # Just so small that three times as much is not left out.
+    least = (p99.at_worst - 1) / 3 * 0.99
+    stricter = compare(rounds_of(3, 1.0), least_effect=least)
+    assert (stricter.verdict, stricter.figures[1].verdict) == (Verdict.UNCLEAR, Verdict.UNCLEAR)
+
+
+def test_a_better_figure_does_not_outweigh_an_unclear_one() -> None:
+    ratio = Ratio(1.0, 1.0, 1.0, 0.9, 1.1)
+    better = Figure("p50", ratio, Verdict.BETTER, scarce=False)
+    unclear = Figure("p99", ratio, Verdict.UNCLEAR, scarce=False)
+    worse = Figure("rate", ratio, Verdict.WORSE, scarce=False)
+    assert Comparison((better, unclear), 0.05).verdict is Verdict.UNCLEAR
+    assert Comparison((better, unclear, worse), 0.05).verdict is Verdict.WORSE
+    assert better.at_worst == pytest.approx(1.1)
+    assert worse.at_worst == pytest.approx(1 / 0.9)
+
+
+def test_few_requests_tell_nothing_and_raise_no_alarm() -> None:
     random = np.random.default_rng(4)
 
     def short() -> tuple[Block, ...]:
@@ -87,8 +108,8 @@ def test_few_requests_resolve_nothing_and_raise_no_alarm() -> None:
 
     comparison = compare([Round(short(), short()) for _ in range(3)])
     p99 = next(figure for figure in comparison.figures if figure.name == "p99")
-    assert not p99.resolved
-    assert p99.verdict is Verdict.SAME
+    assert p99.scarce
+    assert p99.verdict is Verdict.UNCLEAR
 
 
 def test_a_version_that_answers_nothing_has_no_ratio_of_latencies() -> None:
