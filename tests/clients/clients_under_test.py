@@ -3,11 +3,11 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Self, cast
 
-from tpuserve_client import AsyncClient, Client
+from tpuserve_client import AsyncClient, Client, Tls
 
 
 class Clock:
@@ -62,12 +62,18 @@ def make_client(
     *,
     timeout_s: float | None = 30.0,
     jitter: Callable[[], float] = random.random,
+    tls: Tls | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Client:
     """A "sync" or "async" client; with `clock`, on that time."""
     now = clock or time.monotonic
     if kind == "sync":
         sleep = clock.sleep if clock else time.sleep
-        return Client(address, timeout_s=timeout_s, sleep=sleep, clock=now, jitter=jitter)
+        return Client(address, tls=tls, headers=headers, timeout_s=timeout_s, sleep=sleep, clock=now, jitter=jitter)
     rest = clock.async_sleep if clock else asyncio.sleep
-    awaited = AwaitedClient(lambda: AsyncClient(address, timeout_s=timeout_s, sleep=rest, clock=now, jitter=jitter))
+    awaited = AwaitedClient(
+        lambda: AsyncClient(
+            address, tls=tls, headers=headers, timeout_s=timeout_s, sleep=rest, clock=now, jitter=jitter
+        )
+    )
     return cast("Client", awaited)  # its calls have the same names and the same arguments

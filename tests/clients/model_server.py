@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.certificates import ServerTls
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import Code
@@ -74,6 +75,7 @@ class Served:
     output_filter: tuple[str, ...] = ()
     time_left_s: float | None = None
     priority: str | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict)
 
 
 class ModelServer:
@@ -155,6 +157,7 @@ class GrpcFace(grpc.GenericRpcHandler):
     def _seen(self, method: str, request: AnyRequest, context: grpc.ServicerContext) -> Served:
         asked = [str(value) for key, value in context.invocation_metadata() if key == "x-tpuserve-priority"]
         served = Served(method, time_left_s=context.time_remaining(), priority=",".join(asked) or None)
+        served.headers = dict(context.invocation_metadata())
         if hasattr(request, "model_spec"):
             spec = request.model_spec
             served.model, served.signature = spec.name, spec.signature_name
@@ -222,6 +225,7 @@ class RestFace:
     def _seen(self, method: str, request: Request) -> Served:
         parts = request.path_params["model"].split("/")
         served = Served(method, model=parts[0], priority=request.headers.get("x-tpuserve-priority"))
+        served.headers = dict(request.headers)
         if timeout_ms := request.headers.get("x-tpuserve-timeout-ms"):
             served.time_left_s = float(timeout_ms) / 1000
         if parts[1:2] == ["versions"]:
@@ -295,37 +299,41 @@ def _infos(specs: Specs) -> dict[str, Any]:
 
 
 @contextmanager
-def grpc_address(handler: grpc.GenericRpcHandler, place: str = "127.0.0.1:0") -> Iterator[str]:
+def grpc_address(
+    handler: grpc.GenericRpcHandler, place: str = "127.0.0.1:0", tls: ServerTls | None = None
+) -> Iterator[str]:
     """A running gRPC server's address; stopped at exit."""
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool, handlers=[handler], options=[("grpc.max_receive_message_length", -1)])
-        port = server.add_insecure_port(place)
+        port = server.add_secure_port(place, tls.credentials()) if tls else server.add_insecure_port(place)
         server.start()
         try:
-            yield place if place.startswith("unix:") else f"127.0.0.1:{port}"
+            yield place if place.startswith("unix:") else f"{'grpcs://' if tls else ''}127.0.0.1:{port}"
         finally:
             server.stop(None).wait()
 
 
 @contextmanager
-def http_address(app: Starlette) -> Iterator[str]:
+def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
     """A running HTTP server's address; stopped at exit. The socket listens from the start: nothing to wait for."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+        options = tls.options() if tls else {}
+        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **options)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-http")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()
 
 
 @contextmanager
-def serving(server: ModelServer, protocol: str) -> Iterator[str]:
+def serving(server: ModelServer, protocol: str, tls: ServerTls | None = None) -> Iterator[str]:
     """The address of `server` over "grpc" or "rest"."""
     with ExitStack() as stack:
         if protocol == "grpc":
-            yield stack.enter_context(grpc_address(GrpcFace(server)))
+            yield stack.enter_context(grpc_address(GrpcFace(server), tls=tls))
         else:
-            yield stack.enter_context(http_address(RestFace(server).app))
+            yield stack.enter_context(http_address(RestFace(server).app, tls))

@@ -16,7 +16,6 @@ from tpuserve_client.address import Address, parse_address
         ("[::1]:9000", "[::1]:9000", False),
         ("unix:/run/tpuserve.sock", "unix:/run/tpuserve.sock", False),
         ("http://localhost:8501", "http://localhost:8501", True),
-        ("https://model.example/prefix/", "https://model.example/prefix", True),
     ],
 )
 def test_address_is_read(text: str, target: str, is_rest: bool) -> None:
@@ -24,11 +23,24 @@ def test_address_is_read(text: str, target: str, is_rest: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "target", "is_rest"),
+    [
+        ("grpcs://model.example", "model.example:443", False),
+        ("grpcs://[::1]:8500", "[::1]:8500", False),
+        ("https://model.example/prefix/", "https://model.example/prefix", True),
+    ],
+)
+def test_address_says_that_it_is_secure(text: str, target: str, is_rest: bool) -> None:
+    assert parse_address(text) == Address(target, is_rest, is_secure=True)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
         "ftp://host",
-        "grpcs://host:1",
+        "grpcs://",
+        "grpcs:host",
         "host:port",
         "host:99999",
         "http://",

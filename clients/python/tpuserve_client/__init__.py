@@ -29,6 +29,7 @@ from tpuserve_client.errors import (
 )
 from tpuserve_client.model import Metadata, Prediction, Signature, State, TensorSpec, VersionStatus
 from tpuserve_client.retry import Retry
+from tpuserve_client.tls import Tls
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "Client",
     "AsyncClient",
     "Retry",
+    "Tls",
     "Prediction",
     "Metadata",
     "Signature",

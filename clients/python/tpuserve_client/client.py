@@ -11,11 +11,13 @@ from typing import Self, TypeAlias, TypeVar
 import numpy.typing as npt
 
 from tpuserve_client.address import Address, parse_address
-from tpuserve_client.errors import TpuserveError
+from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
 from tpuserve_client.operations import Operations, Pause, Send, Steps
+from tpuserve_client.request_headers import read_headers
 from tpuserve_client.retry import Retry
+from tpuserve_client.tls import Tls
 
 T = TypeVar("T")
 Inputs: TypeAlias = Mapping[str, npt.ArrayLike] | npt.ArrayLike
@@ -35,16 +37,20 @@ Timeout: TypeAlias = float | _Own | None
 class Client:
     """A blocking client of one server. Safe to share between threads; close it, or use it in a `with` statement.
 
-    `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, `http://host:port` for REST. Nothing is sent
-    before the first call. `timeout_s` is the deadline of calls that bring none of their own (None: no deadline). It
-    spans all attempts and the pauses between them. `sleep`, `clock` (monotonic seconds) and `jitter` (evenly from
-    [0, 1)) are what time is made of, for tests to replace. InvalidArgument for an address that is none.
+    `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, `http://host:port` for REST; `grpcs://` and
+    `https://` with TLS, which `tls` says more about. `headers` go with every request, as gRPC's metadata or HTTP's
+    headers. Nothing is sent before the first call. `timeout_s` is the deadline of calls that bring none of their own
+    (None: no deadline). It spans all attempts and the pauses between them. `sleep`, `clock` (monotonic seconds) and
+    `jitter` (evenly from [0, 1)) are what time is made of, for tests to replace. InvalidArgument for an address that is
+    none, for certificates that cannot be read or used, and for headers that cannot be sent.
     """
 
     def __init__(
         self,
         address: str,
         *,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         retry: Retry = Retry(),  # noqa: B008  frozen
         sleep: Callable[[float], None] = time.sleep,
@@ -54,7 +60,7 @@ class Client:
         place = parse_address(address)
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._transport = _transport(place)
+        self._transport = _transport(place, _tls(place, tls), read_headers(headers or {}))
         self._operations = Operations(_wire(place), retry, clock, jitter)
 
     def predict(
@@ -157,6 +163,8 @@ class AsyncClient:
         self,
         address: str,
         *,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         retry: Retry = Retry(),  # noqa: B008  frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -166,7 +174,7 @@ class AsyncClient:
         place = parse_address(address)
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._transport = _async_transport(place)
+        self._transport = _async_transport(place, _tls(place, tls), read_headers(headers or {}))
         self._operations = Operations(_wire(place), retry, clock, jitter)
 
     async def predict(
@@ -262,21 +270,27 @@ def _wire(place: Address) -> Wire:
     return GrpcWire()
 
 
-def _transport(place: Address) -> Transport:
+def _tls(place: Address, tls: Tls | None) -> Tls | None:
+    if tls is not None and not place.is_secure:
+        raise InvalidArgument(f"{place.target} is an address without TLS: grpcs:// and https:// have it.")
+    return (tls or Tls()) if place.is_secure else None
+
+
+def _transport(place: Address, tls: Tls | None, headers: Mapping[str, str]) -> Transport:
     if place.is_rest:
         from tpuserve_client.rest_transport import RestTransport
 
-        return RestTransport(place.target)
+        return RestTransport(place.target, tls, headers)
     from tpuserve_client.grpc_transport import GrpcTransport
 
-    return GrpcTransport(place.target)
+    return GrpcTransport(place.target, tls, headers)
 
 
-def _async_transport(place: Address) -> AsyncTransport:
+def _async_transport(place: Address, tls: Tls | None, headers: Mapping[str, str]) -> AsyncTransport:
     if place.is_rest:
         from tpuserve_client.rest_transport import AsyncRestTransport
 
-        return AsyncRestTransport(place.target)
+        return AsyncRestTransport(place.target, tls, headers)
     from tpuserve_client.grpc_transport import AsyncGrpcTransport
 
-    return AsyncGrpcTransport(place.target)
+    return AsyncGrpcTransport(place.target, tls, headers)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,7 @@ from tpuserve_client.errors import (
     from_http,
 )
 from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.tls import Tls
 
 _HEADERS = {"content-type": "application/json"}
 # tpuserve's, with milliseconds; TensorFlow Serving takes no notice of it. The digits that tpuserve reads are bounded.
@@ -35,11 +37,16 @@ _LONGEST_MESSAGE = 1024  # characters of a body that is not the server's JSON, s
 class RestTransport:
     """A pool of connections to one base URL. Safe to share between threads."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """`headers` as `read_headers` gives them."""
         self._backend = DeadlineBackend()
-        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, base_url)
+        context = _context(base_url, tls)
+        self._extensions = _extensions(tls)
+        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, context)
         with _as_our_errors():
-            self._client = httpx.Client(base_url=base_url, headers=_HEADERS, transport=transport)
+            self._client = httpx.Client(
+                base_url=base_url, headers={**_HEADERS, **(headers or {})}, verify=context or True, transport=transport
+            )
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         with (
@@ -51,6 +58,7 @@ class RestTransport:
                 content=exchange.body,
                 headers=_headers(exchange, timeout_s),
                 timeout=timeout_s,
+                extensions=self._extensions,
             ) as response,
         ):
             pieces = []
@@ -66,10 +74,9 @@ class RestTransport:
 class _PooledTransport(httpx.BaseTransport):
     """httpx on the backend's sockets, which its own transport has no way to be given. Limits are httpx's."""
 
-    def __init__(self, backend: DeadlineBackend, base_url: str) -> None:
+    def __init__(self, backend: DeadlineBackend, context: ssl.SSLContext | None) -> None:
         self._pool = httpcore.ConnectionPool(
-            # Certificates take long to read: not for http.
-            ssl_context=httpx.create_ssl_context() if base_url.startswith("https:") else None,
+            ssl_context=context,
             max_connections=100,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
@@ -116,20 +123,39 @@ def _is_proxied(base_url: str) -> bool:
 class AsyncRestTransport:
     """A pool of connections to one base URL, on one event loop."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """As RestTransport's."""
+        context = _context(base_url, tls)
+        self._extensions = _extensions(tls)
         with _as_our_errors():
-            self._client = httpx.AsyncClient(base_url=base_url, headers=_HEADERS, timeout=None)
+            self._client = httpx.AsyncClient(
+                base_url=base_url, headers={**_HEADERS, **(headers or {})}, verify=context or True, timeout=None
+            )
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         with _as_our_errors(timeout_s):
             async with asyncio.timeout(timeout_s):
                 response = await self._client.request(
-                    exchange.method, exchange.path, content=exchange.body, headers=_headers(exchange, timeout_s)
+                    exchange.method,
+                    exchange.path,
+                    content=exchange.body,
+                    headers=_headers(exchange, timeout_s),
+                    extensions=self._extensions,
                 )
         return _reply(response, response.content)
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _context(base_url: str, tls: Tls | None) -> ssl.SSLContext | None:
+    """None for http: to read certificates takes long."""
+    return (tls or Tls()).context() if base_url.startswith("https:") else None
+
+
+def _extensions(tls: Tls | None) -> dict[str, str]:
+    """httpx's word for the name in the certificate."""
+    return {"sni_hostname": tls.server_name} if tls is not None and tls.server_name else {}
 
 
 def _headers(exchange: Exchange, timeout_s: float | None) -> dict[str, str]:
