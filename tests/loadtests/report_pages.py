@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.report_page.compare_page import compare_page
+from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
 from tpuserve_loadtests.report_page.soak_page import soak_page
@@ -121,6 +123,23 @@ def page_of_a_soak() -> str:
     return soak_page(build_soak(run, segments, 25, 0.05), SETTINGS)
 
 
+def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.0, failures: int = 2) -> str:
+    """The server's after a search, a little late at times."""
+    tries = [
+        (
+            Probe(rate, Outcome.HOLDS if rate < 400 else Outcome.FAILS, "p99<=15ms"),
+            recorded_run(open_load(rate), rate / 60),
+        )
+        for rate in (200, 400, 300)
+    ]
+    measured = recorded_run(open_load(60 if seconds > 60 else 300, seconds), failures={HOSTILE: failures})
+    if scenario is not Scenario.SERVER:
+        return mlperf_page(HOSTILE, judge_mlperf(scenario, measured, 8), measured, SETTINGS)
+    result = judge_mlperf(scenario, measured, 1, 15)
+    found = Found(tries[2][0], tries[1][0])
+    return mlperf_page(HOSTILE, result, measured, SETTINGS, found=found, tries=tries, objectives=gates("p99<=15ms"))
+
+
 def page_of_nothing() -> str:
     """A run that was stopped before the first answer."""
     return page_of_a_run(recorded_run(Load(10, users=4), lines=("grpc",), seconds=0.0))
@@ -134,5 +153,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "search": page_of_a_search,
     "compare": page_of_a_comparison,
     "soak": page_of_a_soak,
+    "mlperf": page_of_a_scenario,
     "nothing": page_of_nothing,
 }

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,24 +49,31 @@ def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario:
 
 
 @pytest.mark.timeout(40)
-def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling) -> None:
-    options = ["--scenario", "server", "--target-qps", "200", "--quick"]
+def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, tmp_path: Path) -> None:
+    options = ["--scenario", "server", "--target-qps", "200", "--quick", "--html", str(tmp_path / "server.html")]
     code, report, errors = run(server, *options, "--latency", "5s")
     assert code == 0, (report, errors)  # too short for the rules, which --quick asked for
     assert report["result"] == "INVALID"
     assert report["too_short_for_the_rules"]
     assert unsatisfied(report) == ["Min duration satisfied"]
     assert report["metric"] == pytest.approx(200, rel=0.15)
+    page = (tmp_path / "server.html").read_text()
+    assert "too short for the rules; all else is kept" in page
+    assert "p99 of 5000 ms at most" in page
+    assert "Rates that were tried" not in page
 
 
 @pytest.mark.timeout(60)
-def test_a_latency_that_no_rate_keeps_is_told() -> None:
+def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
     with serving(Doubling(service_s=0.02)) as server:
-        options = ["--scenario", "server", "--latency", "10ms", "--quick"]
+        options = ["--scenario", "server", "--latency", "10ms", "--quick", "--html", str(tmp_path / "server.html")]
         code, report, errors = run(server, *options)
     assert code == 99, (report, errors)
     assert report == {}
     assert "No rate holds: even a user alone" in errors
+    page = (tmp_path / "server.html").read_text()
+    assert "No rate holds: even a user alone" in page
+    assert "not verified by MLCommons" in page
 
 
 def test_the_summary_is_laid_out_as_loadgens(server: Doubling) -> None:
@@ -89,6 +97,7 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling) -> None:
         (["--scenario", "multi-stream", "--rows", "4"], "has 8 samples"),
         (["--scenario", "single-stream", "--quick", "--duration", "5"], "give one of them"),
         (["--scenario", "single-stream", "--protocol", "both"], "one protocol is measured at a time"),
+        (["--scenario", "single-stream", "--html", "nowhere/page.html"], "there is no folder nowhere"),
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:

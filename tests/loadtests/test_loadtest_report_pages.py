@@ -7,7 +7,16 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
-from tests.loadtests.report_pages import HOSTILE, PAGES, gates, page_of_a_comparison, page_of_a_run, page_of_nothing
+from tests.loadtests.report_pages import (
+    HOSTILE,
+    PAGES,
+    gates,
+    page_of_a_comparison,
+    page_of_a_run,
+    page_of_a_scenario,
+    page_of_nothing,
+)
+from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
@@ -149,6 +158,28 @@ def test_a_soak_says_what_drifts() -> None:
     assert verdict(page) == "bad: Drifting: server's memory"
     assert "24 of 25" in str(Text(page))
     assert "565.0 MiB" not in str(Text(page))
+
+
+def test_a_page_of_mlperfs_rules_says_what_it_is_not_before_anything_else() -> None:
+    page = page_of_a_scenario()
+    assert page.index("not verified by MLCommons Association.") < page.index('class="verdict')
+    assert "not verified" in page[: page.index("<style")]  # in the tab's title, too
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seconds", "failures", "expected"),
+    [
+        (Scenario.OFFLINE, 600, 0, "good: VALID by the rules"),
+        (Scenario.SERVER, 20, 0, "warn: INVALID: too short for the rules; all else is kept"),
+        (Scenario.SINGLE_STREAM, 8, 2, "bad: INVALID: 2 of 5 rules are not kept"),
+    ],
+)
+def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failures: int, expected: str) -> None:
+    page = page_of_a_scenario(scenario, seconds, failures)
+    assert verdict(page) == expected
+    text = str(Text(page))
+    assert f"{seconds:.1f} s" in text  # found
+    assert "600 s" in text  # asked for
 
 
 def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:

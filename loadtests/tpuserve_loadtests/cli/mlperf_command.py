@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuserve_loadtests.cli.files import check_writable, write
 from tpuserve_loadtests.cli.loads import open_load, run_load
-from tpuserve_loadtests.cli.options import address_options, generator_options, request_options, version_options
-from tpuserve_loadtests.cli.rate_search import search_rate
+from tpuserve_loadtests.cli.options import (
+    address_options,
+    generator_options,
+    html_option,
+    request_options,
+    version_options,
+)
+from tpuserve_loadtests.cli.rate_search import Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
+from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
@@ -18,8 +26,9 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.mlperf import Result, Scenario
+    from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.engine import Runs, Target
 
 QUICK_S: Final = 10.0
 FULL_S: Final = 600.0
@@ -36,7 +45,7 @@ Examples:
   tpuserve loadtest mlperf digits --scenario multi-stream --quick
   tpuserve loadtest mlperf digits --scenario server --latency 15ms
   tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
-  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16
+  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html
 
 Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing was answered, 2 usage, 3 no server,
 98 the generator was the limit, 99 INVALID.
@@ -64,6 +73,7 @@ Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing w
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
+@html_option
 def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
 
@@ -80,30 +90,35 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
     refuse_idle(given)
     _check(given)
+    check_writable(given["html"], "--html")
     addresses = find_addresses(_protocol(given), given["grpc_address"], given["rest_url"])
     spec = find_spec(model, given["version"], given["label"])
     target = find_target(spec, addresses, Requests.given(given))
     with generating(target, Generators.given(given)) as runs:
-        measured, result = _measure(runs, scenario, target.workload.rows, given)
+        searched = _search(runs, given) if _is_searched(given) else None
+        rate = given["target_qps"] if searched is None else _found_rate(searched, target, str(spec), given)
+        measured, result = _measure(runs, scenario, target.workload.rows, rate, given)
     if given["as_json"]:
         click.echo(json.dumps(mlperf_document(result, measured, str(spec)), indent=2))
     else:
         click.echo(mlperf_text(result, measured, str(spec)))
+    _write_page(str(spec), result, measured, target, searched, given)
     sys.exit(_exit_code(result, measured, given))
 
 
-def _measure(runs: "Runs", scenario: "Scenario", rows: float, given: dict[str, Any]) -> "tuple[Measured, Result]":
+def _measure(
+    runs: "Runs", scenario: "Scenario", rows: float, rate: float | None, given: dict[str, Any]
+) -> "tuple[Measured, Result]":
+    """`rate`: of the server scenario alone."""
     from tpuserve_loadtests.judgement.generator import judge_generator
-    from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
+    from tpuserve_loadtests.judgement.mlperf import judge_mlperf
 
-    rate = _rate(runs, given) if scenario is Scenario.SERVER else None
     for left in reversed(range(_RUNS)):
         measured = run_load(runs, _load(given, rate), title=f"{scenario} for")
         limits = () if given["generator_limit"] == "note" else judge_generator(measured).limits
         target_ms = None if given["latency"] is None else 1000 * given["latency"]
         result = judge_mlperf(scenario, measured, rows, target_ms, limits)
-        searched = rate is not None and given["target_qps"] is None
-        if not searched or measured.stopped or limits or not left or result.valid_but_for_duration:
+        if not _is_searched(given) or measured.stopped or limits or not left or result.valid_but_for_duration:
             break
         assert rate is not None  # it was searched for
         click.echo(f"  {rate:,.1f}/s does not hold for {measured.span_s:g} s, {_LESS:.0%} of it is tried", err=True)
@@ -111,24 +126,63 @@ def _measure(runs: "Runs", scenario: "Scenario", rows: float, given: dict[str, A
     return measured, result
 
 
-def _rate(runs: "Runs", given: dict[str, Any]) -> float:
-    """The rate that was asked for, or the highest one that is found. Ends the program where there is none."""
-    from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.reports.search_report import search_statement
+def _is_searched(given: dict[str, Any]) -> bool:
+    return given["scenario"] == "server" and given["target_qps"] is None
 
-    if given["target_qps"] is not None:
-        return float(given["target_qps"])
-    target_ms = f"{1000 * given['latency']:.6f}".rstrip("0").rstrip(".")
-    objective = Threshold.parse(f"p99<={target_ms}ms")
+
+def _search(runs: "Runs", given: dict[str, Any]) -> Searched:
     options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
     options |= {"start": None, "highest": 1e6, "precision": 0.02}
-    searched = search_rate(runs, options, (objective,))
-    if searched.found is None or searched.found.best is None:
-        click.echo(
-            search_statement(searched.found, [probe for probe, _ in searched.probes], searched.problem), err=True
-        )
-        sys.exit(searched.exit_code or EXIT_GATE)
-    return searched.found.best.rate_per_s
+    return search_rate(runs, options, _objectives(given))
+
+
+def _found_rate(searched: Searched, target: "Target", model: str, given: dict[str, Any]) -> float:
+    """The highest rate that holds. Ends the program, with what was tried on the page, where there is none."""
+    from tpuserve_loadtests.report_page.mlperf_page import mlperf_search_page
+    from tpuserve_loadtests.reports.search_report import search_statement
+
+    found, tries, problem = searched.found, searched.probes, searched.problem
+    if found is not None and found.best is not None:
+        return found.best.rate_per_s
+    click.echo(search_statement(found, [probe for probe, _ in tries], problem), err=True)
+    if given["html"]:
+        settings = describe_settings(target)
+        write(given["html"], mlperf_search_page(model, found, tries, problem, _objectives(given), settings))
+    sys.exit(searched.exit_code or EXIT_GATE)
+
+
+def _objectives(given: dict[str, Any]) -> "tuple[Threshold, ...]":
+    """What the server scenario's queries must keep; nothing of the other scenarios."""
+    from tpuserve_loadtests.judgement.threshold import Threshold
+
+    if given["latency"] is None:
+        return ()
+    target_ms = f"{1000 * given['latency']:.6f}".rstrip("0").rstrip(".")
+    return (Threshold.parse(f"p99<={target_ms}ms"),)
+
+
+def _write_page(
+    model: str,
+    result: "Result",
+    measured: "Measured",
+    target: "Target",
+    searched: Searched | None,
+    given: dict[str, Any],
+) -> None:
+    from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
+
+    if given["html"] is None:
+        return
+    page = mlperf_page(
+        model,
+        result,
+        measured,
+        describe_settings(target),
+        found=searched.found if searched else None,
+        tries=searched.probes if searched else (),
+        objectives=_objectives(given),
+    )
+    write(given["html"], page)
 
 
 def _load(given: dict[str, Any], rate: float | None) -> "Load":

@@ -166,11 +166,21 @@ def time_options(seconds: str, warm_up: str) -> _Decorator:
     )
 
 
+def html_option(command: _Command) -> _Command:
+    """A page beside what is printed."""
+    return click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a page with charts, too: one file, no network.",
+    )(command)
+
+
 def file_options(command: _Command) -> _Command:
     """Files beside what is printed."""
     path = click.Path(path_type=Path)
     return all_of(
-        click.option("--html", type=path, metavar="FILE", help="Write a page with charts, too: one file, no network."),
+        html_option,
         click.option("--csv", type=path, metavar="FILE", help="Write a table, too: by time, or a row for each run."),
         click.option(
             "--hdr", type=path, metavar="FILE", help="Write HdrHistogram's log, too; a name in .hgrm: its percentiles."

@@ -55,11 +55,13 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One of the rules, whether it is kept, and in which way."""
+    """One of the rules, whether it is kept, and in which way: in a line, and as what it asks for and what was found."""
 
     name: str
     satisfied: bool
     detail: str
+    needed: str
+    found: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,13 @@ def judge_mlperf(
             MIN_DURATION,
             measured.span_s >= LEAST_DURATION_S - _ROUNDING_S,
             f"{measured.span_s:.1f} s of {LEAST_DURATION_S:g} s",
+            f"{LEAST_DURATION_S:g} s",
+            f"{measured.span_s:.1f} s",
         ),
         _min_queries(rules, total.requests, samples),
         *_latency_constraints(rules, measured, percentile_ns, target_latency_ms),
-        # LoadGen has no queries that fail: a system that does not answer one does not end.
-        Constraint("All queries answered", not total.failures, f"{total.failures:,} of {total.requests:,} failed"),
-        Constraint(GENERATOR, not limits, "; ".join(limits) or "it was not the limit"),
+        _all_answered(total.failures, total.requests),
+        _kept_up(limits),
     ]
     return Result(rules, _metric(rules, measured, rows), percentile_ns, samples, tuple(constraints))
 
@@ -141,12 +144,24 @@ def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
     return estimate_ns(measured, rules.percentile)
 
 
+def _all_answered(failures: int, queries: int) -> Constraint:
+    """LoadGen has no queries that fail: a system that does not answer one does not end."""
+    found = f"{failures:,} of {queries:,} failed"
+    return Constraint("All queries answered", not failures, found, "none fails", found)
+
+
+def _kept_up(limits: tuple[str, ...]) -> Constraint:
+    found = "; ".join(limits) or "it was not the limit"
+    return Constraint(GENERATOR, not limits, found, "it is not the limit", found)
+
+
 def _min_queries(rules: Rules, queries: int, samples: float) -> Constraint:
-    if rules.min_samples:
-        met, detail = samples >= rules.min_samples, f"{samples:,.0f} samples of {rules.min_samples:,}"
-    else:
-        met, detail = queries >= rules.min_queries, f"{queries:,} queries of {rules.min_queries:,}"
-    return Constraint("Min queries satisfied", met, detail)
+    counts_samples = rules.min_samples > 0
+    count, unit = (samples, "samples") if counts_samples else (float(queries), "queries")
+    least = rules.min_samples if counts_samples else rules.min_queries
+    found = f"{count:,.0f} {unit}"
+    needed = f"{least:,} {unit}" if least else "any number"
+    return Constraint("Min queries satisfied", count >= least, f"{found} of {least:,}", needed, found)
 
 
 def _latency_constraints(
@@ -163,16 +178,25 @@ def _latency_constraints(
             if discarded is None
             else f"{discarded:,} slowest discarded"
         )
-        return [Constraint("Early stopping satisfied", discarded is not None, detail)]
+        found = f"{queries:,} queries" if discarded is None else f"{queries:,} queries, {detail}"
+        return [Constraint("Early stopping satisfied", discarded is not None, detail, f"{least:,} queries", found)]
     late = measured.total.histogram.count_above(target_ms * 1000)
-    needed = queries_needed(rules.percentile, late)
+    least = queries_needed(rules.percentile, late)
     within = percentile_ns is not None and percentile_ns <= target_ms * 1e6
     shown = "no answers" if percentile_ns is None else f"p{rules.percentile:g} {percentile_ns / 1e6:.2f} ms"
     return [
-        Constraint("Performance constraints satisfied", within, f"{shown}, target {target_ms:g} ms"),
+        Constraint(
+            "Performance constraints satisfied",
+            within,
+            f"{shown}, target {target_ms:g} ms",
+            f"p{rules.percentile:g} of {target_ms:g} ms at most",
+            shown,
+        ),
         Constraint(
             "Early stopping satisfied",
-            queries >= needed,
-            f"{late:,} of {queries:,} queries late, which takes {needed:,} queries",
+            queries >= least,
+            f"{late:,} of {queries:,} queries late, which takes {least:,} queries",
+            f"{least:,} queries for {late:,} that are late",
+            f"{queries:,} queries, {late:,} late",
         ),
     ]

@@ -28,6 +28,8 @@ from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 Tries = Sequence[tuple[Probe, Measured]]
 
+_REASONS = "Figures are of each try's last run. A try that is neither shown to hold nor to fail has up to four."
+
 
 def search_page(
     model: str,
@@ -39,23 +41,28 @@ def search_page(
 ) -> str:
     """`problem`: why the search did not end, or no rate can hold. `settings`: what was asked for, by name."""
     wanted = " and ".join(map(str, objectives))
-    charts = [_draw_tries(objective, tries, found) for objective in objectives]
     runs = [measured for _, measured in tries]
     sections = [
-        show_headline(_headline(found, tries, problem)),
+        show_headline(search_headline(found, tries, problem)),
         show_tiles(_tiles(found, tries, wanted)),
-        show_charts("Rates that were tried", [*charts, draw_percentiles(_around(found, tries), _limits(objectives))]),
-        show_table("Tries, in turn", ["rate", "failures", "answers/s", *LATENCIES, "outcome"], _rows(tries), _REASONS),
+        *show_tries(found, tries, objectives),
         show_errors(runs),
         show_settings({"Objective": wanted, **settings}),
     ]
     return render_page(f"Highest rate of {model} at {wanted}", describe_origin(runs), sections)
 
 
-_REASONS = "Figures are of each try's last run. A try that is neither shown to hold nor to fail has up to four."
+def show_tries(found: Found | None, tries: Tries, objectives: Sequence[Threshold]) -> list[Markup]:
+    """Charts and a table of them; nothing of none."""
+    charts = [_draw_tries(objective, tries, found) for objective in objectives]
+    around = draw_percentiles(_around(found, tries), _limits(objectives))
+    return [
+        show_charts("Rates that were tried", [*charts, around]),
+        show_table("Tries, in turn", ["rate", "failures", "answers/s", *LATENCIES, "outcome"], _rows(tries), _REASONS),
+    ]
 
 
-def _headline(found: Found | None, tries: Tries, problem: str) -> Headline:
+def search_headline(found: Found | None, tries: Tries, problem: str) -> Headline:
     statement = search_statement(found, [probe for probe, _ in tries], problem)
     if found is None:
         return Headline("warn", "The search did not end", [statement])
