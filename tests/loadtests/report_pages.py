@@ -1,6 +1,7 @@
 """The pages of every command, of runs that were made up."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
@@ -18,7 +19,9 @@ from tpuserve_loadtests.reports.compare_report import build_comparison
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.soak_report import build_soak
 from tpuserve_loadtests.searching import Found, Outcome, Probe
-from tpuserve_loadtests.server_side.server_side import Moment, Phase, Seen, ServerSide
+from tpuserve_loadtests.server_side.latency_parts import latency_parts
+from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
+from tpuserve_loadtests.server_side.watched import Watched
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}
@@ -67,8 +70,9 @@ def page_of_a_watched_run() -> str:
         busy={HOSTILE: 0.61},
         timeline=tuple(moments),
     )
-    report = build_report(recorded_run(open_load(300)), model="digits", rows=1, seen=Seen(server))
-    return run_page(report, SETTINGS)
+    measured = recorded_run(open_load(300))
+    watched = Watched((measured,), (), server, latency_parts([measured], server), "")
+    return run_page(replace(build_report(measured, model="digits", rows=1), watched=watched), SETTINGS)
 
 
 def page_of_a_long_run_that_was_stopped() -> str:

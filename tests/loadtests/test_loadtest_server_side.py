@@ -13,7 +13,8 @@ from fastapi import FastAPI, Response
 
 from tests.e2e.running_server import RunningServer, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
-from tests.measured import finish, run_batch
+from tests.loadtests.metrics_pages import MetricsPages
+from tests.measured import finish
 from tests.saved_models import save_mlp
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
@@ -21,11 +22,9 @@ from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.latency_parts import counts_differ, latency_parts
 from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
-from tpuserve_loadtests.server_side.server_side import Scrape, ServerSide, draw_server_side
+from tpuserve_loadtests.server_side.server_side import Scrape, ServerSide, draw_server_side, read_stretch
 from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.prometheus import PrometheusMetrics
-from tpuserve_server.upstream_metrics import upstream_page
+from tpuserve_server.core.types import ServableId
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 BUSY_IS_FINE = ("--generator-limit", "note")
@@ -33,36 +32,14 @@ SERVED = Served((("m", None),))
 OTHER = ServableId("m", 4)
 
 
-class Watched:
-    """A server's metrics, read now and then by a watch that is not the test's own."""
-
-    def __init__(self, upstream: bool = False, model: str = "m") -> None:
-        self.metrics = PrometheusMetrics()
-        self.metrics.version_changed(servable=ServableId(model, 3), state=State.AVAILABLE)
-        self._model = model
-        self.scrapes: list[Scrape] = []
-        self._upstream = upstream
-
-    def read(self, at_s: float) -> None:
-        text = upstream_page(self.metrics) if self._upstream else self.metrics.render()[0].decode()
-        self.scrapes.append(Scrape(at_s, text))
-
-    def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
-        """A batch of requests of one row, in a bucket of four."""
-        rows, servable = [1] * len(queue_waits_s), ServableId(self._model, version)
-        run_batch(self.metrics, servable=servable, task_rows=rows, bucket=4, queue_waits_s=queue_waits_s, run_s=run_s)
-        for _ in rows:
-            finish(self.metrics, model=self._model, version=version, latency_s=latency_s)
-
-
 def test_what_was_counted_before_the_first_page_is_no_part_of_the_run() -> None:
-    server = Watched()
+    server = MetricsPages()
     server.answer(5.0, run_s=5.0, latency_s=10.0)
     server.read(0.0)
     server.answer(0.001, 0.003, run_s=0.020, latency_s=0.030)
     server.answer(0.004, run_s=0.010, latency_s=0.030)
     server.read(2.0)
-    seen = draw_server_side(server.scrapes, SERVED)
+    seen = draw_server_side([read_stretch(server.scrapes, SERVED)])
     request, queue, execution = seen.phases
     assert (request.count, queue.count, execution.count) == (3, 3, 2)
     assert request.mean_ms == pytest.approx(30)
@@ -77,51 +54,51 @@ def test_what_was_counted_before_the_first_page_is_no_part_of_the_run() -> None:
 
 
 def test_the_timeline_has_a_moment_between_each_two_pages() -> None:
-    server = Watched()
+    server = MetricsPages()
     for at_s, run_s in ((0.0, 0.010), (1.0, 0.020), (3.0, 0.0)):
         server.read(at_s)
         server.answer(0.001, run_s=run_s, latency_s=0.030)
-    seen = draw_server_side(server.scrapes, SERVED)
+    seen = draw_server_side([read_stretch(server.scrapes, SERVED)])
     assert [(moment.at_s, moment.seconds, moment.rate_per_s) for moment in seen.timeline] == [(0, 1, 1), (1, 2, 0.5)]
     assert [moment.execution_ms for moment in seen.timeline] == [pytest.approx(10), pytest.approx(20)]
 
 
 def test_another_version_and_another_model_are_left_out() -> None:
-    server = Watched()
+    server = MetricsPages()
     server.read(0.0)
     server.answer(0.001, run_s=0.010, latency_s=0.020)
     server.answer(0.5, run_s=0.5, latency_s=1.0, version=4)
     finish(server.metrics, model="other", version=1)
     server.read(1.0)
-    seen = draw_server_side(server.scrapes, Served((("m", 3),)))
+    seen = draw_server_side([read_stretch(server.scrapes, Served((("m", 3),)))])
     assert [(phase.name, phase.count) for phase in seen.phases] == [("request", 1), ("queue wait", 1), ("execution", 1)]
     # Upstream's metric, by which a request's own execution is known, is of both versions: the batches' mean is used.
     assert seen.execution_ms == pytest.approx(10)
-    assert draw_server_side(server.scrapes, SERVED).answers == {"OK": 2}
+    assert draw_server_side([read_stretch(server.scrapes, SERVED)]).answers == {"OK": 2}
     several = Served((("m", None), ("m", 3), ("other", None)))
-    assert draw_server_side(server.scrapes, several).answers == {"OK": 3}
+    assert draw_server_side([read_stretch(server.scrapes, several)]).answers == {"OK": 3}
 
 
 def test_refusals_are_counted_by_reason_and_answers_by_code() -> None:
-    server = Watched()
+    server = MetricsPages()
     server.metrics.task_dropped(servable=OTHER, reason="queue_full")
     server.read(0.0)
     for reason in ("queue_full", "queue_full", "expired"):
         server.metrics.task_dropped(servable=OTHER, reason=reason)
     finish(server.metrics, code=Code.RESOURCE_EXHAUSTED)
     server.read(1.0)
-    seen = draw_server_side(server.scrapes, SERVED)
+    seen = draw_server_side([read_stretch(server.scrapes, SERVED)])
     assert seen.refused == {"queue_full": 2, "expired": 1}
     assert seen.answers == {"RESOURCE_EXHAUSTED": 1}
     assert seen.phases == ()
 
 
 def test_the_servers_process_is_seen() -> None:
-    server = Watched()
+    server = MetricsPages()
     server.read(0.0)
     sum(range(10**6))
     server.read(0.5)
-    seen = draw_server_side(server.scrapes, SERVED)
+    seen = draw_server_side([read_stretch(server.scrapes, SERVED)])
     assert seen.cpu_cores is not None
     assert seen.memory_bytes is not None
     assert seen.peak_memory_bytes is not None
@@ -129,12 +106,12 @@ def test_the_servers_process_is_seen() -> None:
 
 
 def test_tensorflow_serving_tells_less() -> None:
-    server = Watched(upstream=True)
+    server = MetricsPages(upstream=True)
     server.answer(5.0, run_s=5.0, latency_s=10.0)
     server.read(0.0)
     server.answer(0.001, 0.003, run_s=0.020, latency_s=0.030)
     server.read(1.0)
-    seen = draw_server_side(server.scrapes, SERVED)
+    seen = draw_server_side([read_stretch(server.scrapes, SERVED)])
     assert [phase.name for phase in seen.phases] == ["request", "queue wait"]
     assert seen.execution_ms == pytest.approx(20)
     assert seen.batch_rows == 2
@@ -152,7 +129,7 @@ def test_tensorflow_serving_tells_less() -> None:
 )
 def test_a_server_that_was_restarted_is_told(earlier: str, later: str) -> None:
     with pytest.raises(NoPage, match="restarted"):
-        draw_server_side([Scrape(0.0, earlier), Scrape(1.0, later)], SERVED)
+        read_stretch([Scrape(0.0, earlier), Scrape(1.0, later)], SERVED)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +157,16 @@ def client_side(requests: int = 10) -> Measured:
 
 
 def server_side(requests: int = 10) -> ServerSide:
-    server = Watched()
+    server = MetricsPages()
     server.read(0.0)
     for _ in range(requests):
         server.answer(0.005, run_s=0.020, latency_s=0.030)
     server.read(1.0)
-    return draw_server_side(server.scrapes, SERVED)
+    return draw_server_side([read_stretch(server.scrapes, SERVED)])
 
 
 def test_the_parts_add_up_to_the_clients_latency() -> None:
-    parts = latency_parts(client_side(), server_side())
+    parts = latency_parts([client_side()], server_side())
     expected = {
         "network, connections and client": 20.0,
         "queue wait": 5.0,
@@ -202,9 +179,9 @@ def test_the_parts_add_up_to_the_clients_latency() -> None:
 
 
 def test_other_clients_and_other_servers_are_noticed() -> None:
-    assert counts_differ(client_side(1000), server_side(1000)) == ""
-    assert "others ask it, too" in counts_differ(client_side(100), server_side(300))
-    assert "answered 300 of 1,000" in counts_differ(client_side(1000), server_side(300))
+    assert counts_differ([client_side(1000)], server_side(1000)) == ""
+    assert "others ask it, too" in counts_differ([client_side(100)], server_side(300))
+    assert "answered 300 of 1,000" in counts_differ([client_side(1000)], server_side(300))
 
 
 # Whole runs.
@@ -254,6 +231,21 @@ def test_a_real_servers_phases_add_up_and_it_counted_every_request(running: Runn
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
+def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer) -> None:
+    page = f"{running.rest}/metrics"
+    options = ("--grpc", running.grpc, "--users", "1,16", "--duration", "1", "--server-metrics", page)
+    run = loadtest("sweep", "m", *options, "--json")
+    assert run.returncode == 0, run.stderr
+    alone, crowd = (step["server"] for step in json.loads(run.stdout))
+    # One user waits for each answer: whatever the machine does meanwhile, its requests cannot be in a batch together.
+    assert alone["batch_rows"] == 1
+    assert crowd["batch_rows"] > 1
+    assert alone["answers"].keys() == crowd["answers"].keys() == {"OK"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
 def test_the_table_tells_where_the_time_went_also_for_several_processes(running: RunningServer) -> None:
     page = f"{running.rest}/metrics"
     options = ("--users", "4", "--duration", "1", "--processes", "2", "--server-metrics", page)
@@ -289,7 +281,7 @@ def test_a_server_without_metrics_is_a_note(options: tuple[str, ...], note: str)
 
 
 def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
-    watched, app = Watched(model=MODEL), FastAPI()
+    watched, app = MetricsPages(model=MODEL), FastAPI()
     app.get("/metrics")(lambda: page(watched))
     with serving(Doubling()) as server, serving_http(app) as port:
         addresses = ("--grpc", server.grpc_address, "--server-metrics", f"http://127.0.0.1:{port}")
@@ -302,7 +294,7 @@ def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
     )
 
 
-def page(server: Watched) -> Response:
+def page(server: MetricsPages) -> Response:
     """Of a server that answers one request between each two looks at it, and has none from the fourth on."""
     server.answer(0.001, run_s=0.001, latency_s=0.003)
     server.read(0.0)

@@ -21,6 +21,7 @@ from tpuserve_loadtests.cli.options import (
 )
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 
@@ -49,6 +50,7 @@ Exit codes: as `run`, the highest of all runs.
 @time_options("10s", "1s")
 @request_options
 @generator_options
+@server_metrics_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @file_options
 def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
@@ -75,10 +77,13 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
     target = asked.find_target()
     strict = given["generator_limit"] == "fail"
     reports: list[RunReport] = []
-    with generating(target, Generators.given(given)) as runs:
+    with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
         for load in loads:
-            measured = run_load(runs, load, title=f"Step {len(reports) + 1} of {len(loads)}, for")
-            reports.append(build_report(measured, model=asked.title, rows=target.workload.rows, strict=strict))
+            with server.during(load) as seen:
+                measured = run_load(runs, load, title=f"Step {len(reports) + 1} of {len(loads)}, for")
+            reports.append(
+                build_report(measured, model=asked.title, rows=target.workload.rows, strict=strict, seen=seen)
+            )
             if measured.stopped:
                 break
     if given["as_json"]:

@@ -13,7 +13,7 @@ def run_headline(report: RunReport) -> Headline:
     """Passed, failed, or not to be trusted."""
     measured = report.measured
     notes = [note for note in (measured.stopped, *report.generator.limits) if note]
-    notes += [note for note in (*report.told, report.counts_note) if note]
+    notes += [note for note in (*report.told, report.watched.note if report.watched.server else "") if note]
     notes += [UNSETTLED] if measured.stable is False else []
     if report.exit_code == EXIT_GENERATOR:
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)

@@ -13,6 +13,7 @@ from tpuserve_loadtests.report_page.units import milliseconds, percent, three_di
 from tpuserve_loadtests.reports.server_report import server_lines
 from tpuserve_loadtests.server_side.latency_parts import Part
 from tpuserve_loadtests.server_side.server_side import Moment, ServerSide
+from tpuserve_loadtests.server_side.watched import Watched
 
 _MIB: Final = 2**20
 # A curve of fewer moments than this is none.
@@ -21,12 +22,13 @@ _LEAST_MOMENTS: Final = 3
 _Figure = Callable[[Moment], float | None]
 
 
-def show_server(server: ServerSide | None, parts: Sequence[Part], note: str) -> Markup:
-    """Of a server that does not tell, the `note` that says why; nothing of one that was not asked."""
+def show_server(watched: Watched) -> Markup:
+    """Of a server that does not tell, the note that says why; nothing of one that was not asked."""
+    server, note = watched.server, watched.note
     if server is None:
         why = element("p", note[:1].upper() + note[1:], class_="quiet")
         return element("section", element("h2", "The server"), why) if note else Markup()
-    bars = [_bar(part) for part in parts]
+    bars = [_bar(part) for part in watched.parts]
     lines = [element("li", line) for line in server_lines(server)]
     told = [
         element("table", element("tbody", *bars), class_="shares") if bars else Markup(),

@@ -9,8 +9,11 @@ from typing import Any, TypeAlias
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
 from tpuserve_loadtests.reports.run_report import RunReport
+from tpuserve_loadtests.reports.server_table import part_ms
 from tpuserve_loadtests.reports.soak_report import SoakReport, segment_document
 from tpuserve_loadtests.searching import Probe
+from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
+from tpuserve_loadtests.server_side.watched import Watched
 
 # Of one run among several, beside the figures of all its requests.
 Cells: TypeAlias = Mapping[str, Any]
@@ -31,8 +34,10 @@ def run_csv(measured: Measured) -> str:
 
 
 def sweep_csv(reports: Sequence[RunReport]) -> str:
-    """A row for each step."""
-    return _written([_run(report.measured, {"trusted": report.generator.trusted}) for report in reports])
+    """A row for each step, with what the server told of it."""
+    return _written(
+        [_run(report.measured, {"trusted": report.generator.trusted, **_server(report.watched)}) for report in reports]
+    )
 
 
 def search_csv(probes: Sequence[tuple[Probe, Measured]]) -> str:
@@ -74,6 +79,21 @@ def _run(measured: Measured, more: Cells) -> Cells:
         "seconds": measured.span_s,
         **figures,
         **more,
+    }
+
+
+def _server(watched: Watched) -> Cells:
+    """Means of a request and of a batch; empty where the server does not tell."""
+    server = watched.server
+    return {
+        "network_ms": part_ms(watched, LATE, NETWORK),
+        "queue_ms": part_ms(watched, QUEUE),
+        "execution_ms": part_ms(watched, EXECUTION),
+        "other_ms": part_ms(watched, ELSEWHERE),
+        "batch_rows": server.batch_rows if server else None,
+        "padding_share": server.padding_share if server else None,
+        "server_cores": server.cpu_cores if server else None,
+        "refused": sum(server.refused.values()) if server else None,
     }
 
 

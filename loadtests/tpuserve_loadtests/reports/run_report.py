@@ -16,8 +16,8 @@ from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import ErrorCount
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.reports.server_report import print_server
-from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
-from tpuserve_loadtests.server_side.server_side import Seen, ServerSide
+from tpuserve_loadtests.server_side.server_side import Seen
+from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
 SHOWN_ERRORS = 5
@@ -36,8 +36,8 @@ LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
 class RunReport:
     """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure.
 
-    `rows`: of a request, on average. `server`: what the server said of itself meanwhile, None if that is not known;
-    `server_note` may say why. `told`: notes on what was known before it.
+    `rows`: of a request, on average. `watched`: the run with what the server said of itself meanwhile. `told`: notes on
+    what was known before it.
     """
 
     model: str
@@ -45,15 +45,9 @@ class RunReport:
     measured: Measured
     generator: GeneratorVerdict
     gates: tuple[GateResult, ...]
+    watched: Watched
     strict: bool = True
-    server: ServerSide | None = None
-    server_note: str = ""
     told: tuple[str, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Where the time of a request went; empty where the server does not tell."""
-        return latency_parts(self.measured, self.server) if self.server is not None else ()
 
     @property
     def total(self) -> Summary:
@@ -98,13 +92,8 @@ class RunReport:
             notes.append(UNSETTLED)
         if measured.load.is_open:
             notes.append(FROM_DUE)
-        notes += [note for note in (*self.told, self.server_note, self.counts_note) if note]
+        notes += [note for note in (*self.told, self.watched.note) if note]
         return tuple(notes)
-
-    @property
-    def counts_note(self) -> str:
-        """What it means if the server answered other requests than this run made; empty if it did not."""
-        return "" if self.server is None or self.server_note else counts_differ(self.measured, self.server)
 
 
 def build_report(
@@ -119,8 +108,8 @@ def build_report(
 ) -> RunReport:
     """Judge a run; `seen` is what the server said of itself, if it was watched."""
     generator, results = judge_generator(measured, gates), gate_results(gates, measured)
-    known = seen or Seen()
-    return RunReport(model, rows, measured, generator, results, strict, known.server, known.note, told)
+    watched = Watched.of(measured, seen or Seen())
+    return RunReport(model, rows, measured, generator, results, watched, strict, told)
 
 
 def report_json(report: RunReport) -> str:
@@ -156,8 +145,7 @@ def as_document(report: RunReport) -> dict[str, Any]:  # plain values of several
             {report.line_kind: error.line, "message": error.message, "count": error.count}
             for error in measured.recorder.errors()
         ],
-        "latency_parts": [asdict(part) for part in report.parts],
-        "server": None if report.server is None else report.server.as_document(),
+        **report.watched.as_document(),
         "notes": list(report.notes),
     }
 
@@ -201,8 +189,7 @@ def print_report(report: RunReport, console: Console) -> None:
     bound = report.total.p99_bound_ms
     if bound is not None:
         console.print(f"  p99 is at most {bound:.2f} ms, at 99 % confidence", highlight=False)
-    if report.server is not None:
-        print_server(report.server, report.parts, console)
+    print_server(report.watched, console)
     for result in report.gates:
         console.print(f"  {escape(str(result))}", soft_wrap=True, highlight=False)
     for note in report.notes:

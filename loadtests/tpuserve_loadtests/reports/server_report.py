@@ -6,19 +6,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tpuserve_loadtests.server_side.latency_parts import Part
+from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
 from tpuserve_loadtests.server_side.server_side import Phase, ServerSide
+from tpuserve_loadtests.server_side.watched import Watched
 
 _MIB = 2**20
 # Which of the server's histograms tells more of a part than its mean.
-_PHASES = {"queue wait": "queue wait", "execution, with stacking and padding": "execution"}
+_PHASES = {QUEUE: "queue wait", EXECUTION: "execution"}
 
 
-def print_server(server: ServerSide, parts: tuple[Part, ...], console: Console) -> None:
-    """Print the table, if the parts are known, and what the server did."""
-    if parts:
-        console.print(_table(server, parts))
-    for line in server_lines(server):
+def print_server(watched: Watched, console: Console) -> None:
+    """Print the table, if the parts are known, and what the server did; nothing where it does not tell."""
+    if watched.server is None:
+        return
+    if watched.parts:
+        console.print(_table(watched.server, watched.parts))
+    for line in server_lines(watched.server):
         console.print(f"  server: {escape(line)}", soft_wrap=True, highlight=False)
 
 

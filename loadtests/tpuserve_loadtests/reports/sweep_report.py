@@ -1,4 +1,4 @@
-"""A sweep as a table: each load, what came back, how fast."""
+"""A sweep as tables: each load, what came back, how fast, and where the server's time went."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,11 @@ from tpuserve_loadtests.reports.run_report import (
     latency_cells,
     print_errors,
 )
+from tpuserve_loadtests.reports.server_table import print_server_table
 
 
 def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
-    """A line for each load, then the notes of each that has any."""
+    """A line for each load, then the notes: those of all loads once, then the others of each that has any."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     first = reports[0]
@@ -29,10 +30,27 @@ def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
         counts = [f"{total.requests:,}", f"{total.failures:,}", f"{total.rate_per_s:,.1f}"]
         table.add_row(str(report.measured.load), *counts, *latency_cells(total))
     console.print(table)
+    print_server_table("load", [(step_name(report), report.watched) for report in reports], console)
+    shared = shared_notes(reports)
+    for note in shared:
+        console.print(f"  note: {escape(note)}", soft_wrap=True, highlight=False)
     for report in reports:
         print_errors(report.measured.recorder.errors(), console)
         for note in step_notes(report):
-            console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)
+            if note not in shared:
+                console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def step_name(report: RunReport) -> str:
+    """A load in few letters."""
+    offered_per_s = report.measured.load.offered_per_s
+    return str(report.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
+
+
+def shared_notes(reports: Sequence[RunReport]) -> list[str]:
+    """Notes that all of several steps have."""
+    first, *others = [step_notes(report) for report in reports]
+    return [note for note in first if all(note in notes for notes in others)] if others else []
 
 
 def step_notes(report: RunReport) -> list[str]:

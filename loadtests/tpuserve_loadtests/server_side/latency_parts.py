@@ -1,9 +1,18 @@
 """Where the time went: a request's mean latency as the client saw it, in the parts that the server tells."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.server_side.server_side import ServerSide
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+
+LATE: Final = "sent late by the generator"
+NETWORK: Final = "network, connections and client"
+QUEUE: Final = "queue wait"
+EXECUTION: Final = "execution, with stacking and padding"
+ELSEWHERE: Final = "elsewhere in the server"
 
 # Replicas behind one address answer a part each, and other clients may ask, too.
 _TOLERANCE = 0.05
@@ -20,38 +29,38 @@ class Part:
     share: float
 
 
-def latency_parts(measured: Measured, server: ServerSide) -> tuple[Part, ...]:
+def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, ...]:
     """Parts that add up to the client's mean latency, in the order in which they happen; none where nothing is known.
 
-    What is the server's is its mean over the same stretch of time; the two clocks are never compared.
+    What is the server's is its mean over the same stretches of time; the two clocks are never compared.
     """
-    mean_us = measured.total.histogram.mean_us()
+    mean_us = _merged([measured.total.histogram for measured in runs]).mean_us()
     request = server.phase("request")
     if mean_us is None or request is None:
         return ()
     client_ms = mean_us / 1000
-    late_us = measured.recorder.lag.mean_us()
+    late_us = _merged([measured.recorder.lag for measured in runs]).mean_us()
     late_ms = min(late_us / 1000, client_ms) if late_us is not None else 0.0
     queue = server.phase("queue wait")
     queue_ms = queue.mean_ms if queue is not None else 0.0
     execution_ms = server.execution_ms or 0.0
     named = [
-        ("sent late by the generator", late_ms),
-        ("network, connections and client", client_ms - late_ms - request.mean_ms),
-        ("queue wait", queue_ms),
-        ("execution, with stacking and padding", execution_ms),
-        ("elsewhere in the server", request.mean_ms - queue_ms - execution_ms),
+        (LATE, late_ms),
+        (NETWORK, client_ms - late_ms - request.mean_ms),
+        (QUEUE, queue_ms),
+        (EXECUTION, execution_ms),
+        (ELSEWHERE, request.mean_ms - queue_ms - execution_ms),
     ]
     # Means over requests that are not quite the same may differ by a hair: nothing takes less than no time.
     return tuple(Part(name, ms, ms / client_ms) for name, ms in named if ms > 0)
 
 
-def counts_differ(measured: Measured, server: ServerSide) -> str:
+def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
     """What it means if the server answered other requests than the client counted; empty if it did not."""
-    sent, answered = measured.total.requests, sum(server.answers.values())
+    sent, answered = sum(measured.total.requests for measured in runs), sum(server.answers.values())
     # One that failed may have reached the server or not.
-    least = sent - measured.total.failures
-    tolerance = _TOLERANCE * sent + _IN_FLIGHT
+    least = sent - sum(measured.total.failures for measured in runs)
+    tolerance = _TOLERANCE * sent + _IN_FLIGHT * len(runs)
     if answered > sent + tolerance:
         return f"the server answered {answered:,} such requests, this run made {sent:,}: others ask it, too"
     if answered < least - tolerance:
@@ -60,3 +69,10 @@ def counts_differ(measured: Measured, server: ServerSide) -> str:
             "and its figures are of one of them"
         )
     return ""
+
+
+def _merged(histograms: Sequence[LatencyHistogram]) -> LatencyHistogram:
+    merged = LatencyHistogram()
+    for histogram in histograms:
+        merged.add(histogram)
+    return merged

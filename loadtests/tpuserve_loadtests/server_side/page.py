@@ -93,6 +93,13 @@ class Page:
         """What counters counted after an earlier page; a series that is new counted from nothing."""
         return Page({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
 
+    def plus(self, other: "Page") -> "Page":
+        """What counters counted in both of two stretches of time."""
+        both = dict(self.values)
+        for series, value in other.values.items():
+            both[series] = both.get(series, 0.0) + value
+        return Page(both)
+
     def has(self, name: str) -> bool:
         """Whether there is any series of that name."""
         return any(known == name for known, _ in self.values)

@@ -1,7 +1,8 @@
-"""What a server said of itself while a load ran: drawn from its pages of metrics before, during and after."""
+"""What a server said of itself while loads ran: drawn from its pages of metrics before, during and after each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -56,12 +57,23 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a server `counted` in the measured `seconds` of a run, and what its process had in memory, in bytes."""
+
+    served: Served
+    counted: Page
+    seconds: float
+    memory: tuple[float, ...]
+    timeline: tuple[Moment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSide:
-    """The measured part of a run as the server saw it; None and empty where it does not tell.
+    """The measured part of a run, or of several together, as the server saw it; None and empty where it does not tell.
 
     `execution_ms`: a request's mean share of its batch's time on the device: all of it. `batch_rows`: real rows of a
     batch, on average; `padding_share`: how much of a batch was padding, on average. `answers` by code, `refused` by the
-    server's reasons; `peak_memory_bytes` is the highest that was seen of its process.
+    server's reasons; `peak_memory_bytes` is the highest that was seen of its process. Several runs have no timeline.
     """
 
     phases: tuple[Phase, ...]
@@ -88,13 +100,13 @@ class ServerSide:
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of a server when a run is over: `server`, and in `note` why not; neither if nobody asked."""
+    """What is known of a server when a run is over: a `stretch`, and in `note` why not; neither if nobody asked."""
 
-    server: ServerSide | None = None
+    stretch: Stretch | None = None
     note: str = ""
 
 
-def draw_server_side(scrapes: Sequence[Scrape], served: Served) -> ServerSide:
+def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:
     """Compare pages of a run, the first of which is of the warm-up's end. Raises NoPage where nothing can be said."""
     if len(scrapes) < 2:
         raise NoPage("its page of metrics was read too seldom to compare")
@@ -108,12 +120,17 @@ def draw_server_side(scrapes: Sequence[Scrape], served: Served) -> ServerSide:
         for scrape, span_s, figures, page in zip(scrapes, spans_s, counted, pages[1:], strict=False)
         if span_s > 0
     )
-    return _server_side(read_figures(pages[-1].since(pages[0]), served), sum(spans_s), pages, timeline)
+    memory = tuple(size for page in pages if (size := memory_bytes(page)) is not None)
+    return Stretch(served, pages[-1].since(pages[0]), sum(spans_s), memory, timeline)
 
 
-def _server_side(figures: Figures, span_s: float, pages: Sequence[Page], timeline: tuple[Moment, ...]) -> ServerSide:
+def draw_server_side(stretches: Sequence[Stretch]) -> ServerSide:
+    """Of at least one, all of the same server and models."""
+    first, *others = stretches
+    figures = read_figures(reduce(Page.plus, (one.counted for one in others), first.counted), first.served)
+    span_s = sum(one.seconds for one in stretches)
+    memory = [size for one in stretches for size in one.memory]
     phases = (("request", figures.request), ("queue wait", figures.queue), ("execution", figures.run))
-    memory = [size for page in pages if (size := memory_bytes(page)) is not None]
     return ServerSide(
         phases=tuple(_phase(name, buckets) for name, buckets in phases if buckets.count),
         execution_ms=_execution_ms(figures),
@@ -126,7 +143,7 @@ def _server_side(figures: Figures, span_s: float, pages: Sequence[Page], timelin
         memory_bytes=memory[-1] if memory else None,
         peak_memory_bytes=max(memory, default=None),
         busy={device: busy_s / span_s for device, busy_s in figures.busy_s.items()},
-        timeline=timeline,
+        timeline=() if others else first.timeline,
     )
 
 

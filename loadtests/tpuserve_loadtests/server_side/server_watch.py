@@ -12,7 +12,7 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.dialect import Served, memory_bytes
 from tpuserve_loadtests.server_side.page import NoPage
 from tpuserve_loadtests.server_side.scraper import Scraper
-from tpuserve_loadtests.server_side.server_side import Scrape, Seen, draw_server_side
+from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
 
 
 class ServerWatch:
@@ -63,7 +63,7 @@ class ServerWatch:
 
     def _fill(self, seen: Seen, scrapes: list[Scrape], lost: str) -> None:
         try:
-            seen.server = draw_server_side(scrapes, self._served)
+            seen.stretch = read_stretch(scrapes, self._served)
         except NoPage as error:
             seen.note = f"what the server says of itself is not known: {error}"
             return

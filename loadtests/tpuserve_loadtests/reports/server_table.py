@@ -1,0 +1,104 @@
+"""What a server said of itself in several runs, beside each other: where the time of a request went, and batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tpuserve_loadtests.reports.run_report import ROOMY
+from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
+from tpuserve_loadtests.server_side.server_side import ServerSide
+from tpuserve_loadtests.server_side.watched import Watched
+
+TITLE: Final = "Where the time of a request went, ms on average; and its batches"
+# A part that changed by less than this of what latency changed by is not worth a word.
+_LEAST_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServerColumn:
+    """A figure of each run; None where the server does not tell. `spare`: left out where there is little room."""
+
+    heading: str
+    figure: Callable[[Watched], float | None]
+    written: Callable[[float], str] = "{:.2f}".format
+    spare: bool = False
+
+    def cell(self, watched: Watched) -> str:
+        """For people."""
+        value = self.figure(watched)
+        return "-" if value is None else self.written(value)
+
+
+def part_ms(watched: Watched, *names: str) -> float | None:
+    """Milliseconds of a request's mean latency in these parts; None where the parts are not known."""
+    return sum(part.mean_ms for part in watched.parts if part.name in names) if watched.parts else None
+
+
+def _part(heading: str, *names: str) -> ServerColumn:
+    return ServerColumn(heading, lambda watched: part_ms(watched, *names))
+
+
+def _told(
+    heading: str, figure: Callable[[ServerSide], float | None], written: Callable[[float], str], *, spare: bool = False
+) -> ServerColumn:
+    return ServerColumn(
+        heading, lambda watched: None if watched.server is None else figure(watched.server), written, spare
+    )
+
+
+PARTS: Final = (
+    _part("network", LATE, NETWORK),
+    _part("queue", QUEUE),
+    _part("execution", EXECUTION),
+    _part("other", ELSEWHERE),
+)
+BATCH_ROWS: Final = _told("rows", lambda server: server.batch_rows, "{:.3g}".format)
+PADDING: Final = _told("padding", lambda server: server.padding_share, lambda share: f"{100 * share:.3g} %")
+CORES: Final = _told("cores", lambda server: server.cpu_cores, "{:.2f}".format)
+REFUSED: Final = _told("refused", lambda server: float(sum(server.refused.values())) or None, "{:,.0f}".format)
+_COLUMNS: Final = (
+    *PARTS,
+    ServerColumn("in all", lambda watched: watched.latency_ms, spare=True),
+    BATCH_ROWS,
+    PADDING,
+    _told("executing", lambda server: server.executing, "{:.2f}".format, spare=True),
+    CORES,
+    REFUSED,
+)
+
+
+def server_columns(runs: Sequence[Watched]) -> list[ServerColumn]:
+    """Those of which the server says something in any run."""
+    return [column for column in _COLUMNS if any(column.figure(watched) is not None for watched in runs)]
+
+
+def print_server_table(kind: str, rows: Sequence[tuple[str, Watched]], console: Console) -> None:
+    """A row for each run, by name; `kind` says what the names are. Nothing where no server told anything."""
+    roomy = console.width >= ROOMY
+    columns = [column for column in server_columns([watched for _, watched in rows]) if roomy or not column.spare]
+    if not columns:
+        return
+    table = Table(title=TITLE, title_justify="left", padding=(0, 1 if roomy or len(columns) < 8 else 0))
+    table.add_column(kind, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    for name, watched in rows:
+        table.add_row(escape(name), *(column.cell(watched) for column in columns))
+    console.print(table)
+
+
+def changes(before: Watched, after: Watched) -> str:
+    """What latency gained or lost, and in which parts, the most in the first; empty where that is not known."""
+    if before.latency_ms is None or after.latency_ms is None:
+        return ""
+    change = after.latency_ms - before.latency_ms
+    parts = [(column.heading, column.figure(after) or 0.0, column.figure(before) or 0.0) for column in PARTS]
+    ranked = sorted(((name, b - a) for name, b, a in parts), key=lambda part: -abs(part[1]))
+    told = [f"{name} {ms:+.2f}" for name, ms in ranked if abs(ms) >= _LEAST_SHARE * abs(change)]
+    batches = [BATCH_ROWS.cell(before), BATCH_ROWS.cell(after)]
+    rows = f"; batches of {batches[1]} rows instead of {batches[0]}" if batches[0] != batches[1] else ""
+    return f"latency {change:+.2f} ms on average: {', '.join(told)}{rows}" if told else ""

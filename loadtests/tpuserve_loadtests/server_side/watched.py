@@ -1,0 +1,61 @@
+"""Runs whose server was watched: what both sides say of the same requests, held together."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
+from tpuserve_loadtests.server_side.server_side import Seen, ServerSide, Stretch, draw_server_side
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One run, or several of the same load. `server` is None where nothing is known; `note` may say why.
+
+    `parts`: where the time of a request went; empty where the server does not tell.
+    """
+
+    runs: tuple[Measured, ...]
+    stretches: tuple[Stretch, ...]
+    server: ServerSide | None
+    parts: tuple[Part, ...]
+    note: str
+
+    @classmethod
+    def of(cls, measured: Measured, seen: Seen) -> Self:
+        """One run."""
+        return cls._join((measured,), () if seen.stretch is None else (seen.stretch,), seen.note)
+
+    @classmethod
+    def together(cls, watched: Sequence["Watched"]) -> Self:
+        """All requests of all runs; where the server told nothing of some, those of the others."""
+        told = [one for one in watched if one.server is not None]
+        runs = tuple(measured for one in told or watched for measured in one.runs)
+        note = next((one.note for one in watched if one.note), "")
+        if told and len(told) < len(watched):
+            note = f"the server's figures are of {len(told)} of {len(watched)} runs: {note}"
+        return cls._join(runs, tuple(stretch for one in told for stretch in one.stretches), note)
+
+    @classmethod
+    def _join(cls, runs: tuple[Measured, ...], stretches: tuple[Stretch, ...], note: str) -> Self:
+        if not stretches:
+            return cls(runs, stretches, None, (), note)
+        server = draw_server_side(stretches)
+        return cls(runs, stretches, server, latency_parts(runs, server), note or counts_differ(runs, server))
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The client's mean; None where the parts are not known."""
+        return sum(part.mean_ms for part in self.parts) if self.parts else None
+
+    def condensed(self) -> "Watched":
+        """The same for those who keep many: without the course of the runs over time."""
+        return replace(self, runs=tuple(measured.condensed() for measured in self.runs))
+
+    def as_document(self) -> dict[str, Any]:  # plain values of several types
+        """For JSON: `server` and `latency_parts`, in milliseconds."""
+        return {
+            "latency_parts": [asdict(part) for part in self.parts],
+            "server": None if self.server is None else self.server.as_document(),
+        }

@@ -1,0 +1,46 @@
+"""Pages of metrics that the server's own code makes, of requests that were made up."""
+
+from tests.measured import finish, run_batch
+from tpuserve_loadtests.server_side.dialect import Served
+from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
+from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.upstream_metrics import upstream_page
+
+
+class MetricsPages:
+    """A server's metrics, read now and then by a watch that is not the test's own."""
+
+    def __init__(self, upstream: bool = False, model: str = "m") -> None:
+        self.metrics = PrometheusMetrics()
+        self.metrics.version_changed(servable=ServableId(model, 3), state=State.AVAILABLE)
+        self._model = model
+        self.scrapes: list[Scrape] = []
+        self._upstream = upstream
+
+    def read(self, at_s: float) -> None:
+        text = upstream_page(self.metrics) if self._upstream else self.metrics.render()[0].decode()
+        self.scrapes.append(Scrape(at_s, text))
+
+    def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
+        """A batch of requests of one row, in a bucket of four."""
+        rows, servable = [1] * len(queue_waits_s), ServableId(self._model, version)
+        run_batch(self.metrics, servable=servable, task_rows=rows, bucket=4, queue_waits_s=queue_waits_s, run_s=run_s)
+        for _ in rows:
+            finish(self.metrics, model=self._model, version=version, latency_s=latency_s)
+
+    def refuse(self, reason: str, count: int) -> None:
+        for _ in range(count):
+            self.metrics.task_dropped(servable=ServableId(self._model, 3), reason=reason)
+
+
+def seen_server(
+    requests: int, *, batch: int = 1, queue_s: float = 0.001, run_s: float = 0.002, latency_s: float = 0.004
+) -> Seen:
+    """Of a second in which it answered so many requests, in batches of so many."""
+    server = MetricsPages()
+    server.read(0.0)
+    for _ in range(requests // batch):
+        server.answer(*[queue_s] * batch, run_s=run_s, latency_s=latency_s)
+    server.read(1.0)
+    return Seen(read_stretch(server.scrapes, Served((("m", None),))))

@@ -1,0 +1,100 @@
+"""What servers said of themselves in several runs, held beside each other."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tests.loadtests.metrics_pages import MetricsPages, seen_server
+from tests.loadtests.recorded_runs import open_load, recorded_run
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.server_table import changes, print_server_table
+from tpuserve_loadtests.reports.sweep_report import print_sweep
+from tpuserve_loadtests.server_side.dialect import Served
+from tpuserve_loadtests.server_side.server_side import Seen, read_stretch
+from tpuserve_loadtests.server_side.watched import Watched
+
+WHY = "where the time went is not known"
+
+
+def run(median_ms: float = 20.0, requests: int = 100) -> Measured:
+    return recorded_run(open_load(requests, seconds=1.0, warm_up_s=0.0), median_ms)
+
+
+def shown(rows: list[tuple[str, Watched]], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_server_table("load", rows, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_table_of_what_the_server_told_fits_a_terminal_of_80() -> None:
+    rows = [(f"{users} users", Watched.of(run(), seen_server(100, batch=users))) for users in (1, 100)]
+    narrow, wide = shown(rows, 80), shown(rows, 120)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "in all" in wide
+    for text in (narrow, wide):
+        lines = [line for line in text.splitlines() if "users" in line]
+        assert [[cell.strip() for cell in line.split("│")][3:5] for line in lines] == [["1.00", "2.00"]] * 2
+        assert "padding" in text
+        assert "refused" not in text
+
+
+def test_a_server_that_tells_nothing_has_no_table() -> None:
+    assert shown([("1 user", Watched.of(run(), Seen(note=WHY)))], 120) == ""
+
+
+def test_several_runs_together_are_all_requests_of_all_runs() -> None:
+    waits_s = (0.001, 0.001, 0.004)
+    runs = [Watched.of(run(), seen_server(100, queue_s=queue_s, latency_s=0.008)) for queue_s in waits_s]
+    both = Watched.together(runs)
+    assert both.server is not None
+    queue = both.server.phase("queue wait")
+    assert queue is not None
+    assert queue.count == 300
+    assert queue.mean_ms == pytest.approx(2.0)
+    assert both.server.answers == {"OK": 300}
+    assert both.latency_ms == pytest.approx(sum(one.latency_ms or 0 for one in runs) / 3, rel=1e-3)
+    assert both.note == ""
+    assert both.server.timeline == ()
+
+
+def test_a_run_of_which_nothing_is_known_is_left_out_on_both_sides() -> None:
+    known, unknown = Watched.of(run(20.0), seen_server(100)), Watched.of(run(500.0), Seen(note=WHY))
+    both = Watched.together([known, unknown])
+    assert both.latency_ms == known.latency_ms
+    assert both.note == f"the server's figures are of 1 of 2 runs: {WHY}"
+    assert Watched.together([unknown, unknown]).note == WHY
+    assert Watched.together([unknown, unknown]).server is None
+
+
+def test_what_changed_is_told_by_the_part_that_it_is_in() -> None:
+    before = Watched.of(run(20.0), seen_server(100))
+    after = Watched.of(run(20.0), seen_server(100, batch=4, run_s=0.012, latency_s=0.014))
+    told = changes(before, after)
+    # The client's latency is the same: what the server took more, the network took less.
+    assert "network -10.00, execution +10.00" in told
+    assert "batches of 4 rows instead of 1" in told
+    assert changes(before, Watched.of(run(), Seen())) == ""
+
+
+def test_refusals_have_a_column_of_their_own() -> None:
+    server = MetricsPages()
+    server.read(0.0)
+    server.answer(0.001, run_s=0.001, latency_s=0.003)
+    server.refuse("queue_full", 7)
+    server.read(1.0)
+    watched = Watched.of(run(), Seen(read_stretch(server.scrapes, Served((("m", None),)))))
+    assert "refused" in shown([("1 user", watched)], 80)
+    assert "7" in shown([("1 user", watched)], 80)
+
+
+def test_what_is_true_of_all_steps_is_told_once() -> None:
+    reports = [build_report(run(requests=rate), model="m", rows=1, seen=Seen(note=WHY)) for rate in (100, 200)]
+    console = Console(file=io.StringIO(), width=120)
+    print_sweep(reports, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.count(WHY) == 1
+    assert f"  note: {WHY}\n" in text
