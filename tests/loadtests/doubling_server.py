@@ -31,16 +31,20 @@ class Doubling:
     """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none.
 
     `service_s`: its device takes so long for each, one after the other. Before the `stall_at`-th it stops for a second.
+    `hangs`: no prediction is answered as long as it serves; `hanging` is set when one came.
     """
 
     fail_every: int = 0
     service_s: float = 0.0
     stall_at: int = 0
     garbled: bool = False
+    hangs: bool = False
     grpc_address: str = ""
     rest_url: str = ""
     rows: list[int] = field(default_factory=list)
     reached: threading.Event = field(default_factory=threading.Event)
+    hanging: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
     _free_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,6 +58,9 @@ class Doubling:
             stall_s = STALL_S if len(self.rows) == self.stall_at else 0.0
             finish_s = self._free_s = max(self._free_s, time.monotonic()) + self.service_s + stall_s
         self.reached.set()
+        if self.hangs:
+            self.hanging.set()
+            self.closing.wait()
         if self.service_s or self.stall_at:
             time.sleep(max(finish_s - time.monotonic(), 0))
         return None if refused else x * 2
@@ -128,7 +135,10 @@ def serving(model: Doubling) -> Iterator[Doubling]:
     try:
         with serving_http(rest_face(model)) as port:
             model.rest_url = f"http://127.0.0.1:{port}"
-            yield model
+            try:
+                yield model
+            finally:
+                model.closing.set()
     finally:
         grpc_server.stop(None).wait()
 

@@ -112,6 +112,8 @@ def interleaved(
     targets: "list[Target]", generators: Generators, given: dict[str, Any]
 ) -> "list[tuple[Measured, Measured]]":
     """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""
+    from tpuserve_loadtests.traffic.workers import WorkersFailed
+
     protocols = len(targets[0].addresses)
     load = users_or_rate(given, protocols)
     rounds: list[tuple[Measured, Measured]] = []
@@ -122,6 +124,8 @@ def interleaved(
             for side, runs in order if number % 2 == 0 else reversed(order):
                 title = f"Round {number + 1} of {given['rounds']}, {'AB'[side]}, for"
                 found[side] = run_load(runs, load, title=title)
+                if found[side].lost:
+                    raise WorkersFailed(f"its worker on {found[side].lost[0]} is gone")
                 if found[side].stopped:
                     return rounds
             rounds.append((found[0], found[1]))

@@ -1,6 +1,7 @@
 """Loads from options, and how one is run with a person watching."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.traffic.engine import Runs
 
+# After Ctrl-C, answers in flight are here so soon, as a rule.
+_MOMENT_S: Final = 1.0
 # Options that say what the load is, of which there is one at most.
 WAYS: Final = ("users", "rate", "trace_file")
 
@@ -70,10 +73,27 @@ def run_load(
     from tpuserve_loadtests.reports.progress import Progress
 
     hopeless = Hopeless(gates, load)
-    with Progress(load, Console(stderr=True, quiet=quiet), title) as progress:
+    with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_told(runs):
 
         def watch(elapsed_s: float, counts: "Counts") -> str:
             progress.tick(elapsed_s, counts)
             return hopeless.why(elapsed_s, counts)
 
         return runs.run(load, watch)
+
+
+@contextmanager
+def _waiting_told(runs: "Runs") -> Iterator[None]:
+    """Say what is waited for to whoever pressed Ctrl-C, unless it is over in a moment."""
+    import gevent
+
+    def tell() -> None:
+        runs.interrupted.wait()
+        gevent.sleep(_MOMENT_S)
+        click.echo("Ended; waiting for answers in flight, no longer than --timeout. Ctrl-C again ends that", err=True)
+
+    telling = gevent.spawn(tell)
+    try:
+        yield
+    finally:
+        telling.kill()

@@ -115,7 +115,8 @@ def _measure(
 
     for left in reversed(range(_RUNS)):
         measured = run_load(runs, _load(given, rate), title=f"{scenario} for")
-        limits = () if given["generator_limit"] == "note" else judge_generator(measured).limits
+        generator = judge_generator(measured)
+        limits = generator.limits if generator.fails(strict=given["generator_limit"] == "fail") else ()
         target_ms = None if given["latency"] is None else 1000 * given["latency"]
         result = judge_mlperf(scenario, measured, rows, target_ms, limits)
         if not _is_searched(given) or measured.stopped or limits or not left or result.valid_but_for_duration:
@@ -220,7 +221,7 @@ def _protocol(given: dict[str, Any]) -> str:
 
 
 def _exit_code(result: "Result", measured: "Measured", given: dict[str, Any]) -> int:
-    if measured.stopped:
+    if measured.stopped and not measured.lost:
         return EXIT_FAILED
     if not result.generator_kept_up:
         return EXIT_GENERATOR

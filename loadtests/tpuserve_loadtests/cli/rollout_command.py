@@ -30,6 +30,8 @@ from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.exit_codes import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Gate, Step
@@ -116,7 +118,7 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         stack.enter_context(ctrl_c(pressed))
         # Who ends a job in CI sends SIGTERM: it is taken as Ctrl-C, wherever that is heard.
         signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-        gates, soak = _gates(model, live, service, given)
+        gates, soak = _gates(model, live, service, pressed.is_set, given)
         now = labels.config.labels(model)
         moves = [(label, now.get(label), given["new"]) for label in (given["canary"], given["stable"])]
 
@@ -193,7 +195,9 @@ def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tupl
     return labels, there[stable]
 
 
-def _gates(model: str, live: int, service: "ModelService", given: dict[str, Any]) -> "tuple[list[Gate], Gate | None]":
+def _gates(
+    model: str, live: int, service: "ModelService", interrupted: "Callable[[], bool]", given: dict[str, Any]
+) -> "tuple[list[Gate], Gate | None]":
     from tpuserve_loadtests.cli.rollout_gates import Gates
     from tpuserve_loadtests.rollout.procedure import Gate
 
@@ -205,6 +209,7 @@ def _gates(model: str, live: int, service: "ModelService", given: dict[str, Any]
         service=service,
         thresholds=of_soak,
         given=given,
+        interrupted=interrupted,
     )
     load = f"{given['rate']} requests/s" if given["rate"] else f"{given['users'] or 8} users"
     gates = []

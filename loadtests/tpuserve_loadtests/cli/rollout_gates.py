@@ -7,9 +7,11 @@ from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
-from tpuserve_loadtests.exit_codes import EXIT_GATE
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.reports.compare_report import ComparisonReport
@@ -29,6 +31,7 @@ class Gates:
     service: "ModelService"
     thresholds: "tuple[Threshold, ...]"
     given: dict[str, Any]
+    interrupted: "Callable[[], bool]"
 
     def parity(self) -> "Judged":
         """Every request to both versions."""
@@ -47,7 +50,11 @@ class Gates:
             return Judged(EXIT_GATE, f"clients of the live version would not do: {problem}")
         tolerance = Tolerance(self.given["atol"], self.given["rtol"])
         mine, others = (Encoded(spec, self._target(spec).workload.lines[0].exchanges) for spec in (self.live, self.new))
-        found = list(differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance))
+        found = []
+        for difference in differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance):
+            found.append(difference)
+            if self.interrupted():
+                return Judged(EXIT_FAILED, f"stopped after {len(found)} of {len(mine.exchanges)} requests")
         wrong = [each for each in found if each]
         if wrong:
             return Judged(EXIT_GATE, f"{len(wrong)} of {len(found)} answers differ; {wrong[0]}")

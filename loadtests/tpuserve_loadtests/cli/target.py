@@ -196,13 +196,16 @@ def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str
 
 @contextmanager
 def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
-    """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured."""
+    """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured.
+
+    A second Ctrl-C ends the wait for its last answers.
+    """
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.engine import Engine
     from tpuserve_loadtests.traffic.workers import CannotListen, Crew, Workers, WorkersFailed
 
     if generators.processes == 1 and not generators.remote:
-        with Engine(target) as engine, ctrl_c(engine.interrupted):
+        with Engine(target) as engine, ctrl_c(engine.interrupted, engine.hurried):
             yield engine
         return
     local = 0 if generators.remote and generators.processes == 1 else generators.processes
@@ -211,7 +214,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     if generators.remote:
         click.echo(f"Waiting for {generators.remote} of `tpuserve loadtest worker HOST:{port}`", err=True)
     try:
-        with Workers(target, crew) as workers, ctrl_c(workers.interrupted):
+        with Workers(target, crew) as workers, ctrl_c(workers.interrupted, workers.hurried):
             yield workers
     except CannotListen as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None

@@ -1,16 +1,27 @@
 """`tpuserve loadtest worker`: lend this machine to a load test that runs on another."""
 
 import signal
+import sys
 
 import click
 
+from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
-@click.command(short_help="Lend this machine to a load test that runs on another.")
+EPILOG = """\b
+Examples:
+  tpuserve loadtest worker coordinator:5557        before `tpuserve loadtest run --remote 1` on coordinator, or after
+
+Exit codes: 0 the load test is over, 1 its coordinator is gone, or has all the workers it waited for, 2 usage.
+"""
+
+
+@click.command(short_help="Lend this machine to a load test that runs on another.", epilog=EPILOG)
 @click.argument("coordinator", metavar="HOST:PORT")
 def worker(coordinator: str) -> None:
-    """Send a share of the load of a `tpuserve loadtest run --remote N`, which is found at HOST:PORT. Ends with it.
+    """Send a share of the load of a `tpuserve loadtest run --remote N`, which is found at HOST:PORT.
 
-    Trusts whoever answers there: it says which server is sent what.
+    Waits until it is there, and ends with it: Ctrl-C ends it at once. Trusts whoever answers there: it says which
+    server is sent what.
     """
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
@@ -19,9 +30,13 @@ def worker(coordinator: str) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.traffic.worker import serve
+    from tpuserve_loadtests.traffic.worker import CoordinatorGone, Worker
 
     # It has nothing to report: Ctrl-C just ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    click.echo(f"Sending for {coordinator}, as soon as it is there", err=True)
-    serve(host, int(port))
+    try:
+        Worker(host, int(port), lambda words: click.echo(f"{coordinator}: {words}", err=True)).serve()
+    except CoordinatorGone as gone:
+        click.echo(f"Error: {coordinator}: {gone}", err=True)
+        sys.exit(EXIT_FAILED)
+    click.echo(f"{coordinator}: the load test is over", err=True)

@@ -17,12 +17,16 @@ LATE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GeneratorVerdict:
-    """`lag_p99_ms`: how late requests were sent, of an open load. `limits`: why the run is not to be trusted."""
+    """`lag_p99_ms`: how late requests were sent, of an open load. `limits`: why the run is not to be trusted.
+
+    `lost`: workers without whose share the load was not what was asked for.
+    """
 
     cores: tuple[float, ...]
     lag_p99_ms: float | None
     dropped: int
     limits: tuple[str, ...]
+    lost: tuple[str, ...] = ()
 
     @property
     def trusted(self) -> bool:
@@ -32,7 +36,11 @@ class GeneratorVerdict:
     @property
     def was_disturbed(self) -> bool:
         """Whether it was late though it had time: something else had the machine, and another run may go better."""
-        return bool(self.limits) and not self.dropped and max(self.cores) < BUSY_CORES
+        return bool(self.limits) and not self.lost and not self.dropped and max(self.cores) < BUSY_CORES
+
+    def fails(self, *, strict: bool) -> bool:
+        """Whether the run fails of it. `strict`: at its limit, too; a load that was not sent as a whole always does."""
+        return bool(self.lost) or (strict and not self.trusted)
 
 
 def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> GeneratorVerdict:
@@ -43,7 +51,7 @@ def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> Gen
     lag_us = measured.recorder.lag.percentile_us(99)
     lag_ms = None if lag_us is None else lag_us / 1000
     dropped = measured.recorder.dropped
-    reasons = []
+    reasons = [f"its worker on {name} is gone, and what it sent is in no figure" for name in measured.lost]
     if max(measured.cores) >= BUSY_CORES:
         several = "one of its processes" if len(measured.cores) > 1 else "it"
         reasons.append(
@@ -57,4 +65,4 @@ def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> Gen
         idle = f", though it used only {max(measured.cores):.2f} cores: something else may have had its machine"
         why = "" if reasons else idle
         reasons.append(f"1 % of requests were sent more than {lag_ms:.1f} ms late{why}")
-    return GeneratorVerdict(measured.cores, lag_ms, dropped, tuple(reasons))
+    return GeneratorVerdict(measured.cores, lag_ms, dropped, tuple(reasons), measured.lost)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Recorder
@@ -11,13 +12,16 @@ from tpuserve_loadtests.statistics.stability import is_stable
 
 # Whether a run has settled is asked of fifths of it: windows of a few requests differ by chance.
 _PARTS = 5
+# What a run is that a person ended.
+STOPPED_EARLY: Final = "stopped early"
 
 
 @dataclass(frozen=True)  # no slots: cached properties live in the instance
 class Measured:
     """`span_s`: seconds that were measured, fewer than planned if `stopped` says why. `cores`: of each process.
 
-    `started_at`: Unix time at which the load began, its warm-up first.
+    `started_at`: Unix time at which the load began, its warm-up first. `lost`: workers that went before they reported,
+    whose share is not in the figures.
     """
 
     load: Load
@@ -26,6 +30,7 @@ class Measured:
     cores: tuple[float, ...]
     stopped: str = ""
     started_at: float = 0.0
+    lost: tuple[str, ...] = ()
 
     @cached_property
     def total(self) -> Tally:

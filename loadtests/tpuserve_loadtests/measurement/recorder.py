@@ -66,6 +66,7 @@ class Recorder:
         self.warm_up_s = load.warm_up_s
         self.warm_up_requests = 0
         self.dropped = 0
+        self.unanswered = 0  # sent, and given up before there was an answer or a failure
         self.lag = LatencyHistogram()
         self.windows = [Window({}, Counter()) for _ in range(windows)]
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -136,6 +137,7 @@ class Recorder:
         """Merge what another process recorded of the same run."""
         self.warm_up_requests += other.warm_up_requests
         self.dropped += other.dropped
+        self.unanswered += other.unanswered
         self.lag.add(other.lag)
         self._requests += other._requests
         self._failures += other._failures
@@ -165,6 +167,7 @@ class Recorder:
         return {
             "warm_up_requests": self.warm_up_requests,
             "dropped": self.dropped,
+            "unanswered": self.unanswered,
             "lag": [self.lag.encode(), self.lag.max_us],
             "counts": [self._requests, self._failures, self._late, self._wrong],
             "windows": [
@@ -178,6 +181,7 @@ class Recorder:
         """Merge what `to_wire` of another process made of the same run."""
         other = Recorder(self.lines, self._load)
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
+        other.unanswered = document["unanswered"]
         other.lag = LatencyHistogram.decode(*document["lag"])
         other._requests, other._failures, other._late, other._wrong = document["counts"]
         for window, sent in zip(other.windows, document["windows"], strict=True):

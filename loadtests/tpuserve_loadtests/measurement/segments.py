@@ -67,4 +67,4 @@ class Segments:
         self.total.recorder.add(measured.recorder)
         span_s = self.total.span_s + measured.span_s
         cores = tuple(each / span_s for each in self._cores_s) if span_s else measured.cores
-        self.total = replace(self.total, span_s=span_s, cores=cores, stopped=measured.stopped)
+        self.total = replace(self.total, span_s=span_s, cores=cores, stopped=measured.stopped, lost=measured.lost)

@@ -27,6 +27,7 @@ ROOMY = 95
 PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
 NOT_TRUSTED = "the load generator was the limit, do not trust these figures"
 UNSETTLED = "it had not settled: the last three fifths of the run differ by more than 10 % in rate or median latency"
+GIVEN_UP = "requests in flight were not waited for: neither answers nor failures, they are in no figure"
 FROM_DUE = "latencies count from when a request was due, not from when it was sent"
 # What a report of several runs shows of each, too.
 LATENCY_COLUMNS = ("p50 ms", "p90 ms", "p99 ms", "max ms")
@@ -76,7 +77,7 @@ class RunReport:
     @property
     def exit_code(self) -> int:
         """The first of: generator at its limit, a gate failed, requests failed, all well."""
-        if self.strict and not self.generator.trusted:
+        if self.generator.fails(strict=self.strict):
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
             return EXIT_GATE
@@ -87,6 +88,8 @@ class RunReport:
         """What a reader must know to read the figures."""
         measured = self.measured
         notes = [measured.stopped] if measured.stopped else []
+        if measured.recorder.unanswered:
+            notes.append(f"{measured.recorder.unanswered:,} {GIVEN_UP}")
         notes += [f"{NOT_TRUSTED}: {limit}" for limit in self.generator.limits]
         if measured.stable is False:
             notes.append(UNSETTLED)
@@ -160,7 +163,7 @@ def figures(line: Summary) -> dict[str, float | int | None]:
 def junit_xml(report: RunReport) -> str:
     """JUnit's form, as CI systems read it: a test for the answers, for the generator and for each gate."""
     errors = "\n".join(f"{error.count} x {error.message}" for error in report.measured.recorder.errors())
-    limits = "\n".join(report.generator.limits) if report.strict else ""
+    limits = "\n".join(report.generator.limits) if report.generator.fails(strict=report.strict) else ""
     cases = [
         ("requests are answered", "" if report.answered else errors or "no request was made"),
         *([("answers are right", "" if report.right else errors)] if report.total.checked else []),

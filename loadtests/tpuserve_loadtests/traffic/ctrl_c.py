@@ -1,4 +1,4 @@
-"""Ctrl-C as an event. KeyboardInterrupt would hit whichever greenlet runs, and its request would go uncounted."""
+"""Ctrl-C as events. KeyboardInterrupt would hit whichever greenlet runs, and its request would go uncounted."""
 
 import signal
 from collections.abc import Iterator
@@ -12,15 +12,18 @@ _OUTER: list[Event] = []
 
 
 @contextmanager
-def ctrl_c(pressed: Event) -> Iterator[None]:
-    """Ctrl-C sets the event for as long as the block lasts; within another such block, that one's, too.
+def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
+    """Ctrl-C sets the event for as long as the block lasts, and `again` from the second time on.
 
-    Pressed in the outer block before the inner one began, it counts in the inner one: it would be lost between them.
+    Within another such block, that one's, too. Pressed in the outer block before the inner one began, it counts in the
+    inner one: it would be lost between them.
     Who started this process may have it ignore SIGINT, as a shell does in the background: then it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
 
     def press(number: int, frame: FrameType | None) -> None:
+        if again is not None and pressed.is_set():
+            again.set()
         pressed.set()
         if callable(before) and before is not signal.default_int_handler:
             before(number, frame)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self
 
+import gevent
 from gevent.event import Event
 from locust import User
 from locust.env import Environment
@@ -18,7 +19,7 @@ from locust.exception import StopUser
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
-from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.traffic.senders import Connections
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
@@ -44,9 +45,13 @@ class Target:
 
 
 class Runs(Protocol):
-    """Runs loads, one at a time: in this process, or in several. Setting `interrupted` ends the one that runs."""
+    """Runs loads, one at a time: in this process, or in several.
+
+    Setting `interrupted` ends the one that runs, and `hurried` the wait for answers that are then still to come.
+    """
 
     interrupted: Event
+    hurried: Event
     lines: tuple[str, ...]
 
     def run(self, load: Load, watch: Watch) -> Measured: ...
@@ -66,10 +71,10 @@ class Engine:
         self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
         self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
         self._traffic: Traffic | None = None
-        stop_s = target.timeout_s + STOP_MARGIN_S
-        self._environment = Environment(user_classes=[self._user_class()], stop_timeout=stop_s)
+        self._stop_s = target.timeout_s + STOP_MARGIN_S
+        self._environment = Environment(user_classes=[self._user_class()], stop_timeout=self._stop_s)
         self._runner = self._environment.create_local_runner()
-        self.interrupted = Event()
+        self.interrupted, self.hurried = Event(), Event()
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +104,10 @@ class Engine:
             # Give a dispatcher that is late a moment; what it has not sent then counts as dropped.
             traffic.dispatched.wait(_SCHEDULE_GRACE_S)
         traffic.stop()
+        self._land(traffic)
         self._runner.stop()
+        if self.hurried.is_set():
+            stopped = stopped or STOPPED_EARLY
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
         return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped, started_at)
 
@@ -109,8 +117,16 @@ class Engine:
             if reason := watch(elapsed_s, traffic.recorder.counts()):
                 return reason
             if self.interrupted.wait(min(TICK_S, load.total_s - elapsed_s)):
-                return "stopped early"
+                return STOPPED_EARLY
         return ""
+
+    def _land(self, traffic: Traffic) -> None:
+        """Wait for the answers that are still to come, or give them up."""
+        gevent.wait([traffic.landed, self.hurried], timeout=self._stop_s, count=1)
+        self._environment.stop_timeout = self._stop_s
+        if not traffic.landed.is_set():
+            traffic.give_up()
+            self._environment.stop_timeout = 0  # users are killed where they wait
 
     def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:
         self._environment.events.request.fire(

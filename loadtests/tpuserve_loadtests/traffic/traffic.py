@@ -52,8 +52,10 @@ class Traffic:
         self._stopped_s = math.inf
         # Set when a schedule has nothing left to send.
         self.dispatched = Event()
+        # Set when nothing more is sent and the last answer is here.
+        self.landed = Event()
         self._in_flight = 0
-        self._landed = Event()  # the last answer is here
+        self._given_up = False
         self._load = load
         self._senders = senders
         self._fire = fire
@@ -74,12 +76,24 @@ class Traffic:
     def stop(self) -> None:
         """Send no more; `drive` returns when what is in flight was answered."""
         self._stopped_s = time.perf_counter()
+        self._look_landed()
+
+    def give_up(self) -> None:
+        """Wait for no answer that is still to come, and count the requests that were sent for it."""
+        self._given_up = True
+        self.recorder.unanswered += self._in_flight
 
     def drive(self) -> None:
         """Block until the traffic is stopped, or its schedule is over, and all answers are here."""
         if self._load.is_open:
             self._dispatch()
             return
+        # Until it ends, a closed user has a request in flight, but for the moment between two.
+        self._in_flight += 1
+        self._drive_closed()
+        self._land()
+
+    def _drive_closed(self) -> None:
         if self._is_mixed:
             while not self.stopped:
                 self._send(next(self._requests), time.perf_counter())
@@ -112,8 +126,8 @@ class Traffic:
             gevent.spawn_raw(self._send_on_time, number, due_s)
         wait.close()
         self.dispatched.set()
-        if self._in_flight:
-            self._landed.wait()
+        self._look_landed()
+        self.landed.wait()
 
     def _drop_overdue(self, unsent: Iterable[float]) -> None:
         elapsed_s = self._stopped_s - self.start_s
@@ -128,9 +142,15 @@ class Traffic:
     def _send_on_time(self, number: int, due_s: float) -> None:
         self.recorder.record_lag(due_s - self.start_s, time.perf_counter() - due_s)
         self._send(number, due_s)
+        self._land()
+
+    def _land(self) -> None:
         self._in_flight -= 1
-        if not self._in_flight and self.dispatched.is_set():
-            self._landed.set()
+        self._look_landed()
+
+    def _look_landed(self) -> None:
+        if not self._in_flight and (self.dispatched.is_set() or self.stopped):
+            self.landed.set()
 
     def _send(self, number: int, due_s: float) -> None:
         """Send the so-manieth request of the run, counted over all processes."""
@@ -148,6 +168,8 @@ class Traffic:
                 self._check(sender.line, turn, due_s, answer)
         except Exception as caught:  # whatever went wrong is this request's outcome, not the user's end
             finished_s, error = time.perf_counter(), caught
+        if self._given_up:
+            return
         message = None if error is None else failure_message(error)
         self.recorder.record(sender.line.name, due_s - self.start_s, finished_s - self.start_s, message)
         self._fire(sender.line, (finished_s - due_s) * 1000, length, error)

@@ -8,7 +8,7 @@ from tpuserve_loadtests.arrivals.rate_profile import RateProfile, Segment
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.searching import Outcome, Probe
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 
@@ -90,7 +90,7 @@ class Trials:
         if errors and measured.total.failures == measured.total.requests:
             raise NothingAnswered(f"not one of {measured.total.requests:,} requests was answered: {errors[0].message}")
         verdict = judge_generator(measured, self.objectives)
-        if not verdict.trusted and not self.trust_generator:
+        if verdict.fails(strict=not self.trust_generator):
             raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
 
     def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
@@ -104,7 +104,7 @@ class Trials:
 
 
 def _is_interrupted(measured: Measured) -> bool:
-    return measured.stopped == "stopped early"
+    return measured.stopped == STOPPED_EARLY
 
 
 def _sample(gate: Threshold, measured: Measured) -> Sample:

@@ -1,79 +1,128 @@
-"""`python -m tpuserve_loadtests.traffic.worker HOST PORT`: a process of the load generator that a coordinator leads."""
+"""A process of the load generator that a coordinator leads: it sends its share of every load, and reports.
 
-import os
-import signal
-import sys
+Importing this needs a process that was handed to gevent: see gevent_setup.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Final
 from uuid import uuid4
 
+import gevent
+from gevent.event import Event
+from gevent.queue import Queue
+from locust.rpc import Message, zmqrpc
 
-def main() -> None:
-    """Run what the coordinator sends until it says to quit, or is gone."""
-    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.measurement.recorder import Counts
+from tpuserve_loadtests.traffic import heartbeats
+from tpuserve_loadtests.traffic.engine import Engine
+from tpuserve_loadtests.traffic.heartbeats import Heartbeats
+from tpuserve_loadtests.traffic.target_wire import target_from_wire
+from tpuserve_loadtests.traffic.worker_name import worker_name
 
-    give_process_to_gevent()
-    host, port = sys.argv[1:]
-    if not sys.stdin.isatty():
-        _end_with_coordinator()
-    serve(host, int(port))
+_COORDINATOR: Final = "coordinator"
+# A coordinator that has not answered by then is not there yet.
+_FIRST_BEATS: Final = 2
 
 
-def serve(host: str, port: int) -> None:
-    """Connect to the coordinator and do what it says; returns when it says quit."""
-    import gevent
-    from gevent.queue import Queue
-    from locust.rpc import Message, zmqrpc
+class CoordinatorGone(RuntimeError):
+    """It was there, and is not any more; or it wants no more workers."""
 
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.measurement.recorder import Counts
-    from tpuserve_loadtests.traffic.engine import Engine
-    from tpuserve_loadtests.traffic.target_wire import target_from_wire
 
-    name = uuid4().hex
-    client = zmqrpc.Client(host, port, name)
-    client.send(Message("ready", None, name))
-    loads: Queue[Load | None] = Queue()
+class Worker:
+    """`tell` is told what a person who started it would like to know."""
 
-    def watch(_: float, counts: Counts) -> str:
-        client.send(Message("counts", [counts.requests, counts.failures, list(counts.late), counts.wrong], name))
+    def __init__(self, host: str, port: int, tell: Callable[[str], None] = lambda words: None) -> None:
+        self._name = uuid4().hex
+        self._client = zmqrpc.Client(host, port, self._name)
+        self._coordinator = Heartbeats()
+        self._was_heard = False
+        # What is to be done, in turn; None for nothing more.
+        self._orders: Queue[Message | None] = Queue()
+        self._engine: Engine | None = None
+        self._has_engine = Event()
+        self._problem = ""
+        self._tell = tell
+
+    def serve(self) -> None:
+        """Block until the coordinator says to quit, however long it takes to come. Raises CoordinatorGone."""
+        self._send("ready", worker_name())
+        greenlets = [gevent.spawn(self._listen), gevent.spawn(self._beat)]
+        try:
+            if (target := self._orders.get()) is not None:
+                self._obey(target)
+        finally:
+            gevent.killall(greenlets)
+            self._client.close(linger=1000)
+        if self._problem:
+            raise CoordinatorGone(self._problem)
+
+    def _obey(self, target: Message) -> None:
+        with Engine(target_from_wire(target.data), share=tuple(target.data["share"])) as engine:
+            self._engine = engine
+            self._has_engine.set()
+            while (order := self._orders.get()) is not None:
+                measured = engine.run(Load.from_wire(order.data), self._watch)
+                report = {"recorder": measured.recorder.to_wire(), "span_s": measured.span_s}
+                self._send("measured", {**report, "cores": measured.cores[0]})
+
+    def _watch(self, _: float, counts: Counts) -> str:
+        self._send("counts", [counts.requests, counts.failures, list(counts.late), counts.wrong])
         return ""
 
-    def obey(engine: Engine) -> None:
+    def _listen(self) -> None:
         while True:
-            message = client.recv()
-            if message.type == "load":
-                loads.put(Load.from_wire(message.data))
-            elif message.type == "stop":
-                engine.interrupted.set()
-            else:
-                engine.interrupted.set()
-                loads.put(None)
+            message = self._client.recv()
+            self._coordinator.hear(_COORDINATOR)
+            if not self._was_heard:
+                self._was_heard = True
+                self._tell("It is there: sending for it")
+            match message.type:
+                case "target":
+                    self._orders.put(message)
+                    self._has_engine.wait()  # what comes next is for it
+                case "load":
+                    self._begin_load(message)
+                case "stop":
+                    self._end_load()
+                case "hurry":
+                    self._end_load(hurried=True)
+                case "enough":
+                    self._end("it has all the workers that it waited for (--remote)")
+                case "quit":
+                    self._end()
+
+    def _beat(self) -> None:
+        for beats in itertools.count(1):
+            gevent.sleep(heartbeats.BEAT_S)
+            if self._was_heard:
+                self._send("alive")
+            elif beats == _FIRST_BEATS:
+                self._tell("Nobody is there yet: waiting for `tpuserve loadtest run --remote`; Ctrl-C ends it")
+            self._coordinator.beat()
+            if self._coordinator.gone():
+                self._end(f"it is gone: not heard of for {heartbeats.PATIENCE_BEATS * heartbeats.BEAT_S:g} s")
                 return
 
-    first = client.recv()
-    if first.type != "target":
-        return
-    with Engine(target_from_wire(first.data), share=tuple(first.data["share"])) as engine:
-        gevent.spawn(obey, engine)
-        while (load := loads.get()) is not None:
-            engine.interrupted.clear()
-            measured = engine.run(load, watch)
-            report = {"recorder": measured.recorder.to_wire(), "span_s": measured.span_s, "cores": measured.cores[0]}
-            client.send(Message("measured", report, name))
-    client.close(linger=1000)
+    def _begin_load(self, order: Message) -> None:
+        if self._engine is not None:
+            # Here, where messages come in their order: a stop that comes right after it is for this load.
+            self._engine.interrupted.clear()
+            self._engine.hurried.clear()
+            self._orders.put(order)
 
+    def _end(self, problem: str = "") -> None:
+        """Nothing more is to be done. A load that runs is for nobody now."""
+        self._problem = problem
+        self._orders.put(None)
+        self._end_load(hurried=True)
 
-def _end_with_coordinator() -> None:
-    """This process has nobody to tell once the one that started it is gone: its input ends then."""
-    import gevent
-    from gevent.os import tp_read
+    def _end_load(self, *, hurried: bool = False) -> None:
+        if self._engine is not None:
+            self._engine.interrupted.set()
+            if hurried:
+                self._engine.hurried.set()
 
-    def watch() -> None:
-        while tp_read(sys.stdin.fileno(), 1024):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    gevent.spawn(watch)
-
-
-if __name__ == "__main__":
-    main()
+    def _send(self, kind: str, data: object = None) -> None:
+        self._client.send(Message(kind, data, self._name))

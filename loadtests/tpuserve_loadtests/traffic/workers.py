@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import gevent
 from gevent.event import Event
@@ -19,19 +19,23 @@ from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Counts, Recorder
+from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
+from tpuserve_loadtests.traffic import heartbeats
 from tpuserve_loadtests.traffic.engine import STOP_MARGIN_S, TICK_S, Target, Watch
+from tpuserve_loadtests.traffic.heartbeats import Heartbeats
+from tpuserve_loadtests.traffic.shares import Shares
 from tpuserve_loadtests.traffic.target_wire import target_to_wire
+from tpuserve_loadtests.traffic.worker_name import worker_name
 
 LOCAL: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 _REPORT_TIMEOUT_S: Final = 30.0
 _END_S: Final = 5.0
+_WORKER_GONE: Final = "stopped, since a worker of the load generator is gone"
 
 
 class WorkersFailed(RuntimeError):
-    """Workers did not come, or went while a load ran."""
+    """Workers did not come, or one that is needed is gone."""
 
 
 class CannotListen(RuntimeError):
@@ -54,20 +58,23 @@ class Workers:
     def __init__(self, target: Target, crew: Crew) -> None:
         """Block until all workers are there. Raises CannotListen and WorkersFailed."""
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
-        self.interrupted = Event()
+        self.interrupted, self.hurried = Event(), Event()
         self._target = target
         self.lines = tuple(line.name for line in target.workload.lines)
-        self._names: list[str] = []
+        self._expected = crew.local + crew.remote
+        # Names for people, by names on the wire; in the order of their shares.
+        self._names: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+        self._heartbeats = Heartbeats()
         self._inbox: Queue[tuple[str, Message]] = Queue()
         self._stack = ExitStack()
         with ExitStack() as stack:
             self._server = _listen(crew)
             stack.callback(self._server.close, linger=500)
-            receiver = gevent.spawn(self._receive)
-            stack.callback(receiver.kill)
+            stack.callback(gevent.killall, [gevent.spawn(self._receive), gevent.spawn(self._beat)])
             self._processes = [self._start(stack) for _ in range(crew.local)]
             stack.callback(self._tell_all, "quit")
-            self._welcome(crew.local + crew.remote)
+            self._welcome()
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -79,44 +86,51 @@ class Workers:
         self._stack.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
-        """As Engine's."""
-        started_at = time.time()
-        self._tell_all("load", load.to_wire())
-        reports: dict[str, dict[str, Any]] = {}  # what Measured.to_wire made
-        counts = dict.fromkeys(self._names, Counts())
-        start_s, stopped = time.perf_counter(), ""
+        """As Engine's. A worker that is gone ends it; what the others measured is kept, and says who is missing."""
+        shares = Shares(load, self.lines, tuple(self._names))
+        started_at, stopped = time.time(), ""
         limit_s = load.total_s + self._target.timeout_s + STOP_MARGIN_S + _REPORT_TIMEOUT_S
-        while len(reports) < len(self._names):
-            elapsed_s = time.perf_counter() - start_s
-            reason = watch(min(elapsed_s, load.total_s), sum(counts.values(), Counts()))
-            if not stopped and (stopped := "stopped early" if self.interrupted.is_set() else reason):
+        self._tell_all("load", load.to_wire())
+        while missing := shares.missing - self._lost.keys():
+            self._find_lost(missing if shares.elapsed_s > limit_s else frozenset())
+            reason = watch(min(shares.elapsed_s, load.total_s), shares.counts)
+            if not stopped and (stopped := self._why_stop() or reason):
                 self._tell_all("stop")
-            self._check(elapsed_s < limit_s)
+            if self.hurried.is_set():
+                self._tell_all("hurry")
             for name, message in self._messages():
-                if message.type == "measured":
-                    reports[name] = message.data
-                elif message.type == "counts":
-                    counts[name] = Counts(message.data[0], message.data[1], tuple(message.data[2]), message.data[3])
-        return replace(self._merged(load, reports, stopped), started_at=started_at)
+                shares.take(name, message.type, message.data)
+        return shares.measured(stopped or self._why_stop(), started_at, tuple(self._lost.values()))
 
-    def _merged(self, load: Load, reports: dict[str, dict[str, Any]], stopped: str) -> Measured:
-        recorder = Recorder(self.lines, load)
-        for report in reports.values():
-            recorder.add_wire(report["recorder"])
-        spans_s = [report["span_s"] for report in reports.values()]
-        cores = tuple(report["cores"] for report in reports.values())
-        return Measured(load, recorder, max(spans_s), cores, stopped)
+    def _why_stop(self) -> str:
+        if self._lost:
+            return _WORKER_GONE
+        return STOPPED_EARLY if self.interrupted.is_set() else ""
 
-    def _welcome(self, expected: int) -> None:
+    def _welcome(self) -> None:
         until_s = time.perf_counter() + START_TIMEOUT_S
-        while len(self._names) < expected:
-            self._check(time.perf_counter() < until_s)
-            for name, message in self._messages():
-                if message.type == "ready" and name not in self._names:
-                    self._names.append(name)
+        while len(self._names) < self._expected:
+            for name in self._heartbeats.gone():  # it came too early, and another one takes its place
+                self._heartbeats.forget(name)
+                del self._names[name]
+            ended = [process for process in self._processes if process.poll() is not None]
+            if ended:
+                raise WorkersFailed(f"a worker of the load generator ended with exit code {ended[0].returncode}")
+            if time.perf_counter() > until_s:
+                came = f"{len(self._names)} of {self._expected} workers of the load generator came"
+                raise WorkersFailed(f"{came} in {START_TIMEOUT_S:g} s")
+            self._messages()
         target = target_to_wire(self._target)
         for index, name in enumerate(self._names):
-            self._server.send_to_client(Message("target", {**target, "share": [index, expected]}, name))
+            self._server.send_to_client(Message("target", {**target, "share": [index, self._expected]}, name))
+
+    def _find_lost(self, overdue: frozenset[str]) -> None:
+        """Workers here that ended, others that were not heard of, and those that should have reported by now."""
+        ended = {worker_name(process.pid) for process in self._processes if process.poll() is not None}
+        gone = {name for name, shown in self._names.items() if shown in ended}
+        for name in gone.union(self._heartbeats.gone(), overdue):
+            self._heartbeats.forget(name)
+            self._lost[name] = self._names[name]
 
     def _messages(self) -> list[tuple[str, Message]]:
         found = []
@@ -127,23 +141,36 @@ class Workers:
         except Empty:
             return found
 
-    def _check(self, in_time: bool) -> None:
-        dead = [process for process in self._processes if process.poll() is not None]
-        if dead:
-            raise WorkersFailed(f"a worker of the load generator ended with exit code {dead[0].returncode}")
-        if not in_time:
-            raise WorkersFailed(f"{len(self._names)} workers of the load generator came, and not all of them answer")
-
     def _tell_all(self, kind: str, data: object = None) -> None:
         for name in self._names:
             self._server.send_to_client(Message(kind, data, name))
 
     def _receive(self) -> None:
         while True:
-            self._inbox.put(self._server.recv_from_client())
+            name, message = self._server.recv_from_client()
+            if message.type == "ready":
+                self._admit(name, message)
+            elif name in self._names and name not in self._lost:  # others were led by one who is gone
+                self._heartbeats.hear(name)
+                self._inbox.put((name, message))
+
+    def _admit(self, name: str, message: Message) -> None:
+        if len(self._names) == self._expected:
+            self._server.send_to_client(Message("enough", None, name))
+            return
+        self._names[name] = str(message.data)
+        self._heartbeats.hear(name)
+        self._server.send_to_client(Message("alive", None, name))
+
+    def _beat(self) -> None:
+        while True:
+            gevent.sleep(heartbeats.BEAT_S)
+            self._tell_all("alive")
+            self._heartbeats.beat()
 
     def _start(self, stack: ExitStack) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "tpuserve_loadtests.traffic.worker", LOCAL, str(self._server.port)]
+        module = "tpuserve_loadtests.traffic.worker_process"
+        command = [sys.executable, "-m", module, LOCAL, str(self._server.port)]
         # Its input ends when this process does; in a session of its own, Ctrl-C reaches the coordinator alone.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         stack.callback(_end, process)

@@ -1,0 +1,72 @@
+"""A second Ctrl-C, where a server hangs: what there is is reported, and answers in flight are not waited for."""
+
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tpuserve_loadtests.cli import main; main()",
+]
+OPTIONS = ["--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
+HINT = "Ctrl-C again ends that"
+
+
+def press_twice(process: "subprocess.Popen[str]", server: Doubling) -> None:
+    """The second time when it says what that would do."""
+    assert server.hanging.wait(30)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert any(HINT in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+
+
+def started(stack: ExitStack, *arguments: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, *OPTIONS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    return process
+
+
+@pytest.mark.timeout(60)
+def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_reported() -> None:
+    unwaited = "requests in flight were not waited for"
+    # All at once, before a server each: what takes time is their start.
+    cases = [
+        (["run", "--users", "3"], ["stopped early", f"3 {unwaited}"]),
+        (["run", "--users", "3", "--processes", "2"], ["stopped early", f"3 {unwaited}"]),
+        (["run", "--rate", "100", "--arrivals", "constant"], ["stopped early", unwaited]),
+        (["sweep", "--users", "2,4"], ["stopped early", f"2 {unwaited}"]),
+        (["soak", "--users", "2"], ["stopped early", f"2 {unwaited}"]),
+        (["search", "--slo", "p99<=20ms"], ["interrupted"]),
+        (["compare", "{address}", "{address}"], ['"rounds": 0']),
+    ]
+    with ExitStack() as stack:
+        running = []
+        for (command, *options), _ in cases:
+            server = stack.enter_context(serving(Doubling(hangs=True)))
+            place = [] if command == "compare" else ["--grpc", server.grpc_address]
+            given = [option.format(address=server.grpc_address) for option in options]
+            running.append((started(stack, command, MODEL, *place, *given), server))
+        with ThreadPoolExecutor(len(running)) as people:
+            list(people.map(lambda each: press_twice(*each), running))
+        for (process, _), (_, words) in zip(running, cases, strict=True):
+            output, errors = process.communicate(timeout=10)
+            assert process.returncode == 1, errors  # nothing was answered
+            for each in words:
+                assert each in output
+            assert HINT not in errors  # it was said once
+            document = json.loads(output)
+            if "total" in document:
+                assert (document["total"]["requests"], document["total"]["failures"]) == (0, 0)

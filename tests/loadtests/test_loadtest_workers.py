@@ -1,0 +1,144 @@
+"""Workers and their coordinator, where one of them is gone or not there yet: real processes, killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.free_ports import free_ports
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats
+from tpuserve_loadtests.traffic.worker_name import worker_name
+
+# Heartbeats five times as fast, so that nobody has to wait ten seconds; and Ctrl-C is heeded in the background, too.
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tpuserve_loadtests.traffic import heartbeats; heartbeats.BEAT_S = 0.2; "
+    "from tpuserve_loadtests.cli import main; main()",
+]
+Process = subprocess.Popen[str]
+
+
+@pytest.fixture
+def server() -> Iterator[Doubling]:
+    with serving(Doubling()) as model:
+        yield model
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[Process]:
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: Process, words: str) -> str:
+    """What it says on standard error until these words came."""
+    assert process.stderr is not None
+    lines = ""
+    for line in process.stderr:
+        lines += line
+        if words in line:
+            return lines
+    raise AssertionError(f"it did not say {words!r} but {lines!r}")
+
+
+def load(server: Doubling, *arguments: str) -> list[str]:
+    options = ["--users", "4", "--duration", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
+    return ["run", MODEL, "--grpc", server.grpc_address, *options, *arguments]
+
+
+def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whole(server: Doubling) -> None:
+    (port,) = free_ports(1)
+    place = f"127.0.0.1:{port}"
+    with started("worker", place) as first, started("worker", place) as second:
+        for worker in (first, second):  # they may be there before anybody wants them
+            assert said(worker, "waiting").count("Nobody is there yet") == 1
+        with started(*load(server, "--remote", "2", "--listen", place)) as coordinator:
+            assert server.reached.wait(12)
+            with started("worker", place) as third:
+                assert "it has all the workers" in third.communicate(timeout=10)[1]
+            assert third.returncode == 1
+            os.kill(first.pid, signal.SIGKILL)
+            output, errors = coordinator.communicate(timeout=15)
+        assert "the load test is over" in second.communicate(timeout=10)[1]
+    report: dict[str, Any] = json.loads(output)
+    assert coordinator.returncode == 98, errors  # though the generator's limit is but a note
+    assert report["generator"]["lost"] == [worker_name(first.pid)]
+    assert report["notes"][0] == "stopped, since a worker of the load generator is gone"
+    assert f"its worker on {worker_name(first.pid)} is gone" in report["notes"][1]
+    # What the other one measured is kept, and what this one sent is not made up.
+    assert 0 < report["total"]["requests"] < len(server.rows)
+    assert second.returncode == 0
+
+
+def test_a_process_of_several_that_ends_is_named_too(server: Doubling) -> None:
+    with started(*load(server, "--processes", "2")) as coordinator:
+        assert server.reached.wait(15)
+        children = Path(f"/proc/{coordinator.pid}/task/{coordinator.pid}/children").read_text().split()
+        os.kill(int(children[1]), signal.SIGKILL)
+        output, errors = coordinator.communicate(timeout=15)
+    assert coordinator.returncode == 98, errors
+    assert json.loads(output)["generator"]["lost"] == [worker_name(int(children[1]))]
+
+
+@pytest.mark.timeout(40)
+def test_a_worker_ends_where_its_coordinator_was_killed(server: Doubling) -> None:
+    """In a load, and before it, where another worker is waited for."""
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with ExitStack() as stack:
+        pairs = []
+        for expected, place in zip("12", places, strict=True):
+            coordinator = stack.enter_context(started(*load(server, "--remote", expected, "--listen", place)))
+            pairs.append((coordinator, stack.enter_context(started("worker", place))))
+        assert server.reached.wait(20)
+        said(pairs[1][1], "It is there")
+        for coordinator, _ in pairs:
+            coordinator.kill()
+        for (_, worker), place in zip(pairs, places, strict=True):
+            errors = worker.communicate(timeout=15)[1]
+            assert worker.returncode == 1
+            assert errors.splitlines()[-1] == f"Error: {place}: it is gone: not heard of for 2 s"
+
+
+def test_ctrl_c_ends_a_worker_that_waits() -> None:
+    (port,) = free_ports(1)
+    with started("worker", f"127.0.0.1:{port}") as worker:
+        said(worker, "waiting")
+        worker.send_signal(signal.SIGINT)
+        assert worker.communicate(timeout=5) == ("", "")
+    assert worker.returncode == -signal.SIGINT
+
+
+def test_who_was_heard_of_in_time_is_there() -> None:
+    beats = Heartbeats()
+    beats.hear("a")
+    for _ in range(PATIENCE_BEATS):
+        beats.beat()
+    beats.hear("b")
+    assert beats.gone() == []
+    beats.beat()
+    assert beats.gone() == ["a"]
+    beats.hear("a")
+    assert beats.gone() == []
+    for _ in range(PATIENCE_BEATS + 1):
+        beats.beat()
+    beats.forget("b")
+    assert beats.gone() == ["a"]
