@@ -186,6 +186,20 @@ def test_metrics_are_where_tensorflow_serving_has_them(server: Server) -> None:
     assert "tpuserve_requests_total" in server.authority.curl(f"{server.rest}/monitoring/prometheus/metrics").stdout
 
 
+def test_load_test_goes_through_tls_to_its_metrics_too(server: Server) -> None:
+    folder = server.authority.folder
+    own = [f"--{name}={folder / file}.pem" for name, file in (("ca", "ca"), ("cert", "chain"), ("key", "key"))]
+    load = ["--users=2", "--duration=1s", "--warm-up=0", "--generator-limit=note", "--golden=record", "--json"]
+    command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "one", f"--grpc=grpcs://{server.grpc}"]
+    run = subprocess.run(
+        [*command, f"--rest={server.rest}", *own, *load], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert min(figures["requests"] for figures in report["protocols"].values()) > 10
+    assert report["server"]["answers"]["OK"] > 20
+
+
 def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
     lines = [line for line in server.log.read_text().splitlines() if "has no effect" in line]
     [line] = lines

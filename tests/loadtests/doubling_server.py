@@ -6,7 +6,7 @@ It lives in the tests' own process, as threads; the load generator, which belong
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from tests.certificates import ServerTls
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 
@@ -32,6 +33,7 @@ class Doubling:
 
     `service_s`: its device takes so long for each, one after the other. Before the `stall_at`-th it stops for a second.
     `hangs`: no prediction is answered as long as it serves; `hanging` is set when one came.
+    With a `token` nobody is answered who does not bear it, with `tls` nobody in the clear.
     """
 
     fail_every: int = 0
@@ -39,6 +41,8 @@ class Doubling:
     stall_at: int = 0
     garbled: bool = False
     hangs: bool = False
+    token: str = ""
+    tls: ServerTls | None = None
     grpc_address: str = ""
     rest_url: str = ""
     rows: list[int] = field(default_factory=list)
@@ -47,6 +51,10 @@ class Doubling:
     closing: threading.Event = field(default_factory=threading.Event)
     _free_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def knows(self, authorization: str | bytes | None) -> bool:
+        """Whether to answer somebody who says this."""
+        return not self.token or authorization == f"Bearer {self.token}"
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
         """The answer, or None for a refusal."""
@@ -73,6 +81,8 @@ class GrpcFace(grpc.GenericRpcHandler):
         self._model = model
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        if not self._model.knows(dict(handler_call_details.invocation_metadata).get("authorization")):
+            return grpc.unary_unary_rpc_method_handler(refuse_stranger)
         handlers = {f"{PREDICTION}/Predict": self._predict, f"{PREDICTION}/GetModelMetadata": self._metadata}
         handler = handlers.get(handler_call_details.method)
         return None if handler is None else grpc.unary_unary_rpc_method_handler(handler)
@@ -105,9 +115,23 @@ class GrpcFace(grpc.GenericRpcHandler):
         return response.SerializeToString()
 
 
+def refuse_stranger(_: bytes, context: grpc.ServicerContext) -> bytes:
+    """As a gateway does."""
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+
+
 def rest_face(model: Doubling) -> FastAPI:
     """Predict and metadata over HTTP."""
     app = FastAPI()
+
+    if model.token:
+
+        @app.middleware("http")
+        async def ask_who(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+            if not model.knows(request.headers.get("authorization")):
+                return JSONResponse({"error": "who are you?"}, 401)
+            return await answer(request)
+
     info = {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}, {"size": "4"}], "unknown_rank": False}}
     signature = {"inputs": {"x": info}, "outputs": {"y": info}, "method_name": ""}
 
@@ -130,11 +154,13 @@ def rest_face(model: Doubling) -> FastAPI:
 def serving(model: Doubling) -> Iterator[Doubling]:
     """Serve the model on both protocols; its addresses are set for the block."""
     grpc_server = grpc.server(ThreadPoolExecutor(8), handlers=[GrpcFace(model)])
-    model.grpc_address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
+    place, tls = "127.0.0.1:0", model.tls
+    port = grpc_server.add_secure_port(place, tls.credentials()) if tls else grpc_server.add_insecure_port(place)
+    model.grpc_address = f"{'grpcs://' if tls else ''}127.0.0.1:{port}"
     grpc_server.start()
     try:
-        with serving_http(rest_face(model)) as port:
-            model.rest_url = f"http://127.0.0.1:{port}"
+        with serving_http(rest_face(model), tls) as port:
+            model.rest_url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
             try:
                 yield model
             finally:
@@ -144,9 +170,10 @@ def serving(model: Doubling) -> Iterator[Doubling]:
 
 
 @contextmanager
-def serving_http(app: FastAPI) -> Iterator[int]:
+def serving_http(app: FastAPI, tls: ServerTls | None = None) -> Iterator[int]:
     """Serve an application on a free port of the loopback."""
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False)
+    options = tls.options() if tls else {}
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False, **options)
     listening = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")

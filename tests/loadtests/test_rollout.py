@@ -17,6 +17,7 @@ import tensorflow as tf
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.saved_models import save_function, write_manifest
 from tpuserve_client import Client
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
@@ -101,7 +102,7 @@ def running(models: Path) -> Iterator[Site]:
 def site(running: Site, models: Path) -> Site:
     """The labels as they were at the start."""
     running.file.write_text(configuration(models))
-    with ModelService(running.server.grpc, 10, 60) as service:
+    with ModelService(running.server.grpc, Access(), 10, 60) as service:
         service.reload(ModelConfigText(running.file.read_text()).message)
     return running
 
@@ -215,7 +216,7 @@ def test_a_file_that_is_not_what_the_server_runs_is_refused(site: Site, models: 
 
 
 def test_a_move_that_the_server_refuses_leaves_the_file_as_it_was(site: Site, models: Path) -> None:
-    with ModelService(site.server.grpc, 10, 60) as service:
+    with ModelService(site.server.grpc, Access(), 10, 60) as service:
         labels = Labels(site.file, "m", service, "reload", 5)
         with pytest.raises(NotMoved, match="the server refused: Request to assign label to version 9") as refused:
             labels.move({"stable": 9})
@@ -225,7 +226,7 @@ def test_a_move_that_the_server_refuses_leaves_the_file_as_it_was(site: Site, mo
 
 
 def test_a_file_that_somebody_else_changes_meanwhile_is_left_alone(site: Site) -> None:
-    with ModelService(site.server.grpc, 10, 60) as service:
+    with ModelService(site.server.grpc, Access(), 10, 60) as service:
         labels = Labels(site.file, "m", service, "reload", 5)
         theirs = site.file.read_text() + "# theirs\n"
         site.file.write_text(theirs)

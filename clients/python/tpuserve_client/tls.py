@@ -1,7 +1,6 @@
 """TLS towards a server: which authorities are trusted, and who calls. Nothing here turns verification off."""
 
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -29,13 +28,17 @@ class Tls:
     key: _Path | None = None
     server_name: str | None = None
 
-    def context(self, create: Callable[..., ssl.SSLContext] = ssl.create_default_context) -> ssl.SSLContext:
+    def context(self, kind: type[ssl.SSLContext] | None = None) -> ssl.SSLContext:
         """What verifies a server by its certificate and its name. Reads the files.
 
-        `create`: another library's `ssl.create_default_context`. InvalidArgument for files that are none of these.
+        `kind`: another library's ssl.SSLContext. InvalidArgument for files that are none of these.
         """
+        context = (kind or ssl.SSLContext)(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            context = create(cafile=self.ca)
+            if self.ca is None:
+                context.load_default_certs()
+            else:
+                context.load_verify_locations(self.ca)
         except ssl.SSLError:
             raise InvalidArgument(f"{self.ca} has no certificates of authorities, as PEM text.") from None
         except OSError as error:

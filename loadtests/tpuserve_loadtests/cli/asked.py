@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.loads import WAYS
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.recording.timeline import Timeline
     from tpuserve_loadtests.scenario import Part, Scenario
     from tpuserve_loadtests.traffic.engine import Target
@@ -116,9 +118,8 @@ class Asked:
             )
             shares += [part.weight / len(part.lines)] * len(part.lines)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
-        return Target(
-            workload, {str(each): address for each, address in self.addresses.items()}, self.requests.timeout_s
-        )
+        places = {str(each): address for each, address in self.addresses.items()}
+        return Target(workload, places, self.requests.timeout_s, access=self.requests.access)
 
 
 def find_asked(
@@ -168,7 +169,8 @@ def _merged(
 
 def _asked(scenario: "Scenario", given: Mapping[str, Any]) -> Asked:
     addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    parts = tuple(_sent(part, addresses, given["timeout"]) for part in scenario.parts)
+    access = find_access(given)
+    parts = tuple(_sent(part, addresses, given["timeout"], access) for part in scenario.parts)
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -181,7 +183,7 @@ def _asked(scenario: "Scenario", given: Mapping[str, Any]) -> Asked:
     return Asked(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float) -> Sent:
+def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float, access: "Access") -> Sent:
     spec = find_spec(part.model, part.version, part.label)
     missing = [protocol for protocol in part.protocols if protocol not in addresses]
     if missing:
@@ -195,6 +197,7 @@ def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float) -
         part.input,
         part.signature,
         timeout_s,
+        access,
         part.golden,
         recording,
         part.recorded_model,

@@ -74,7 +74,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from tpuserve_loadtests.reports.csv_report import comparison_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
 
-    refuse_idle(given)
+    refuse_idle(given, a, b)
     files = Files.given(given)
     files.refuse_distribution()
     generators = Generators.given(given)

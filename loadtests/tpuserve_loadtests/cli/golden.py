@@ -109,9 +109,7 @@ def _recorded(target: "Target") -> "Target":
 
 
 def _signature(target: "Target", name: str) -> "Signature":
-    from tpuserve_client import Client
-
     line = next(line for line in target.workload.lines if line.name == name)
-    with Client(target.addresses[line.protocol], timeout_s=PROBE_TIMEOUT_S) as client:
+    with target.access.client(target.addresses[line.protocol], PROBE_TIMEOUT_S) as client:
         metadata = client.metadata(line.spec.name, version=line.spec.version, label=line.spec.label)
         return metadata.signature(line.signature_name)

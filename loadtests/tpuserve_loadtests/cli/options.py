@@ -23,12 +23,38 @@ class _Decorator(Protocol):
 def address_options(command: _Command) -> _Command:
     """Where the server is and what of it is measured."""
     return all_of(
-        click.option("--grpc", "grpc_address", metavar="HOST:PORT", help=f"gRPC address.  [default: {DEFAULT_GRPC}]"),
+        click.option(
+            "--grpc",
+            "grpc_address",
+            metavar="HOST:PORT",
+            help=f"gRPC address; grpcs://HOST:PORT with TLS.  [default: {DEFAULT_GRPC}]",
+        ),
         click.option("--rest", "rest_url", metavar="URL", help=f"REST address.  [default: {DEFAULT_REST}]"),
         click.option(
             "--protocol",
             type=click.Choice(["grpc", "rest", "both"]),
             help="What to measure.  [default: the protocols whose address is given, else both]",
+        ),
+        access_options,
+    )(command)
+
+
+def access_options(command: _Command) -> _Command:
+    """Whom to trust, who calls, and what every request says beside: what access.find_access reads."""
+    path = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return all_of(
+        click.option("--ca", type=path, help="Trust the authorities in this PEM file, instead of the system's."),
+        click.option("--cert", type=path, help="PEM file of this client's certificate, for servers that want one."),
+        click.option("--key", type=path, help="PEM file of its key.  [default: it is in --cert]"),
+        click.option(
+            "--tls-server-name", metavar="NAME", help="Name in the server's certificate.  [default: the host]"
+        ),
+        click.option(
+            "--header",
+            "headers",
+            metavar="'NAME: VALUE'|@FILE",
+            multiple=True,
+            help="HTTP header and gRPC metadata of every request; ${VARIABLE} is the environment's; several may be.",
         ),
     )(command)
 

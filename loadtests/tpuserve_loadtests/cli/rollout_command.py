@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import (
     DEFAULT_GRPC,
     DEFAULT_REST,
+    access_options,
     generator_options,
     least_effect_option,
     open_options,
@@ -24,10 +26,16 @@ from tpuserve_loadtests.cli.options import (
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option
 from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, LEAST_SOAK_S, SEGMENTS
-from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, Generators, find_addresses, find_spec
+from tpuserve_loadtests.cli.target import (
+    PROBE_TIMEOUT_S,
+    Generators,
+    end_unreachable,
+    find_addresses,
+    find_spec,
+    refusal,
+)
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 from tpuserve_loadtests.duration import Duration
-from tpuserve_loadtests.exit_codes import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +76,14 @@ anything but 0 the labels are where they were; where they could not be moved bac
     show_default=True,
     help="Send the file to the server, or wait until it reads it (--model_config_file_poll_wait_seconds).",
 )
-@click.option("--grpc", "grpc_address", metavar="HOST:PORT", help=f"gRPC address.  [default: {DEFAULT_GRPC}]")
+@click.option(
+    "--grpc",
+    "grpc_address",
+    metavar="HOST:PORT",
+    help=f"gRPC address; grpcs://HOST:PORT with TLS.  [default: {DEFAULT_GRPC}]",
+)
 @click.option("--rest", "rest_url", metavar="URL", help="REST address, for the server's memory in the soak.")
+@access_options
 @server_metrics_option
 @click.option("--stable", default="stable", show_default=True, help="The label that users ask for.")
 @click.option("--canary", default="canary", show_default=True, help="The label that is moved first.")
@@ -113,7 +127,8 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     console = Console(stderr=given["as_json"])
     pressed = Event()
     with ExitStack() as stack:
-        service = stack.enter_context(ModelService(given["grpc_address"], PROBE_TIMEOUT_S, given["patience"]))
+        access = find_access(given)
+        service = stack.enter_context(ModelService(given["grpc_address"], access, PROBE_TIMEOUT_S, given["patience"]))
         labels, live = _labels(model, service, given)
         stack.enter_context(ctrl_c(pressed))
         # Who ends a job in CI sends SIGTERM: it is taken as Ctrl-C, wherever that is heard.
@@ -177,10 +192,9 @@ def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tupl
     except BadConfig as error:
         raise click.BadParameter(f"{given['config_file']}: {error}", param_hint="--model_config_file") from None
     except (Unavailable, DeadlineExceeded) as error:
-        click.echo(f"Error: {address} cannot be reached: {error.message}", err=True)
-        sys.exit(EXIT_UNREACHABLE)
+        end_unreachable(address, find_access(given), error.message)
     except TpuserveError as error:
-        raise click.UsageError(f"{address}: {error.message}") from None
+        raise click.UsageError(refusal(address, error)) from None
     if stable not in there:
         has = ", ".join(sorted(there)) or "none"
         raise click.UsageError(f"{given['config_file']}: {model} has no label {stable}, which is to be moved: {has}")

@@ -6,6 +6,8 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from tpuserve_loadtests.cli.access import OF_TLS, is_secure
+
 # Options whose values have another name.
 _FLAGS: Final = {
     "signature_name": "--signature",
@@ -26,10 +28,10 @@ def flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def refuse_idle(given: Mapping[str, Any]) -> None:
+def refuse_idle(given: Mapping[str, Any], *addresses: str) -> None:
     """A usage error for an option that is of no use without another: who gave it believes that it does something.
 
-    `given` has a scenario's settings among its values.
+    `given` has a scenario's settings among its values; `addresses` are others that are asked.
     """
     as_recorded = (given["recorded"] or given.get("scenario")) and not (given.get("users") or given.get("rate"))
     needed = {
@@ -40,6 +42,8 @@ def refuse_idle(given: Mapping[str, Any]) -> None:
         "listen": (given["remote"], "--remote"),
         "recorded_model": (given["recorded"], "--recorded"),
     }
+    places = (*addresses, *(given.get(name) for name in ("grpc_address", "rest_url", "server_metrics")))
+    needed |= dict.fromkeys(OF_TLS, (is_secure(places), "an address with TLS: grpcs://HOST:PORT or https://HOST:PORT"))
     said = said_names(given)
     for name, (is_there, what) in needed.items():
         if name in said and not is_there:

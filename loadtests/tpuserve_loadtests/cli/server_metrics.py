@@ -6,10 +6,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from tpuserve_loadtests.cli.options import DEFAULT_REST
+from tpuserve_loadtests.cli.access import SECURE, find_access
+from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
 AUTO: Final = "auto"
@@ -41,13 +43,31 @@ def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "S
     choice = given["server_metrics"]
     if choice == OFF:
         return ServerWatch("", served)
+    access = find_access(given)
     if choice != AUTO:
-        return ServerWatch(choice, served)
+        return ServerWatch(choice, served, access=_of_page(access, choice, given))
     rest_url = given["rest_url"] or (None if given["grpc_address"] else DEFAULT_REST)
     if rest_url is None:
         return ServerWatch("", served, HOW)
     parts = urlsplit(rest_url)
-    return ServerWatch(f"{parts.scheme}://{parts.netloc}", served)
+    return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access)
+
+
+def _of_page(access: "Access", url: str, given: Mapping[str, Any]) -> "Access":
+    """What a page elsewhere is told: nothing that is for the server that is measured, or was to go through TLS."""
+    from tpuserve_client.tls import Tls
+    from tpuserve_loadtests.access import Access
+
+    page = urlsplit(url)
+    asked = [urlsplit(text if "://" in text else f"//{text}") for text in _asked(given)]
+    is_same = any(page.hostname == each.hostname for each in asked)
+    is_open = page.scheme == "http" and any(f"{each.scheme}://" in SECURE for each in asked)
+    return access if is_same and not is_open else Access(Tls(access.tls.ca))
+
+
+def _asked(given: Mapping[str, Any]) -> list[str]:
+    texts = [given[name] for name in ("grpc_address", "rest_url") if given[name]]
+    return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -1,10 +1,12 @@
-"""What was asked for, in words, for a report that is read far from where it was made."""
+"""What was asked for, in words and without secrets, for a report that is read far from where it was made."""
 
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from tpuserve_loadtests.cli.access import HEADER
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Target
@@ -15,15 +17,36 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
     lines = [line for target in targets for line in target.workload.lines]
     rows = sorted({count for line in lines for count in line.rows})
     rows_told = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else f"{rows[0]} row{'' if rows[0] == 1 else 's'}"
+    headers = dict.fromkeys(name for target in targets for name in target.access.headers)
     return {
         "Model": _joined(str(line.spec) for line in lines),
         "Signature": _joined(line.signature_name for line in lines),
         "Addresses": _joined(address for target in targets for address in target.addresses.values()),
         "Requests": f"{max(len(line.exchanges) for line in lines):,} different ones, of {rows_told}",
         "Timeout": f"{targets[0].timeout_s:g} s",
-        "Command": shlex.join(["tpuserve", "loadtest", *sys.argv[1:]]),
+        **({"Headers": ", ".join(headers)} if headers else {}),
+        "Command": shlex.join(["tpuserve", "loadtest", *_told(sys.argv[1:])]),
         "Generator's machine": f"{os.cpu_count()} cores",
     }
+
+
+def _told(arguments: Sequence[str]) -> Iterator[str]:
+    """Arguments without what nobody but the server is to know."""
+    is_header = False
+    for argument in arguments:
+        option, equals, text = argument.partition("=")
+        if is_header:
+            yield _without_value(argument)
+        elif option == HEADER and equals:
+            yield f"{option}={_without_value(text)}"
+        else:
+            yield argument
+        is_header = argument == HEADER
+
+
+def _without_value(header: str) -> str:
+    """The name of a header; of a file of them, as it is."""
+    return header if header.startswith("@") else f"{header.partition(':')[0]}: …"
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -5,16 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import click
 
+from tpuserve_loadtests.cli.access import HEADER, find_access
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
+    from tpuserve_client.errors import TpuserveError
     from tpuserve_client.model import ModelSpec, Signature
+    from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.distribution import Distribution
     from tpuserve_loadtests.recording.recording import Recording
     from tpuserve_loadtests.requests import Request
@@ -26,13 +29,17 @@ PROBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is sent, as it was asked for. `lengths` are of free dimensions, by input; `golden_file` has inputs, too."""
+    """What is sent, as it was asked for, and how the server is reached.
+
+    `lengths` are of free dimensions, by input; `golden_file` has inputs, too.
+    """
 
     rows: "Distribution | None"
     lengths: "Mapping[str, Distribution]"
     input_file: Path | None
     signature_name: str | None
     timeout_s: float
+    access: "Access"
     golden_file: Path | None = None
     recording: "Recording | None" = None
     recorded_model: str | None = None
@@ -61,6 +68,7 @@ class Requests:
             values["input_file"],
             values["signature_name"],
             values["timeout"],
+            find_access(values),
             golden_file,
             recording,
             values["recorded_model"],
@@ -104,9 +112,8 @@ def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: R
     from tpuserve_loadtests.workload import Workload
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
-    return Target(
-        Workload(lines), {str(protocol): address for protocol, address in addresses.items()}, requests.timeout_s
-    )
+    places = {str(protocol): address for protocol, address in addresses.items()}
+    return Target(Workload(lines), places, requests.timeout_s, access=requests.access)
 
 
 def find_lines(
@@ -126,7 +133,7 @@ def find_lines(
     from tpuserve_loadtests.encoding import encode_lines
     from tpuserve_loadtests.inputs import BadInput
 
-    signature = _ask_for_signature(spec, requests.signature_name, addresses)
+    signature = _ask_for_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
     try:
         if not replayed:
@@ -191,6 +198,9 @@ def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str
             raise click.BadParameter(error.message, param_hint=f"--{name}") from None
         if place.is_rest != (name == "rest"):
             raise click.BadParameter(f"{given[name]!r} is no {name} address", param_hint=f"--{name}")
+        if "@" in place.target:
+            told = f"user and password are told by {HEADER} 'authorization: Basic …', not by the address"
+            raise click.BadParameter(told, param_hint=f"--{name}")
     return {name: given[name] for name in chosen}
 
 
@@ -213,6 +223,8 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     crew = Crew(local, generators.remote, host, int(port)) if generators.remote else Crew(local)
     if generators.remote:
         click.echo(f"Waiting for {generators.remote} of `tpuserve loadtest worker HOST:{port}`", err=True)
+        if target.access.headers:
+            click.echo(f"Note: they are sent the values of {HEADER} in the clear", err=True)
     try:
         with Workers(target, crew) as workers, ctrl_c(workers.interrupted, workers.hurried):
             yield workers
@@ -257,20 +269,36 @@ def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | Non
     return ("rest",) if chosen == "rest" else ("grpc", "rest")
 
 
-def _ask_for_signature(spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]") -> "Signature":
+def _ask_for_signature(
+    spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]", access: "Access"
+) -> "Signature":
     """Ask every address for the model's metadata, which also shows that it can be reached before a run begins."""
-    from tpuserve_client import Client
     from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
 
     for address in addresses.values():
         try:
-            with Client(address, timeout_s=PROBE_TIMEOUT_S) as client:
+            with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
         except (Unavailable, DeadlineExceeded) as error:
-            click.echo(f"Error: {address} cannot be reached: {error.message}", err=True)
-            sys.exit(EXIT_UNREACHABLE)
+            end_unreachable(address, access, error.message)
         except NotFound as error:
             raise click.UsageError(f"{address} has no {spec}: {error.message}") from None
         except TpuserveError as error:
-            raise click.UsageError(f"{address}: {error.message}") from None
+            raise click.UsageError(refusal(address, error)) from None
     return signature
+
+
+def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
+    """Ends the program: a server that was asked did not answer."""
+    from tpuserve_loadtests.cli.handshake import handshake_problem
+
+    click.echo(f"Error: {address} cannot be reached: {handshake_problem(address, access.tls) or message}", err=True)
+    sys.exit(EXIT_UNREACHABLE)
+
+
+def refusal(address: str, error: "TpuserveError") -> str:
+    """What a server said that was asked for a model, and did not answer."""
+    from tpuserve_client.errors import PermissionDenied, Unauthenticated
+
+    hint = f"; who calls is told by {HEADER} or --cert" if isinstance(error, PermissionDenied | Unauthenticated) else ""
+    return f"{address}: {error.message}{hint}"

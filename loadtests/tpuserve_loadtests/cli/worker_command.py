@@ -11,7 +11,8 @@ EPILOG = """\b
 Examples:
   tpuserve loadtest worker coordinator:5557        before `tpuserve loadtest run --remote 1` on coordinator, or after
 
-Exit codes: 0 the load test is over, 1 its coordinator is gone, or has all the workers it waited for, 2 usage.
+Exit codes: 0 the load test is over, 1 its coordinator is gone, or has all the workers it waited for, or a file of --ca,
+--cert or --key is not on this machine, 2 usage.
 """
 
 
@@ -30,13 +31,13 @@ def worker(coordinator: str) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.traffic.worker import CoordinatorGone, Worker
+    from tpuserve_loadtests.traffic.worker import CannotTakePart, CoordinatorGone, Worker
 
     # It has nothing to report: Ctrl-C just ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Worker(host, int(port), lambda words: click.echo(f"{coordinator}: {words}", err=True)).serve()
-    except CoordinatorGone as gone:
-        click.echo(f"Error: {coordinator}: {gone}", err=True)
+    except (CoordinatorGone, CannotTakePart) as error:
+        click.echo(f"Error: {coordinator}: {error}", err=True)
         sys.exit(EXIT_FAILED)
     click.echo(f"{coordinator}: the load test is over", err=True)

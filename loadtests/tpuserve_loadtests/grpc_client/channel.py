@@ -3,12 +3,15 @@
 gRPC's own Python client cannot do that under gevent: see docs/decisions.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from gevent import socket
 from gevent.event import AsyncResult
 
+from tpuserve_client.request_headers import HOST
+from tpuserve_client.tls import Tls
 from tpuserve_loadtests.grpc_client.connection import Connection
+from tpuserve_loadtests.grpc_client.endpoint import Endpoint
 from tpuserve_loadtests.grpc_client.header_block import encode
 from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed
 
@@ -20,9 +23,13 @@ _MOST_IN_TIMEOUT: Final = 10**8
 class Channel:
     """Connects when it is called. Belongs to one thread. Every call may take `timeout_s`, as may a connection."""
 
-    def __init__(self, target: str, timeout_s: float) -> None:
-        """`target`: `host:port` or `unix:/path`."""
-        self._target = target
+    def __init__(
+        self, target: str, timeout_s: float, tls: Tls | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`target`: `host:port` or `unix:/path`; without `tls` in the clear. `headers`, as the client's `read_headers`
+        gives them, go with every call. Raises InvalidArgument for certificates that are none."""
+        self._endpoint = Endpoint(target, tls)
+        self._headers = dict(headers or {})
         self._timeout_s = timeout_s
         self._connections: list[Connection] = []
         self._connecting: AsyncResult[None] | None = None
@@ -45,17 +52,18 @@ class Channel:
         self._connections.clear()
 
     def _head(self, path: str) -> bytes:
-        authority = "localhost" if self._target.startswith("unix:") else self._target
+        """Made once: a call costs the same with headers and without."""
         head = self._heads[path] = encode(
             {
                 ":method": "POST",
-                ":scheme": "http",
+                ":scheme": self._endpoint.scheme,
                 ":path": path,
-                ":authority": authority,
+                ":authority": self._headers.get(HOST, self._endpoint.authority),
                 "te": "trailers",
                 "content-type": "application/grpc",
                 "user-agent": "tpuserve-loadtest",
                 "grpc-timeout": _timeout(self._timeout_s),
+                **{name: value for name, value in self._headers.items() if name != HOST},
             }
         )
         return head
@@ -75,7 +83,7 @@ class Channel:
         """One more; whoever needs one meanwhile waits for it, and fails with it."""
         connecting = self._connecting = AsyncResult()
         try:
-            made = Connection(self._connected(), self._timeout_s)
+            made = Connection(self._endpoint.connect(self._timeout_s), self._timeout_s)
             self._connections = [*(one for one in self._connections if not one.is_over), made]
             connecting.set()
         except GrpcError as error:
@@ -85,21 +93,6 @@ class Channel:
             self._connecting = None
             if not connecting.ready():
                 connecting.set_exception(GrpcError("CANCELLED", "the connection was given up"))
-
-    def _connected(self) -> socket.socket:
-        try:
-            if self._target.startswith("unix:"):
-                connected = socket.socket(socket.AF_UNIX)
-                connected.settimeout(self._timeout_s)
-                connected.connect(self._target.removeprefix("unix:"))
-            else:
-                host, _, port = self._target.rpartition(":")
-                connected = socket.create_connection((host.strip("[]"), int(port)), self._timeout_s)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise GrpcError("UNAVAILABLE", f"{self._target}: {error.strerror or error}") from None
-        connected.settimeout(None)
-        return connected
 
 
 def _timeout(timeout_s: float) -> str:

@@ -1,6 +1,6 @@
 """One HTTP/2 connection that carries unary calls of gRPC for any number of greenlets (RFC 9113; gRPC's PROTOCOL-HTTP2).
 
-Every call takes the same time at most. No TLS, no compression, no retries, no metadata.
+Every call takes the same time at most. No compression, no retries.
 """
 
 import time

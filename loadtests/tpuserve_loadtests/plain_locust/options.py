@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tpuserve_loadtests.cli.access import HEADER, OF_TLS, is_secure
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 from tpuserve_loadtests.duration import parse_duration
 from tpuserve_loadtests.workload import Protocol
@@ -26,6 +27,10 @@ _TEXTS: Final = (
     ("--recorded-model", "recorded_model", "Whose requests of it are sent."),
     ("--scenario", "scenario", "YAML file of several models with weights, instead of --model."),
     ("--request-timeout", "request_timeout", "Time for one request: 30s unless told."),
+    ("--ca", "ca", "PEM file of authorities that are trusted, instead of the system's."),
+    ("--cert", "cert", "PEM file of this client's certificate."),
+    ("--key", "key", "PEM file of its key."),
+    ("--tls-server-name", "tls_server_name", "Name in the server's certificate; the host's unless told."),
 )
 
 
@@ -36,6 +41,14 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
         parser.add_argument(flag, dest=name, default=None, help=f"Address; {default} unless told.")
     for flag, name, told in _TEXTS:
         parser.add_argument(flag, dest=name, default=None, help=told)
+    parser.add_argument(
+        HEADER,
+        dest="headers",
+        action="append",
+        default=[],
+        include_in_web_ui=False,
+        help="Header and gRPC metadata of every request, 'NAME: VALUE' or @FILE; ${VARIABLE} is the environment's.",
+    )
     parser.add_argument(
         "--fail-if",
         dest="gates",
@@ -59,6 +72,9 @@ def given_values(options: Namespace, protocols: Sequence[Protocol]) -> dict[str,
     texts = {name: values.get(name) or None for _, name, _ in _TEXTS}
     if texts["version"] is not None and not texts["version"].isdigit():
         raise ValueError(f"--model-version: {texts['version']!r} is no number")
+    addresses = (values.get("grpc_address"), values.get("rest_url"))
+    if not is_secure(addresses) and any(texts[name] for name in OF_TLS):
+        raise ValueError("certificates change nothing without an address with TLS: grpcs://HOST:PORT or https://…")
     return {
         **texts,
         "version": None if texts["version"] is None else int(texts["version"]),
@@ -66,6 +82,8 @@ def given_values(options: Namespace, protocols: Sequence[Protocol]) -> dict[str,
         "input_file": _path(texts["input_file"]),
         "recorded": tuple(filter(None, [_path(texts["recorded_file"])])),
         "scenario": _path(texts["scenario"]),
+        **{name: _path(texts[name]) for name in ("ca", "cert", "key")},
+        "headers": tuple(values["headers"]),
         "timeout": parse_duration(texts["request_timeout"] or "30s"),
         "protocol": protocols[0] if len(protocols) == 1 else "both",
         "grpc_address": values.get("grpc_address"),

@@ -167,7 +167,7 @@ class Sending:
     def __init__(self, target: Target, worker: int, record: Callable[[str, float, bool], None]) -> None:
         """`record` is told of each request: its line, its latency in seconds, and whether it failed."""
         lines = target.workload.lines
-        self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self._connections = Connections(target.addresses, target.access, MAX_IN_FLIGHT, target.timeout_s)
         self._senders = tuple(self._connections.sender(line) for line in lines)
         self._checks = AnswerChecks(lines, target.checks, worker)
         self._turns = Turns(target.workload.order) if target.workload.order else None

@@ -5,13 +5,13 @@ from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from tpuserve_client import Client
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.address import parse_address
 from tpuserve_client.errors import InvalidArgument, NotFound, from_code
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.grpc_transport import GrpcTransport
 from tpuserve_client.model import ModelSpec, Signature, State
+from tpuserve_loadtests.access import Access
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 # A label that nobody has, and a model: TensorFlow Serving has one code for each, and so has tpuserve.
@@ -21,11 +21,11 @@ _NO_LABEL: Final = (InvalidArgument, NotFound)
 class ModelService:
     """Use it in a `with` statement. Every call blocks and raises TpuserveError for what the server refuses."""
 
-    def __init__(self, address: str, timeout_s: float, reload_timeout_s: float) -> None:
-        """A reload has a timeout of its own: it waits until models that are new serve."""
+    def __init__(self, address: str, access: Access, timeout_s: float, reload_timeout_s: float) -> None:
+        """A reload has a timeout of its own: it waits until models that are new serve. Raises InvalidArgument."""
         self._reload_timeout_s = reload_timeout_s
-        self._client = Client(address, timeout_s=timeout_s)
-        self._transport = GrpcTransport(parse_address(address).target)
+        self._client = access.client(address, timeout_s)
+        self._transport = GrpcTransport(parse_address(address).target, access.tls_of(address), access.headers)
 
     def __enter__(self) -> Self:
         return self

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import gevent
 from gevent.event import Event
-from geventhttpclient import HTTPClient
 
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.page import NoPage, Page
 from tpuserve_loadtests.server_side.server_side import Scrape
@@ -32,13 +32,11 @@ _OK: Final = 200
 class Scraper:
     """Of one server. `close` gives the connection back. `lost`: why a load's last page could not be read."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: Access) -> None:
         """Find the page at this URL, or at the known places under an address. Raises NoPage if there is none."""
         self.lost = ""
         parts = urlsplit(url)
-        self._client = HTTPClient.from_url(
-            f"{parts.scheme}://{parts.netloc}", concurrency=1, connection_timeout=_TIMEOUT_S, network_timeout=_TIMEOUT_S
-        )
+        self._client = access.http_client(f"{parts.scheme}://{parts.netloc}", 1, _TIMEOUT_S)
         own = parts.path.rstrip("/")
         try:
             self._path = self._find([own] if own else PATHS)

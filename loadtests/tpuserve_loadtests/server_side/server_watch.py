@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.dialect import Served, memory_bytes
 from tpuserve_loadtests.server_side.page import NoPage
@@ -18,14 +19,14 @@ from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretc
 class ServerWatch:
     """Use it in a `with` statement around any number of runs."""
 
-    def __init__(self, url: str, served: Served, why_not: str = "") -> None:
+    def __init__(self, url: str, served: Served, why_not: str = "", access: Access | None = None) -> None:
         """Find the page of metrics under `url`; with no URL nothing is watched, `why_not` is what a run's note says."""
         self._served = served
         self._scraper: Scraper | None = None
         self._why_not = why_not
         if url:
             try:
-                self._scraper = Scraper(url)
+                self._scraper = Scraper(url, access or Access())
             except NoPage as error:
                 self._why_not = f"what the server says of itself is not known: {url} has no metrics ({error})"
 

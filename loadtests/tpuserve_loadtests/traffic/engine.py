@@ -17,6 +17,7 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
@@ -36,12 +37,13 @@ Watch = Callable[[float, Counts], str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is sent, where to (by protocol), how long to wait for an answer, and how answers are checked."""
+    """What is sent, where to (by protocol) and how, how long to wait for an answer, and how answers are checked."""
 
     workload: Workload
     addresses: dict[str, str]
     timeout_s: float
     checks: CheckPlan = field(default_factory=CheckPlan)
+    access: Access = field(default_factory=Access)
 
 
 class Runs(Protocol):
@@ -68,7 +70,7 @@ class Engine:
         self.lines = tuple(line.name for line in target.workload.lines)
         self._order = target.workload.order
         self._checks = target.checks
-        self._connections = Connections(target.addresses, MAX_IN_FLIGHT, target.timeout_s)
+        self._connections = Connections(target.addresses, target.access, MAX_IN_FLIGHT, target.timeout_s)
         self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
         self._traffic: Traffic | None = None
         self._stop_s = target.timeout_s + STOP_MARGIN_S

@@ -1,5 +1,7 @@
 """Hands this process to gevent. Kept apart from everything else because it must happen before everything else."""
 
+import os
+
 
 def give_process_to_gevent() -> None:
     """Make sockets, threads and gRPC cooperative. Call it before anything opens a socket or a channel; never undone.
@@ -9,6 +11,8 @@ def give_process_to_gevent() -> None:
     from gevent import monkey
 
     monkey.patch_all()
+    # What goes wrong is told as errors of calls; gRPC would write lines of its own beside, of each try.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Only now: gRPC makes locks while it is being imported.
     from grpc.experimental import gevent as grpc_gevent
 

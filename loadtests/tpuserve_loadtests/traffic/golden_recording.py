@@ -26,7 +26,7 @@ def record_golden(target: Target, signatures: Mapping[str, Signature], told: Cal
 
     Blocks. Raises NotRecorded.
     """
-    with closing(Connections(target.addresses, 1, target.timeout_s)) as connections:
+    with closing(Connections(target.addresses, target.access, 1, target.timeout_s)) as connections:
         lines = [
             replace(line, golden=_answers(connections.sender(line), signatures[line.name], told))
             for line in target.workload.lines

@@ -6,10 +6,12 @@ Importing this needs a process that was handed to gevent: see gevent_setup.
 import json
 from collections.abc import Mapping
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from geventhttpclient import HTTPClient
 
 from tpuserve_client.address import parse_address
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import WrongAnswer
 from tpuserve_loadtests.grpc_client.channel import Channel
 from tpuserve_loadtests.grpc_client.status import GrpcError
@@ -56,10 +58,11 @@ class GrpcSender:
 class RestSender:
     """Any status but 200 is an error."""
 
-    def __init__(self, line: Line, client: HTTPClient) -> None:
+    def __init__(self, line: Line, client: HTTPClient, base_path: str) -> None:
+        """`base_path`: what of the address stands before the API's own paths, as behind a gateway."""
         self.line = line
         self._client = client
-        self._path = line.exchanges[0].path
+        self._path = base_path + line.exchanges[0].path
         self._bodies = tuple(exchange.body for exchange in line.exchanges)
 
     def send(self, number: int) -> bytes:
@@ -77,24 +80,22 @@ class Connections:
     They are made when requests are sent, and kept until `close`.
     """
 
-    def __init__(self, addresses: Mapping[str, str], connections: int, timeout_s: float) -> None:
-        """`addresses` by protocol; `connections` bounds requests in flight over REST."""
+    def __init__(self, addresses: Mapping[str, str], access: Access, connections: int, timeout_s: float) -> None:
+        """`addresses` by protocol; `connections` bounds requests in flight over REST. Raises InvalidArgument."""
         if "grpc" in addresses:
-            self._channel = Channel(parse_address(addresses["grpc"]).target, timeout_s)
+            place = parse_address(addresses["grpc"])
+            self._channel = Channel(place.target, timeout_s, access.tls_of(addresses["grpc"]), access.headers)
         if "rest" in addresses:
-            self._client = HTTPClient.from_url(
-                parse_address(addresses["rest"]).target,
-                concurrency=connections,
-                connection_timeout=timeout_s,
-                network_timeout=timeout_s,
-            )
+            url = parse_address(addresses["rest"]).target
+            self._client = access.http_client(url, connections, timeout_s)
+            self._base_path = urlsplit(url).path
         self._protocols = tuple(addresses)
 
     def sender(self, line: Line) -> Sender:
         """What sends this line's requests."""
         if line.protocol == "grpc":
             return GrpcSender(line, self._channel)
-        return RestSender(line, self._client)
+        return RestSender(line, self._client, self._base_path)
 
     def close(self) -> None:
         """Close all of them."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import CheckPlan
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.traffic.engine import Target
@@ -16,6 +17,7 @@ def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several
         "lines": [_line_to_wire(line) for line in target.workload.lines],
         "order": list(target.workload.order),
         "addresses": dict(target.addresses),
+        "access": target.access.to_wire(),
         "timeout_s": target.timeout_s,
         "checks": [target.checks.share, target.checks.tolerance.atol, target.checks.tolerance.rtol],
     }
@@ -26,7 +28,8 @@ def target_from_wire(document: dict[str, Any]) -> Target:
     workload = Workload(tuple(_line_from_wire(line) for line in document["lines"]), tuple(document["order"]))
     share, *tolerance = document["checks"]
     checks = CheckPlan(share, Tolerance(*tolerance))
-    return Target(workload, document["addresses"], document["timeout_s"], checks)
+    access = Access.from_wire(document["access"])
+    return Target(workload, document["addresses"], document["timeout_s"], checks, access)
 
 
 def _line_to_wire(line: Line) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gevent.event import Event
 from gevent.queue import Queue
 from locust.rpc import Message, zmqrpc
 
+from tpuserve_client.errors import InvalidArgument
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Counts
 from tpuserve_loadtests.traffic import heartbeats
@@ -28,6 +29,10 @@ _FIRST_BEATS: Final = 2
 
 class CoordinatorGone(RuntimeError):
     """It was there, and is not any more; or it wants no more workers."""
+
+
+class CannotTakePart(RuntimeError):
+    """A file that the coordinator names is not on this machine, or is not what it should be."""
 
 
 class Worker:
@@ -46,7 +51,10 @@ class Worker:
         self._tell = tell
 
     def serve(self) -> None:
-        """Block until the coordinator says to quit, however long it takes to come. Raises CoordinatorGone."""
+        """Block until the coordinator says to quit, however long it takes to come.
+
+        Raises CoordinatorGone, and CannotTakePart, which the coordinator is told, too.
+        """
         self._send("ready", worker_name())
         greenlets = [gevent.spawn(self._listen), gevent.spawn(self._beat)]
         try:
@@ -59,13 +67,20 @@ class Worker:
             raise CoordinatorGone(self._problem)
 
     def _obey(self, target: Message) -> None:
-        with Engine(target_from_wire(target.data), share=tuple(target.data["share"])) as engine:
+        with self._made(target) as engine:
             self._engine = engine
             self._has_engine.set()
             while (order := self._orders.get()) is not None:
                 measured = engine.run(Load.from_wire(order.data), self._watch)
                 report = {"recorder": measured.recorder.to_wire(), "span_s": measured.span_s}
                 self._send("measured", {**report, "cores": measured.cores[0]})
+
+    def _made(self, target: Message) -> Engine:
+        try:
+            return Engine(target_from_wire(target.data), share=tuple(target.data["share"]))
+        except InvalidArgument as error:
+            self._send("failed", error.message)
+            raise CannotTakePart(error.message) from None
 
     def _watch(self, _: float, counts: Counts) -> str:
         self._send("counts", [counts.requests, counts.failures, list(counts.late), counts.wrong])

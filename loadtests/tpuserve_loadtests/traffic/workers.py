@@ -86,7 +86,10 @@ class Workers:
         self._stack.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
-        """As Engine's. A worker that is gone ends it; what the others measured is kept, and says who is missing."""
+        """As Engine's. A worker that is gone ends it; what the others measured is kept, and says who is missing.
+
+        Raises WorkersFailed for one that has not what it needs: nothing was sent.
+        """
         shares = Shares(load, self.lines, tuple(self._names))
         started_at, stopped = time.time(), ""
         limit_s = load.total_s + self._target.timeout_s + STOP_MARGIN_S + _REPORT_TIMEOUT_S
@@ -99,6 +102,8 @@ class Workers:
             if self.hurried.is_set():
                 self._tell_all("hurry")
             for name, message in self._messages():
+                if message.type == "failed":
+                    raise WorkersFailed(f"{self._names[name]} cannot take part: {message.data}")
                 shares.take(name, message.type, message.data)
         return shares.measured(stopped or self._why_stop(), started_at, tuple(self._lost.values()))
 

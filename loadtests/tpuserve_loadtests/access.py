@@ -1,0 +1,56 @@
+"""How a server is reached by whoever asks it: whom to trust, who calls, and headers of every request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gevent.ssl
+from geventhttpclient import HTTPClient
+
+from tpuserve_client import Client
+from tpuserve_client.address import parse_address
+from tpuserve_client.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`tls` is for addresses with TLS, `headers` for all; their values are secrets, and told nowhere."""
+
+    tls: Tls = field(default_factory=Tls)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def tls_of(self, address: str) -> Tls | None:
+        """None for an address in the clear."""
+        return self.tls if parse_address(address).is_secure else None
+
+    def client(self, address: str, timeout_s: float) -> Client:
+        """What asks the server anything but a load. Raises InvalidArgument."""
+        return Client(address, tls=self.tls_of(address), headers=self.headers, timeout_s=timeout_s)
+
+    def http_client(self, url: str, connections: int, timeout_s: float) -> HTTPClient:
+        """To the URL's host, for greenlets; connects when it is asked. Raises InvalidArgument."""
+        options: dict[str, Any] = {
+            "concurrency": connections,
+            "connection_timeout": timeout_s,
+            "network_timeout": timeout_s,
+            "headers": self.headers,
+        }
+        tls = self.tls_of(url)
+        if tls is not None:
+            context = tls.context(gevent.ssl.SSLContext)
+            options["ssl_context_factory"] = lambda **_: context
+            options["ssl_options"] = {"server_hostname": tls.server_name} if tls.server_name else {}
+        return HTTPClient.from_url(url, **options)
+
+    def to_wire(self) -> dict[str, Any]:
+        """What `from_wire` reads: files by name, headers with their values."""
+        paths = [
+            None if path is None else str(Path(path).absolute()) for path in (self.tls.ca, self.tls.cert, self.tls.key)
+        ]
+        return {"tls": [*paths, self.tls.server_name], "headers": dict(self.headers)}
+
+    @classmethod
+    def from_wire(cls, document: Mapping[str, Any]) -> "Access":
+        """The access of `to_wire`."""
+        return cls(Tls(*document["tls"]), document["headers"])

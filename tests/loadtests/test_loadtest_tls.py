@@ -1,0 +1,221 @@
+"""`tpuserve loadtest` over TLS, and headers whose values are told to the server and to nobody else."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tests.certificates import Authority, ServerTls
+from tests.clients.model_server import ModelServer
+from tests.clients.model_server import serving as serving_models
+from tests.free_ports import free_ports
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_client import Tls
+from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.cli.access import find_access
+from tpuserve_loadtests.cli.handshake import handshake_problem
+from tpuserve_loadtests.cli.server_metrics import _of_page
+from tpuserve_loadtests.rollout.model_service import ModelService
+
+COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+LOCUST = str(Path(sys.executable).with_name("locust"))
+LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" / "mixed.py"
+BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
+TOKEN = "s3cr3t-token"
+BEARER = "authorization: Bearer ${TOKEN}"
+NOTHING: dict[str, Any] = {"ca": None, "cert": None, "key": None, "tls_server_name": None, "headers": ()}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Iterator[Doubling]:
+    """It wants a certificate and a token of everybody."""
+    with serving(Doubling(token=TOKEN, tls=ServerTls(authority.server, authority.ca))) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def identity(authority: Authority) -> list[str]:
+    own = authority.issue("client@example.org")
+    return ["--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TOKEN": TOKEN}
+    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False, env=environment)
+
+
+def places(server: Doubling) -> list[str]:
+    return ["--grpc", server.grpc_address, "--rest", server.rest_url]
+
+
+def test_every_process_shows_certificate_and_token_and_no_report_has_it(
+    server: Doubling, identity: list[str], tmp_path: Path
+) -> None:
+    page, secret = tmp_path / "page.html", tmp_path / "secret"
+    secret.write_text(f"authorization: Bearer {TOKEN}\n\nx-more: {TOKEN}\n")
+    headers = ["--header", f"@{secret}", f"--header=x-other: {TOKEN}", "--header", f"x-third: {TOKEN}"]
+    found = run(
+        COMMAND, MODEL, *places(server), *identity, *headers, *BRIEF, "--processes", "2", "--golden", "record",
+        "--json", "--html", str(page),
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert document["total"]["failures"] == 0
+    assert all(figures["requests"] > 20 for figures in document["protocols"].values())
+    html = page.read_text()
+    assert TOKEN not in html + found.stdout + found.stderr
+    assert "authorization, x-more, x-other, x-third" in html
+    assert "x-other: …" in html
+    assert str(secret) in html
+
+
+def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -> None:
+    locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "1s", "--only-summary"]
+    options = [*places(server), *identity, "--header", BEARER, "--generator-limit", "note"]
+    found = run(*locust, "--model", MODEL, *options)
+    assert found.returncode == 0, found.stderr
+    assert "gRPC" in found.stdout
+    assert TOKEN not in found.stdout + found.stderr
+
+
+def test_stranger_is_told_before_any_load_how_to_say_who_it_is(server: Doubling, identity: list[str]) -> None:
+    found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *identity, *BRIEF)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "who are you?; who calls is told by --header or --cert" in found.stderr
+
+
+def test_server_that_is_not_trusted_is_exit_code_3_and_one_line(server: Doubling) -> None:
+    found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *BRIEF)
+    assert (found.returncode, found.stdout) == (3, "")
+    (line,) = found.stderr.splitlines()
+    assert "its certificate was signed by Test Authority, whom this system does not trust: give" in line
+
+
+def test_worker_without_the_files_says_so_to_its_coordinator(
+    server: Doubling, identity: list[str], tmp_path: Path
+) -> None:
+    ca, place = tmp_path / "ca.pem", f"127.0.0.1:{free_ports(1)[0]}"
+    ca.write_bytes(Path(identity[1]).read_bytes())
+    options = [*identity, "--ca", str(ca), "--header", f"authorization: Bearer {TOKEN}", "--remote", "1"]
+    with subprocess.Popen(
+        [COMMAND, MODEL, "--grpc", server.grpc_address, *options, "--listen", place, *BRIEF],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as coordinator:
+        assert coordinator.stderr is not None
+        said = coordinator.stderr.readline()
+        assert "Waiting for 1 of" in said
+        assert "in the clear" in coordinator.stderr.readline()
+        ca.unlink()
+        assert run(COMMAND, "worker", place).returncode == 1
+        rest = coordinator.communicate(timeout=15)[1]
+    assert coordinator.returncode == 98
+    assert f"cannot take part: {ca}: No such file" in rest
+
+
+def test_handshake_that_fails_has_its_reason_and_what_to_do(authority: Authority, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    with ExitStack() as stack:
+        mutual, named, old, clear = (
+            stack.enter_context(serving(Doubling(tls=tls)))
+            for tls in (
+                ServerTls(authority.server, authority.ca),
+                ServerTls(authority.issue("model.example")),
+                ServerTls(authority.issue("127.0.0.1", not_after=past)),
+                None,
+            )
+        )
+        trusting = Tls(authority.ca)
+        cases = [
+            ("", mutual, Tls(), "signed by Test Authority, whom this system does not trust: give that .* with --ca"),
+            ("", mutual, Tls(stranger.ca), f"signed by Test Authority, who is not in {stranger.ca}"),
+            ("", named, trusting, "of model.example, not of 127.0.0.1: .* --tls-server-name model.example"),
+            ("", old, trusting, "expired on Jan  1 00:00:00 2020 GMT"),
+            ("", mutual, trusting, "it may want a certificate of this client, --cert and --key"),
+            ("", mutual, Tls(authority.ca, stranger.server.cert, stranger.server.key), "authority of --cert"),
+            ("s", clear, trusting, "it does not speak TLS: give (grpc|http)://127.0.0.1:"),
+            ("-", mutual, trusting, "it speaks TLS, .*: give (grpcs|https)://127.0.0.1:"),
+        ]
+        for change, model, tls, message in cases:
+            for address in (model.grpc_address, model.rest_url):
+                assert re.search(message, handshake_problem(changed(address, change), tls)), message
+        rest_port = named.rest_url.rpartition(":")[2]
+        wrong_port = handshake_problem(f"grpcs://127.0.0.1:{rest_port}", Tls(authority.ca, server_name="model.example"))
+        assert "does not offer HTTP/2 over TLS" in wrong_port
+        for address in (clear.grpc_address, clear.rest_url, f"grpcs://127.0.0.1:{free_ports(1)[0]}"):
+            assert handshake_problem(address, trusting) == ""
+
+
+def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKEN", TOKEN)
+    file = tmp_path / "headers"
+    file.write_text("X-One:  1 \n\nx-two: ${TOKEN}\n")
+    access = find_access({**NOTHING, "headers": (BEARER, f"@{file}")})
+    assert access.headers == {"authorization": f"Bearer {TOKEN}", "x-one": "1", "x-two": "${TOKEN}"}
+    assert TOKEN not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        (["s3cr3t-token"], "without a colon"),
+        (["x: ${NOWHERE_SET}"], "no variable NOWHERE_SET"),
+        (["x:  "], "header x has no value"),
+        (["@/nowhere/s"], "/nowhere/s: No such file"),
+        (["x: s3cr3t-token", "X: 2"], "header x was given twice"),
+        (["grpc-timeout: s3cr3t-token"], "is the client's own"),
+    ],
+)
+def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list[str], message: str) -> None:
+    with pytest.raises(click.UsageError, match=message) as raised:
+        find_access({**NOTHING, "headers": tuple(headers)})
+    assert TOKEN not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "page", "is_told"),
+    [
+        ({"grpc_address": "grpcs://h:443", "rest_url": None}, "https://h:8501/metrics", True),
+        ({"grpc_address": "h:8500", "rest_url": None}, "http://h:8501/metrics", True),
+        ({"grpc_address": "grpcs://h:443", "rest_url": None}, "http://h:8501/metrics", False),
+        ({"grpc_address": None, "rest_url": "https://h"}, "https://monitoring/metrics", False),
+        ({"grpc_address": None, "rest_url": None}, "http://localhost:8501/metrics", True),
+    ],
+)
+def test_page_of_metrics_elsewhere_is_told_no_secret(asked: dict[str, str | None], page: str, is_told: bool) -> None:
+    access = Access(Tls("ca", "cert", "key", "name"), {"authorization": TOKEN})
+    assert _of_page(access, page, asked) == (access if is_told else Access(Tls("ca")))
+
+
+def test_rollout_asks_for_versions_the_same_way(authority: Authority) -> None:
+    server = ModelServer()
+    with serving_models(server, "grpc", ServerTls(authority.server)) as address:
+        access = Access(Tls(authority.ca), {"authorization": TOKEN})
+        with ModelService(address, access, 10, 10) as service:
+            assert service.available("affine") == (7,)
+    assert [served.headers["authorization"] for served in server.served] == [TOKEN]
+
+
+def changed(address: str, change: str) -> str:
+    """With TLS where it is in the clear (s), or the reverse (-)."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "grpc", address
+    return f"{scheme + 's' if change == 's' else scheme.rstrip('s') if change == '-' else scheme}://{rest}"
