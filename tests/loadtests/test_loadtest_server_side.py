@@ -246,6 +246,50 @@ def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer)
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
+def test_a_comparison_tells_of_each_side(running: RunningServer) -> None:
+    options = (
+        "--users",
+        "2",
+        "--rounds",
+        "3",
+        "--duration",
+        "0.3",
+        "--warm-up",
+        "0",
+        "--least-effect",
+        "9",
+        "--unclear",
+        "note",
+    )
+    pages = f"{running.rest},{running.rest}/metrics"
+    run = loadtest("compare", "m", f"{running.grpc}@1", running.grpc, *options, "--server-metrics", pages, "--json")
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    for side in report["sides"].values():
+        queue = next(phase for phase in side["server"]["phases"] if phase["name"] == "queue wait")
+        assert 0 < queue["count"] == side["server"]["answers"]["OK"]
+        assert "network, connections and client" in {part["name"] for part in side["latency_parts"]}
+    assert report["server_notes"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
+def test_a_search_tells_what_one_user_and_each_rate_did_in_the_server(running: RunningServer) -> None:
+    options = ("--slo", "p50<=5s", "--from", "40", "--to", "50", "--duration", "0.5", "--warm-up", "0")
+    run = loadtest("search", "m", "--grpc", running.grpc, *options, "--server-metrics", running.rest, "--json")
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert report["alone"]["server"]["batch_rows"] == 1
+    assert [probe["rate_per_s"] for probe in report["probes"]] == [40, 50]
+    for probe in report["probes"]:
+        assert probe["server"]["answers"]["OK"] > 0
+        assert probe["latency_parts"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
 def test_the_table_tells_where_the_time_went_also_for_several_processes(running: RunningServer) -> None:
     page = f"{running.rest}/metrics"
     options = ("--users", "4", "--duration", "1", "--processes", "2", "--server-metrics", page)
@@ -299,6 +343,12 @@ def page(server: MetricsPages) -> Response:
     server.answer(0.001, run_s=0.001, latency_s=0.003)
     server.read(0.0)
     return Response(status_code=503) if len(server.scrapes) > 3 else Response(server.scrapes[-1].text)
+
+
+def test_one_page_of_metrics_is_not_taken_for_two_servers() -> None:
+    run = loadtest("compare", MODEL, "a:8500", "b:8500", "--server-metrics", "http://a:8501")
+    assert run.returncode == 2
+    assert "A and B are two servers: give the pages of both, URL,URL" in run.stderr
 
 
 def test_what_is_no_page_is_exit_code_2_before_anything_is_asked() -> None:

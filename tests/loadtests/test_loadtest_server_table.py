@@ -1,6 +1,7 @@
 """What servers said of themselves in several runs, held beside each other."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -8,9 +9,12 @@ from rich.console import Console
 from tests.loadtests.metrics_pages import MetricsPages, seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
 from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.search_report import SearchServers
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.reports.sweep_report import print_sweep
+from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Seen, read_stretch
 from tpuserve_loadtests.server_side.watched import Watched
@@ -77,6 +81,59 @@ def test_what_changed_is_told_by_the_part_that_it_is_in() -> None:
     assert "network -10.00, execution +10.00" in told
     assert "batches of 4 rows instead of 1" in told
     assert changes(before, Watched.of(run(), Seen())) == ""
+
+
+def slow_side() -> Watched:
+    return Watched.of(run(20.0), seen_server(100, run_s=0.012, latency_s=0.014))
+
+
+def test_a_comparison_says_where_b_is_slower() -> None:
+    pairs = [(recorded_run(open_load(100), 4, seed=n), recorded_run(open_load(100), 8, seed=9 - n)) for n in range(3)]
+    sides = (Watched.of(run(10.0), seen_server(100)), slow_side())
+    report = build_comparison(("1", "2"), pairs, 0.05, strict=True, must_tell=True, sides=sides)
+    console = Console(file=io.StringIO(), width=80)
+    print_comparison(report, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert re.search(r"B is worse .*\n  B beside A: latency \+\d+\.\d\d ms on average: execution \+10\.00", text)
+    assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
+    assert comparison_document(report)["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
+    same = build_comparison(
+        ("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, 0.05, strict=True, must_tell=True, sides=sides
+    )
+    assert same.where == ""
+
+
+def test_what_is_not_known_of_both_sides_is_told_once() -> None:
+    unknown, known = Watched.of(run(), Seen(note=WHY)), slow_side()
+
+    def notes(*sides: Watched) -> tuple[str, ...]:
+        return build_comparison(("1", "2"), [], 0.05, strict=True, must_tell=True, sides=sides).server_notes
+
+    assert notes(unknown, unknown) == (WHY,)
+    assert notes(known, unknown) == (f"B: {WHY}",)
+    assert notes() == ()
+
+
+def probe(rate_per_s: float, outcome: Outcome) -> Probe:
+    return Probe(rate_per_s, outcome, "")
+
+
+def test_a_search_says_what_gave_in() -> None:
+    quick = Watched.of(run(10.0), seen_server(100))
+    held, failed = probe(100, Outcome.HOLDS), probe(120, Outcome.FAILS)
+    tries = [(held, quick), (probe(200, Outcome.FAILS), quick), (failed, slow_side())]
+    servers = SearchServers(Watched.of(run(10.0), seen_server(100)), tries)
+    for found in (Found(held, failed), None):
+        assert [name for name, _ in servers.rows(found)] == [
+            "100 requests/s, constant",
+            "100.0/s holds",
+            "120.0/s fails",
+        ]
+        assert servers.gave_in(found).startswith("120.0/s beside 100 requests/s, constant: latency +")
+        assert "execution +10.00" in servers.gave_in(found)
+    assert servers.gave_in(Found(held, None)) == ""
+    assert SearchServers().rows(None) == []
 
 
 def test_refusals_have_a_column_of_their_own() -> None:

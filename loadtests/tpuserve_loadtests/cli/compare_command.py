@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import run_load, users_or_rate
+from tpuserve_loadtests.cli.loads import run_watched, users_or_rate
 from tpuserve_loadtests.cli.options import (
     address_options,
     file_options,
@@ -21,12 +24,15 @@ from tpuserve_loadtests.cli.options import (
 )
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
+from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Target
     from tpuserve_loadtests.workload import Protocol
 
@@ -55,6 +61,7 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 @time_options("10s", "1s")
 @request_options
 @generator_options
+@sides_metrics_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @file_options
 def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  click's values
@@ -81,14 +88,22 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     if generators.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
     requests = Requests.given(given)
-    targets = [find_target(*_side(model, side, given), requests) for side in (a, b)]
-    rounds = interleaved(targets, generators, given)
+    sides = [_side(model, side, given) for side in (a, b)]
+    metrics = _metrics(sides, given)
+    targets = [find_target(side.spec, side.addresses, requests) for side in sides]
+    with ExitStack() as stack:
+        watches = [
+            stack.enter_context(watch_server({**side.given, "server_metrics": page}, [side.spec]))
+            for side, page in zip(sides, metrics, strict=True)
+        ]
+        rounds, watched = interleaved(targets, watches, generators, given)
     report = build_comparison(
         (a, b),
         rounds,
         given["least_effect"],
         strict=given["generator_limit"] == "fail",
         must_tell=given["unclear"] == "fail",
+        sides=watched,
     )
     if given["as_json"]:
         click.echo(json.dumps(comparison_document(report), indent=2))
@@ -109,36 +124,65 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
 
 
 def interleaved(
-    targets: "list[Target]", generators: Generators, given: dict[str, Any]
-) -> "list[tuple[Measured, Measured]]":
-    """Whole rounds: A then B, next time B then A. Fewer than asked for after Ctrl-C."""
+    targets: "Sequence[Target]", watches: "Sequence[ServerWatch]", generators: Generators, given: dict[str, Any]
+) -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
+    """Whole rounds: A then B, next time B then A; fewer than asked for after Ctrl-C. And each side's runs together."""
     from tpuserve_loadtests.traffic.workers import WorkersFailed
 
-    protocols = len(targets[0].addresses)
-    load = users_or_rate(given, protocols)
-    rounds: list[tuple[Measured, Measured]] = []
+    load = users_or_rate(given, len(targets[0].addresses))
+    rounds: list[tuple[Watched, ...]] = []
     with generating(targets[0], generators) as of_a, generating(targets[1], generators) as of_b:
         for number in range(given["rounds"]):
-            order = [(0, of_a), (1, of_b)]
-            found: dict[int, Measured] = {}
-            for side, runs in order if number % 2 == 0 else reversed(order):
+            order = list(enumerate(zip((of_a, of_b), watches, strict=True)))
+            found: dict[int, Watched] = {}
+            for side, (runs, server) in order if number % 2 == 0 else reversed(order):
                 title = f"Round {number + 1} of {given['rounds']}, {'AB'[side]}, for"
-                found[side] = run_load(runs, load, title=title)
-                if found[side].lost:
-                    raise WorkersFailed(f"its worker on {found[side].lost[0]} is gone")
-                if found[side].stopped:
-                    return rounds
+                found[side] = run_watched(runs, server, load, title=title)
+                (measured,) = found[side].runs
+                if measured.lost:
+                    raise WorkersFailed(f"its worker on {measured.lost[0]} is gone")
+                if measured.stopped:
+                    return _told(rounds)
             rounds.append((found[0], found[1]))
-    return rounds
+    return _told(rounds)
 
 
-def _side(model: str, side: str, given: dict[str, Any]) -> "tuple[ModelSpec, dict[Protocol, str]]":
+def _told(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
+    from tpuserve_loadtests.server_side.watched import Watched
+
+    pairs = [(a.runs[0], b.runs[0]) for a, b in rounds]
+    return pairs, tuple(Watched.together(side) for side in zip(*rounds, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """`given`: the options with this side's addresses."""
+
+    spec: "ModelSpec"
+    addresses: "dict[Protocol, str]"
+    given: dict[str, Any]
+
+
+def _side(model: str, side: str, given: dict[str, Any]) -> _Side:
     address, _, which = side.rpartition("@") if "@" in side else (side, "", "") if ":" in side else ("", "", side)
     version = int(which) if which.isdigit() else None
     spec = find_spec(model, version, which if which and version is None else None)
     if not address:
-        return spec, find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
+        return _Side(spec, find_addresses(given["protocol"], given["grpc_address"], given["rest_url"]), given)
     if given["grpc_address"] or given["rest_url"]:
         raise click.UsageError(f"{side!r} is an address of its own: --grpc and --rest do not go with it")
     is_rest = address.startswith(("http://", "https://"))
-    return spec, find_addresses(None, None if is_rest else address, address if is_rest else None)
+    own = {"grpc_address": None if is_rest else address, "rest_url": address if is_rest else None}
+    return _Side(spec, find_addresses(None, own["grpc_address"], own["rest_url"]), {**given, **own})
+
+
+def _metrics(sides: Sequence[_Side], given: dict[str, Any]) -> tuple[str, ...]:
+    """Where each side's page is. A usage error for one page of two servers: figures of one would count for both."""
+    pages: tuple[str, ...] = given["server_metrics"]
+    if len(pages) == 2:
+        return pages
+    if pages[0] not in (AUTO, OFF) and sides[0].addresses != sides[1].addresses:
+        raise click.BadParameter(
+            "A and B are two servers: give the pages of both, URL,URL", param_hint="--server-metrics"
+        )
+    return pages * 2

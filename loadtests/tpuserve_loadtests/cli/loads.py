@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs
 
 # After Ctrl-C, answers in flight are here so soon, as a rule.
@@ -61,6 +63,17 @@ def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
         burst=given["burst"],
         seed=given["seed"],
     )
+
+
+def run_watched(
+    runs: "Runs", server: "ServerWatch", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for"
+) -> "Watched":
+    """As run_load, with the server watched meanwhile."""
+    from tpuserve_loadtests.server_side.watched import Watched
+
+    with server.during(load) as seen:
+        measured = run_load(runs, load, gates, title)
+    return Watched.of(measured, seen)
 
 
 def run_load(

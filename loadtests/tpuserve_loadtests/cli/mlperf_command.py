@@ -18,6 +18,7 @@ from tpuserve_loadtests.cli.options import (
 from tpuserve_loadtests.cli.rate_search import Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
+from tpuserve_loadtests.cli.server_metrics import unwatched
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
@@ -134,7 +135,7 @@ def _is_searched(given: dict[str, Any]) -> bool:
 def _search(runs: "Runs", given: dict[str, Any]) -> Searched:
     options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
     options |= {"start": None, "highest": 1e6, "precision": 0.02}
-    return search_rate(runs, options, _objectives(given))
+    return search_rate(runs, unwatched(), options, _objectives(given))
 
 
 def _found_rate(searched: Searched, target: "Target", model: str, given: dict[str, Any]) -> float:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_loadtests.cli.loads import open_load, run_load
+from tpuserve_loadtests.cli.loads import open_load, run_watched
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.reports.search_report import SearchServers
     from tpuserve_loadtests.searching import Found, Probe
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs
 
 # A user alone tells where to begin: at half of what it gets.
@@ -19,52 +22,81 @@ _FIRST_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """`found` is None where the search did not end; `problem` says why, `exit_code` how bad that is."""
+    """`found` is None where the search did not end; `problem` says why, `exit_code` how bad that is.
+
+    `servers`: what the server told, of one user alone and of each of the `probes`.
+    """
 
     found: "Found | None"
     probes: "list[tuple[Probe, Measured]]"
+    servers: "SearchServers"
     problem: str = ""
     exit_code: int = 0
 
 
-def search_rate(runs: "Runs", given: dict[str, Any], objectives: "tuple[Threshold, ...]") -> Searched:
+def search_rate(
+    runs: "Runs", server: "ServerWatch", given: dict[str, Any], objectives: "tuple[Threshold, ...]"
+) -> Searched:
     """Try rates as the options say (`start`, `highest`, `precision` and those of open loads)."""
-    from tpuserve_loadtests.reports.search_report import print_probe
     from tpuserve_loadtests.searching import Found, search
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
+    tries = _Tries(runs, server)
     trials = Trials(
-        lambda load: _run(runs, load, objectives),
+        lambda load: tries.run(load, objectives),
         open_load("1", given),
         objectives,
         trust_generator=given["generator_limit"] == "note",
-        on_probe=print_probe,
+        on_probe=tries.tell,
     )
     try:
-        alone = _alone(runs, given)
+        alone = tries.run_alone(given)
         trials.check(alone)
         if missed := trials.missed_by(alone):
-            return Searched(Found(None, None), trials.probes, "; ".join(missed))
+            return Searched(Found(None, None), trials.probes, tries.servers, "; ".join(missed))
         start = given["start"] or max(alone.rate_per_s / 2, 1.0)
-        return Searched(search(trials.attempt, start, given["highest"], given["precision"]), trials.probes)
+        found = search(trials.attempt, start, given["highest"], given["precision"])
+        return Searched(found, trials.probes, tries.servers)
     except Interrupted:
-        return Searched(None, trials.probes, "interrupted", EXIT_FAILED)
+        return Searched(None, trials.probes, tries.servers, "interrupted", EXIT_FAILED)
     except NothingAnswered as nothing:
-        return Searched(None, trials.probes, str(nothing), EXIT_FAILED)
+        return Searched(None, trials.probes, tries.servers, str(nothing), EXIT_FAILED)
     except GeneratorLimit as limit:
-        return Searched(None, trials.probes, str(limit), EXIT_GENERATOR)
+        return Searched(None, trials.probes, tries.servers, str(limit), EXIT_GENERATOR)
 
 
-def _run(runs: "Runs", load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
-    from tpuserve_loadtests.judgement.hopeless import limits_us
+class _Tries:
+    """Runs loads with the server watched, and keeps what it told of those that count."""
 
-    gates = tuple(objective.opposite for objective in objectives)
-    return run_load(runs, replace(load, limits_us=limits_us(gates)), gates, "Trying for")
+    def __init__(self, runs: "Runs", server: "ServerWatch") -> None:
+        from tpuserve_loadtests.reports.search_report import SearchServers
 
+        self.servers = SearchServers()
+        self._runs, self._server = runs, server
+        self._last: Watched | None = None
 
-def _alone(runs: "Runs", given: dict[str, Any]) -> "Measured":
-    """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
-    from tpuserve_loadtests.arrivals.load import Load
+    def run_alone(self, given: dict[str, Any]) -> "Measured":
+        """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
+        from tpuserve_loadtests.arrivals.load import Load
 
-    load = Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=len(runs.lines))
-    return run_load(runs, load, title="First, for")
+        load = Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=len(self._runs.lines))
+        watched = run_watched(self._runs, self._server, load, title="First, for")
+        self.servers.alone = watched.condensed()
+        return watched.runs[0]
+
+    def run(self, load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
+        """A rate is run until it is judged, of which the last time counts."""
+        from tpuserve_loadtests.judgement.hopeless import limits_us
+
+        gates = tuple(objective.opposite for objective in objectives)
+        load = replace(load, limits_us=limits_us(gates))
+        self._last = run_watched(self._runs, self._server, load, gates, "Trying for")
+        return self._last.runs[0]
+
+    def tell(self, probe: "Probe", measured: "Measured") -> None:
+        """A rate was judged."""
+        from tpuserve_loadtests.reports.search_report import print_probe
+
+        print_probe(probe, measured)
+        assert self._last is not None  # it was run
+        self.servers.probes.append((probe, self._last.condensed()))

@@ -66,7 +66,9 @@ class Gates:
         from tpuserve_loadtests.rollout.procedure import Judged
 
         targets = [self._target(spec) for spec in (self.live, self.new)]
-        rounds = interleaved(targets, Generators.given(self.given), self.given)
+        with watch_server(self.given, [self.live]) as of_live, watch_server(self.given, [self.new]) as of_new:
+            watches = (of_live, of_new)
+            rounds, sides = interleaved(targets, watches, Generators.given(self.given), self.given)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         report = build_comparison(
             names,
@@ -74,6 +76,7 @@ class Gates:
             self.given["least_effect"],
             strict=self._strict,
             must_tell=self.given["unclear"] == "fail",
+            sides=sides,
         )
         return Judged(report.exit_code, _comparison_line(report))
 

@@ -18,8 +18,9 @@ from tpuserve_loadtests.cli.options import (
     time_options,
     version_options,
 )
-from tpuserve_loadtests.cli.rate_search import search_rate
+from tpuserve_loadtests.cli.rate_search import Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -27,7 +28,6 @@ from tpuserve_loadtests.exit_codes import EXIT_GATE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.searching import Found, Probe
 
 
 EPILOG = """\b
@@ -59,6 +59,7 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 @time_options("10s", "1s")
 @request_options
 @generator_options
+@server_metrics_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @file_options
 def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
@@ -82,10 +83,10 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     files = Files.given(given)
     files.refuse_distribution()
     target = asked.find_target()
-    with generating(target, Generators.given(given)) as runs:
-        searched = search_rate(runs, given, objectives)
+    with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
+        searched = search_rate(runs, server, given, objectives)
     found, problem = searched.found, searched.problem
-    _tell(found, [probe for probe, _ in searched.probes], problem, as_json=given["as_json"])
+    _tell(searched, as_json=given["as_json"])
     files.write(
         html=lambda: search_page(asked.title, found, searched.probes, problem, objectives, describe_settings(target)),
         csv=lambda: search_csv(searched.probes),
@@ -96,13 +97,18 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     sys.exit(searched.exit_code or (0 if found and found.best else EXIT_GATE))
 
 
-def _tell(found: "Found | None", probes: "list[Probe]", problem: str, *, as_json: bool) -> None:
-    from tpuserve_loadtests.reports.search_report import search_document, search_statement
+def _tell(searched: Searched, *, as_json: bool) -> None:
+    from rich.console import Console
 
+    from tpuserve_loadtests.reports.search_report import print_search_servers, search_document, search_statement
+
+    found, servers = searched.found, searched.servers
+    probes = [probe for probe, _ in searched.probes]
     if as_json:
-        click.echo(json.dumps(search_document(found, probes, problem), indent=2))
+        click.echo(json.dumps(search_document(found, probes, searched.problem, servers), indent=2))
     else:
-        click.echo(search_statement(found, probes, problem))
+        click.echo(search_statement(found, probes, searched.problem))
+        print_search_servers(servers, found, Console())
 
 
 def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":

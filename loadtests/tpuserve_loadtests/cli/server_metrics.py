@@ -33,6 +33,18 @@ def server_metrics_option(command: _Command) -> _Command:
     )(command)
 
 
+def sides_metrics_option(command: _Command) -> _Command:
+    """As server_metrics_option, for two sides, which may be two servers: a value for each."""
+    return click.option(
+        "--server-metrics",
+        metavar="auto|URL[,URL]|off",
+        default=AUTO,
+        show_default=True,
+        callback=_checked_sides,
+        help="The server's page of metrics, to tell where the time went; where A and B are two servers, A's and B's.",
+    )(command)
+
+
 def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "ServerWatch":
     """The page that the options mean. A server without one is a run's note."""
     from tpuserve_loadtests.server_side.dialect import Served
@@ -70,6 +82,14 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 
+def unwatched() -> "ServerWatch":
+    """For commands that do not ask what the server says."""
+    from tpuserve_loadtests.server_side.dialect import Served
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+
+    return ServerWatch("", Served(()))
+
+
 def _checked(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value in (AUTO, OFF):
         return value
@@ -83,3 +103,11 @@ def _checked(context: click.Context, parameter: click.Parameter, value: str) -> 
     if not place.is_rest:
         raise click.BadParameter(f"{value!r} is no URL, such as http://localhost:8501/metrics, nor auto nor off")
     return place.target
+
+
+def _checked_sides(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """One for both, or one for each."""
+    values = tuple(_checked(context, parameter, each.strip()) for each in value.split(","))
+    if len(values) > 2:
+        raise click.BadParameter(f"{value!r} names {len(values)} pages, and there are two sides")
+    return values

@@ -12,6 +12,8 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.reports.run_report import NOT_TRUSTED, PLAIN_WIDTH
+from tpuserve_loadtests.reports.server_table import changes, print_server_table
+from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Round
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
 
@@ -28,7 +30,8 @@ VERDICTS = {
 class ComparisonReport:
     """`comparison` is None after fewer rounds than tell anything.
 
-    `strict`: the generator's limit fails; `must_tell`: so does a figure that is unclear.
+    `strict`: the generator's limit fails; `must_tell`: so does a figure that is unclear. `sides`: all runs of A
+    together, and of B, with what the server told; none without a whole round.
     """
 
     names: tuple[str, str]
@@ -37,6 +40,23 @@ class ComparisonReport:
     limits: tuple[str, ...]
     strict: bool
     must_tell: bool
+    sides: tuple[Watched, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """In which parts B's latency differs from A's; empty if B is the same, or where that is not known."""
+        if self.comparison is None or self.comparison.verdict is Verdict.SAME or not self.sides:
+            return ""
+        told = changes(*self.sides)
+        return f"B beside A: {told}" if told else ""
+
+    @property
+    def server_notes(self) -> tuple[str, ...]:
+        """Why something of the server is not known; what is true of both sides once."""
+        found = [watched.note for watched in self.sides]
+        if len(set(found)) <= 1:
+            return tuple(note for note in found[:1] if note)
+        return tuple(f"{side}: {note}" for side, note in zip("AB", found, strict=True) if note)
 
     @property
     def failures(self) -> int:
@@ -76,12 +96,13 @@ def build_comparison(
     *,
     strict: bool,
     must_tell: bool,
+    sides: tuple[Watched, ...] = (),
 ) -> ComparisonReport:
     """Judge the rounds."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
     limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
-    return ComparisonReport(names, rounds, comparison, tuple(limits), strict, must_tell)
+    return ComparisonReport(names, rounds, comparison, tuple(limits), strict, must_tell, sides)
 
 
 def comparison_document(report: ComparisonReport) -> dict[str, Any]:  # for JSON
@@ -97,6 +118,9 @@ def comparison_document(report: ComparisonReport) -> dict[str, Any]:  # for JSON
         "figures": {figure.name: _document(figure) for figure in comparison.figures} if comparison else {},
         "failures": report.failures,
         "generator_limits": list(report.limits),
+        "sides": {side: watched.as_document() for side, watched in zip("ab", report.sides, strict=False)},
+        "where": report.where,
+        "server_notes": list(report.server_notes),
     }
 
 
@@ -115,13 +139,18 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
     for figure in report.comparison.figures:
         table.add_row(*_cells(figure))
     console.print(table)
+    print_server_table("side", list(zip("AB", report.sides, strict=False)), console)
     console.print(f"  {_statement(report.comparison)}", highlight=False)
+    if report.where:
+        console.print(f"  {report.where}", highlight=False, soft_wrap=True)
     for text in report.unclear:
         console.print(f"  note: {text}", highlight=False)
     if report.failures:
         console.print(f"  note: {report.failures:,} requests failed", highlight=False)
     if report.limit_note:
         console.print(f"  note: {report.limit_note}", highlight=False, soft_wrap=True)
+    for note in report.server_notes:
+        console.print(f"  note: {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def _statement(comparison: Comparison) -> str:

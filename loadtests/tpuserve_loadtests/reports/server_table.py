@@ -6,6 +6,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from tpuserve_loadtests.reports.run_report import ROOMY
@@ -16,6 +17,7 @@ from tpuserve_loadtests.server_side.watched import Watched
 TITLE: Final = "Where the time of a request went, ms on average; and its batches"
 # A part that changed by less than this of what latency changed by is not worth a word.
 _LEAST_SHARE: Final = 0.05
+_ANY_WIDTH: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,14 @@ def print_server_table(kind: str, rows: Sequence[tuple[str, Watched]], console: 
     columns = [column for column in server_columns([watched for _, watched in rows]) if roomy or not column.spare]
     if not columns:
         return
-    table = Table(title=TITLE, title_justify="left", padding=(0, 1 if roomy or len(columns) < 8 else 0))
+    table = Table(title=TITLE, title_justify="left")
     table.add_column(kind, justify="right", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     for name, watched in rows:
         table.add_row(escape(name), *(column.cell(watched) for column in columns))
+    if Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum > console.width:
+        table.padding = (0, 0)
     console.print(table)
 
 
@@ -99,6 +103,12 @@ def changes(before: Watched, after: Watched) -> str:
     parts = [(column.heading, column.figure(after) or 0.0, column.figure(before) or 0.0) for column in PARTS]
     ranked = sorted(((name, b - a) for name, b, a in parts), key=lambda part: -abs(part[1]))
     told = [f"{name} {ms:+.2f}" for name, ms in ranked if abs(ms) >= _LEAST_SHARE * abs(change)]
-    batches = [BATCH_ROWS.cell(before), BATCH_ROWS.cell(after)]
-    rows = f"; batches of {batches[1]} rows instead of {batches[0]}" if batches[0] != batches[1] else ""
-    return f"latency {change:+.2f} ms on average: {', '.join(told)}{rows}" if told else ""
+    return f"latency {change:+.2f} ms on average: {', '.join(told)}{_batches(before, after)}" if told else ""
+
+
+def _batches(before: Watched, after: Watched) -> str:
+    """How many rows are in them now, where that is not nearly as many."""
+    rows, others = BATCH_ROWS.figure(after), BATCH_ROWS.figure(before)
+    if rows is None or others is None or abs(rows - others) < _LEAST_SHARE * others:
+        return ""
+    return f"; batches of {BATCH_ROWS.cell(after)} rows instead of {BATCH_ROWS.cell(before)}"
