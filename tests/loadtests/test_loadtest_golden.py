@@ -215,7 +215,7 @@ def server() -> Iterator[Erring]:
 
 def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
     addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
-    load = ["--users", "4", "--duration", "1", "--warm-up", "0"]
+    load = ["--users", "4", "--duration", "500ms", "--warm-up", "0"]
     command = [COMMAND, MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
 
@@ -253,7 +253,7 @@ def test_answers_given_back_to_the_wrong_user_are_found(server: Erring, tmp_path
 def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Erring) -> None:
     server.wrong_every = 100
     gates = ("--fail-if", "wrong_rate>0.1%", "error_rate>50%")
-    run = loadtest(server, "--golden", "record", "--check-share", "1", "--duration", "2", *gates)
+    run = loadtest(server, "--golden", "record", "--check-share", "1", "--duration", "1", *gates)
     assert run.returncode == 99, run.stdout
     assert "wrong_rate>0.1%: failed" in run.stdout
     assert "error_rate>50%: passed" in run.stdout

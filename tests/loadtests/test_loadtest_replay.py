@@ -118,6 +118,6 @@ def test_recordings_that_cannot_be_sent_are_exit_code_2_before_any_load(
 
 def test_requests_for_another_model_are_sent_if_that_is_said(server: Doubling, tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", [predict_entry(numbered(1), model="old")])
-    options = ("--recorded-model", "old", "--users", "1", "--duration", "300ms")
+    options = ("--recorded-model", "old", "--users", "1", "--duration", "300ms", "--warm-up", "0")
     run = loadtest(MODEL, "--grpc", server.grpc_address, "--recorded", str(path), *options, "--json")
     assert measured(run)["total"]["failures"] == 0

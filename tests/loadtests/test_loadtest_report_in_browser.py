@@ -149,7 +149,18 @@ def test_the_page_of_a_real_run_opens_without_complaint(browser: Browser, tmp_pa
     command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "run", MODEL, "--html", str(page)]
     with serving(Doubling(fail_every=50)) as model:
         addresses = ["--grpc", model.grpc_address, "--rest", model.rest_url]
-        options = ["--rate", "100", "--duration", "2", "--fail-if", "p99>10s", "--generator-limit", "note"]
+        options = [
+            "--rate",
+            "100",
+            "--duration",
+            "1",
+            "--warm-up",
+            "100ms",
+            "--fail-if",
+            "p99>10s",
+            "--generator-limit",
+            "note",
+        ]
         run = subprocess.run([*command, *addresses, *options], capture_output=True, text=True, timeout=30, check=False)
     assert run.returncode == 1, run.stderr
     browser.complaints.clear()

@@ -80,7 +80,9 @@ def test_failures_are_counted_and_named_and_make_the_exit_code_1(server: Doublin
 
 def test_the_commonest_error_is_named_under_the_table(server: Doubling) -> None:
     server.fail_every = 2
-    run = loadtest(MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.5", *BUSY_IS_FINE)
+    run = loadtest(
+        MODEL, "--grpc", server.grpc_address, "--users", "2", "--duration", "0.5", "--warm-up", "0", *BUSY_IS_FINE
+    )
     assert run.returncode == 1
     assert f"x gRPC: RESOURCE_EXHAUSTED: {QUEUE_FULL}" in run.stdout
     assert "REST" not in run.stdout

@@ -137,7 +137,7 @@ SMALL_AND_LARGE = f"""
 models:
   - {{model: {MODEL}, name: small, weight: 3}}
   - {{model: {MODEL}, name: large, protocol: grpc, rows: {{2: 0.5, 4: 0.5}}}}
-load: {{rate: 200, arrivals: constant, duration: 1s, warm_up: 0}}
+load: {{rate: 400, arrivals: constant, duration: 500ms, warm_up: 0}}
 fail_if: [rate<1]
 """
 

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
+from tpuserve_loadtests.server_side.page import Page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -29,12 +32,15 @@ COMMAND = [
     sys.executable,
     "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tpuserve_loadtests.cli import soak_command; soak_command.LEAST_SOAK_S = 2.0; "  # instead of 10
     "from tpuserve_loadtests.cli.rollout_command import main; main()",
     "m",
 ]
 # A small machine that does much else besides: neither the generator nor a few milliseconds are what is tested.
-QUICK = ["--rate", "40", "--rounds", "3", "--duration", "1s", "--warm-up", "200ms", "--generator-limit", "note",
-         "--least-effect", "4", "--unclear", "note", "--soak", "10s", "--segments", "20", "--json"]  # fmt: skip
+# So many requests evenly: no segment of the soak, of a tenth of a second, is without any.
+QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
+         "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
+         "--json"]  # fmt: skip
 
 
 def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -143,7 +149,7 @@ def test_a_bad_version_is_refused_and_no_label_is_touched(site: Site, models: Pa
 
 def test_a_comparison_that_cannot_tell_is_not_passed(site: Site) -> None:
     before = site.file.read_text()
-    # A thousandth, in three runs of a second each: nobody could see it, or chance looks like one.
+    # A thousandth, in three runs of less than a second each: nobody could see it, or chance looks like one.
     effect = ["--unclear", "fail", "--least-effect", "0.001"]
     code, report, _ = site.rollout("--to", str(GOOD), "--execute", *effect)
     assert code in (98, 99)
@@ -162,10 +168,32 @@ def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:
     assert "canary" not in site.file.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, number: signal.Signals) -> None:
+def answers_of(server: RunningServer) -> float:
+    with urllib.request.urlopen(f"{server.rest}/metrics", timeout=5) as page:
+        return Page.parse(page.read().decode()).total("tpuserve_requests_total") or 0.0
+
+
+def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: RunningServer) -> None:
+    """The second time ends the wait for answers, and not that labels are moved back: the server goes on then."""
+    before = answers_of(server)
+    while answers_of(server) < before + 10:  # until the soak is under way
+        time.sleep(0.1)
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(0.3)  # until requests are in flight
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert any("Ctrl-C again" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        assert any("soak" in line for line in process.stderr)  # it is over
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["SIGTERM", "Ctrl-C twice, while the server hangs"])
+def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool) -> None:
     command = [*COMMAND, "--model_config_file", str(site.file), "--grpc", site.server.grpc, *QUICK]
-    command += ["--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h"]
+    command += ["--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h", "--timeout", "10m"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -173,7 +201,10 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, number: signal.S
                 if "label stable" in line:
                     break
             assert site.answers("stable") == GOOD
-            process.send_signal(number)
+            if hangs:
+                press_twice_while_it_hangs(process, site.server)
+            else:
+                process.send_signal(signal.SIGTERM)
             output, errors = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -190,7 +221,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, number: signal.S
         (["--to", str(LIVE)], "is live already"),
         (["--to", "4", "--stable", "live"], "m has no label live"),
         (["--to", "4", "--canary", "stable"], "are the same label"),
-        (["--to", "4", "--soak", "2s"], "shows no trend"),
+        (["--to", "4", "--soak", "1s"], "shows no trend"),
         (["--to", "4", "--fail-if", "fast"], "is no threshold"),
     ],
 )

@@ -17,11 +17,8 @@ def run(random: np.random.Generator, level_us: float, *, offered: float | None =
     count = BLOCKS * PER_BLOCK
     # A level that wanders slowly (correlation 0.98 from request to request) and some pauses that hit 20 in a row.
     steps = random.normal(0, 0.02, count)
-    wander = np.empty(count)
-    level = 0.0
-    for index, step in enumerate(steps):
-        level = 0.98 * level + step
-        wander[index] = level
+    forgotten = 0.98 ** np.arange(count)
+    wander = forgotten * np.cumsum(steps / forgotten)
     pauses = np.zeros(count)
     for start in random.integers(0, count, 8):
         pauses[start : start + 20] = random.uniform(0.2, 0.6)
