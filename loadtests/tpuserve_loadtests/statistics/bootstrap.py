@@ -80,16 +80,17 @@ class _Sample:
         blocks = [block for run in runs for block in run]
         self._edges = edges
         self._weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
-        self._counts = np.array([_binned(block, edges) for block in blocks])
+        counts = np.array([_binned(block, edges) for block in blocks])
+        # Of each resample, how many requests were no slower than each edge.
+        self._ends = self._weights @ np.cumsum(counts, axis=1)
         self._answered = np.array([block.answered for block in blocks], np.float64)
         self._seconds = np.array([block.seconds for block in blocks])
 
     def percentile(self, percent: float) -> _Floats:
         """Of each resample, in microseconds; NaN of one without requests."""
-        ends = np.cumsum(self._weights @ self._counts, axis=1)
-        wanted = ends[:, -1:] * percent / 100
-        found = self._edges[np.argmax(ends >= np.maximum(wanted, 1e-9), axis=1)]
-        return np.where(ends[:, -1] > 0, found, np.nan)
+        wanted = self._ends[:, -1:] * percent / 100
+        found = self._edges[np.argmax(self._ends >= np.maximum(wanted, 1e-9), axis=1)]
+        return np.where(self._ends[:, -1] > 0, found, np.nan)
 
     def rate(self) -> _Floats:
         """Of each resample, answers a second."""
