@@ -37,7 +37,6 @@ class Rules:
 
     scenario: Scenario
     percentile: float | None
-    samples_per_query: int | None
     min_queries: int
     min_samples: int
 
@@ -45,10 +44,10 @@ class Rules:
 RULES: Final = {
     rules.scenario: rules
     for rules in (
-        Rules(Scenario.SINGLE_STREAM, 90.0, 1, queries_needed(90.0, _LEAST_LATE), 0),
-        Rules(Scenario.MULTI_STREAM, 99.0, 8, queries_needed(99.0, _LEAST_LATE), 0),
-        Rules(Scenario.SERVER, 99.0, 1, 0, 0),
-        Rules(Scenario.OFFLINE, None, None, 0, _OFFLINE_SAMPLES),
+        Rules(Scenario.SINGLE_STREAM, 90.0, queries_needed(90.0, _LEAST_LATE), 0),
+        Rules(Scenario.MULTI_STREAM, 99.0, queries_needed(99.0, _LEAST_LATE), 0),
+        Rules(Scenario.SERVER, 99.0, 0, 0),
+        Rules(Scenario.OFFLINE, None, 0, _OFFLINE_SAMPLES),
     )
 }
 

@@ -10,12 +10,11 @@ from tpuserve_loadtests.report_page.scales import Linear, latency_scale
 from tpuserve_loadtests.report_page.sections import show_charts
 from tpuserve_loadtests.report_page.time_axis import TimeAxis
 from tpuserve_loadtests.report_page.units import milliseconds, percent, three_digits
-from tpuserve_loadtests.reports.server_report import server_lines
+from tpuserve_loadtests.reports.server_report import MIB, server_lines
 from tpuserve_loadtests.server_side.latency_parts import Part
 from tpuserve_loadtests.server_side.server_side import Moment, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
-_MIB: Final = 2**20
 # A curve of fewer moments than this is none.
 _LEAST_MOMENTS: Final = 3
 
@@ -75,7 +74,7 @@ _PICTURES: Final = (
     _Picture(
         "Memory",
         "MiB",
-        (_Line("resident", lambda one: None if one.memory_bytes is None else one.memory_bytes / _MIB),),
+        (_Line("resident", lambda one: None if one.memory_bytes is None else one.memory_bytes / MIB),),
         lambda size: f"{size:,.0f} MiB",
     ),
 )

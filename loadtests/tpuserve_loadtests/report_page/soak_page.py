@@ -30,9 +30,9 @@ from tpuserve_loadtests.report_page.time_axis import TimeAxis
 from tpuserve_loadtests.report_page.timeline_section import show_timeline
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, percent, seconds
 from tpuserve_loadtests.reports.run_report import FROM_DUE
+from tpuserve_loadtests.reports.server_report import MIB
 from tpuserve_loadtests.reports.soak_report import SoakReport, drift_cells, shown_hours, verdict_line
 
-_MIB: Final = 2**20
 # What a drift's last cell says, where it is good or bad news.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}
 
@@ -117,7 +117,7 @@ def _stretch(segment: Segment) -> Stretch:
 
 def _draw_memory(segments: Sequence[Segment], planned_s: float) -> Markup:
     """Nothing where the server does not tell."""
-    known = [(one, one.memory_bytes / _MIB) for one in segments if one.memory_bytes is not None]
+    known = [(one, one.memory_bytes / MIB) for one in segments if one.memory_bytes is not None]
     if not known:
         return Markup()
     time = TimeAxis(planned_s)

@@ -1,6 +1,7 @@
 """What the server said of itself during a run, as people read it: a table of where the time went, and a few lines."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +11,7 @@ from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
 from tpuserve_loadtests.server_side.server_side import Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
-_MIB = 2**20
+MIB: Final = 2**20
 # Which of the server's histograms tells more of a part than its mean.
 _PHASES = {QUEUE: "queue wait", EXECUTION: "execution"}
 
@@ -37,7 +38,7 @@ def server_lines(server: ServerSide) -> list[str]:
     if server.cpu_cores is not None:
         process.append(f"{server.cpu_cores:.2f} cores")
     if server.peak_memory_bytes is not None:
-        process.append(f"{server.peak_memory_bytes / _MIB:,.0f} MiB of memory at most")
+        process.append(f"{server.peak_memory_bytes / MIB:,.0f} MiB of memory at most")
     lines += [", ".join(process)] if process else []
     lines += [f"refused or dropped: {_counts(server.refused)}"] if server.refused else []
     return lines

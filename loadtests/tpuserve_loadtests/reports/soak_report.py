@@ -21,10 +21,11 @@ from tpuserve_loadtests.reports.run_report import (
     latency_cells,
     print_errors,
 )
+from tpuserve_loadtests.reports.server_report import MIB
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES
 
 _UNITS = {"p50_ms": " ms", "p99_ms": " ms", "error_rate": " %", "memory_bytes": " MiB", "rate_per_s": "/s"}
-_SCALES = {"error_rate": 100.0, "memory_bytes": 2.0**-20}
+_SCALES = {"error_rate": 100.0, "memory_bytes": 1 / MIB}
 _TITLES = {
     "p50_ms": "p50",
     "p99_ms": "p99",
@@ -111,7 +112,7 @@ def segment_line(segment: Segment, number: int, planned: int) -> str:
     line = f"  {number:4} of {planned}  {segment.rate_per_s:,.1f}/s  p50 {p50} ms  p99 {p99} ms"
     if segment.failures:
         line += f"  {segment.failures:,} failures"
-    return line if segment.memory_bytes is None else f"{line}  memory {segment.memory_bytes / 2**20:,.1f} MiB"
+    return line if segment.memory_bytes is None else f"{line}  memory {segment.memory_bytes / MIB:,.1f} MiB"
 
 
 def print_soak(report: SoakReport, console: Console) -> None:

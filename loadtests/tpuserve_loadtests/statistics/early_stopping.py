@@ -63,10 +63,3 @@ def upper_bound_us(histogram: LatencyHistogram, percentile: float, confidence: f
     """What the percentile does not exceed, so confidently, in microseconds; None if there are too few requests."""
     allowed = late_allowed(histogram.count, percentile, confidence)
     return None if allowed is None else histogram.value_at_rank(histogram.count - allowed)
-
-
-def lower_bound_us(histogram: LatencyHistogram, percentile: float, confidence: float = CONFIDENCE) -> int | None:
-    """What the percentile is not below, so confidently, in microseconds; None if there are too few requests."""
-    # In time and late change places: so many are late that a server in time would not have shown it.
-    allowed = late_allowed(histogram.count, 100 - percentile, confidence)
-    return None if allowed is None else histogram.value_at_rank(allowed + 1)
