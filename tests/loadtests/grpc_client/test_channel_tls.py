@@ -76,6 +76,28 @@ def test_headers_are_the_calls_metadata(authority: Authority) -> None:
             assert "host" not in echo.metadata  # it is the authority
 
 
+def test_host_that_is_given_is_whom_requests_are_for() -> None:
+    heard = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def listen() -> None:
+            connected, _ = listener.accept()
+            with connected:
+                connected.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # empty settings
+                while b"grpc-timeout" not in heard:
+                    heard.extend(connected.recv(4096))
+
+        thread = threading.Thread(target=listen, name="listening")
+        thread.start()
+        headers = {"host": "model.example"}
+        with closing(Channel(place, 10.0, headers=headers)) as channel, pytest.raises(GrpcError):
+            channel.call(ECHO, b"")
+        thread.join()
+    assert b":authority\x0dmodel.example" in heard
+    assert place.encode() not in heard
+
+
 def test_server_that_is_not_to_be_trusted_gets_nothing(authority: Authority) -> None:
     echo = Echo()
     with serving(echo, ServerTls(authority.issue("model.example"))) as target:

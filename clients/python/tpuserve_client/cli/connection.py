@@ -1,16 +1,40 @@
 """What the commands that talk to a server share: the address and timeout options, and errors as one line."""
 
+import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import Any
 
 import click
 
 from tpuserve_client.address import parse_address
+from tpuserve_client.client import Client
 from tpuserve_client.errors import InvalidArgument, TpuserveError
+from tpuserve_client.request_headers import parse_headers
+from tpuserve_client.tls import Tls
 
-F = TypeVar("F", bound=Callable[..., None])
+_Command = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the server is, how long it may take, and what it is told beside each request."""
+
+    address: str
+    timeout_s: float
+    tls: Tls
+    headers: tuple[str, ...]
+
+    def client(self) -> Client:
+        """A client of that server. Raises InvalidArgument."""
+        # What goes wrong is an error of the call; gRPC would write lines of its own beside.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        tls = None if self.tls == Tls() else self.tls
+        return Client(self.address, tls=tls, headers=parse_headers(self.headers))
 
 
 def _checked_address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -21,27 +45,62 @@ def _checked_address(_context: click.Context, _parameter: click.Parameter, value
     return value
 
 
-def connection_options(command: F) -> F:
-    """Adds --address and --timeout."""
-    address = click.option(
-        "--address",
-        envvar="TPUSERVE_ADDRESS",
-        default="localhost:8500",
-        show_default=True,
-        show_envvar=True,
-        callback=_checked_address,
-        help="host:port, grpc://host:port or unix:/path for gRPC; http://host:port for REST.",
-    )
-    timeout = click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
-        default=30.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Give up after this long, all requests and retries together.",
-    )
-    return address(timeout(command))
+def connection_options(command: _Command) -> _Command:
+    """Adds --address, --timeout, and those of TLS and headers; the command gets them as `connection`."""
+
+    @functools.wraps(command)
+    def with_connection(
+        *,
+        address: str,
+        timeout_s: float,
+        ca: Path | None,
+        cert: Path | None,
+        key: Path | None,
+        tls_server_name: str | None,
+        headers: tuple[str, ...],
+        **others: Any,  # noqa: ANN401  the command's own
+    ) -> None:
+        command(connection=Connection(address, timeout_s, Tls(ca, cert, key, tls_server_name), headers), **others)
+
+    made: _Command = with_connection
+    for option in reversed(_options()):
+        made = option(made)
+    return made
+
+
+def _options() -> list[Callable[[_Command], _Command]]:
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return [
+        click.option(
+            "--address",
+            envvar="TPUSERVE_ADDRESS",
+            default="localhost:8500",
+            show_default=True,
+            show_envvar=True,
+            callback=_checked_address,
+            help="host:port or unix:/path for gRPC, grpcs://host:port with TLS; http(s)://host:port for REST.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0, min_open=True),
+            default=30.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up after this long, all requests and retries together.",
+        ),
+        click.option("--ca", type=file, help="Trust the authorities in this PEM file, instead of the system's."),
+        click.option("--cert", type=file, help="PEM file of a certificate of your own, for servers that want one."),
+        click.option("--key", type=file, help="PEM file of its key; without it, the key is in --cert."),
+        click.option("--tls-server-name", metavar="NAME", help="Name in the server's certificate, if not the host's."),
+        click.option(
+            "--header",
+            "headers",
+            metavar="'NAME: VALUE'|@FILE",
+            multiple=True,
+            help="HTTP header or gRPC metadata; ${VARIABLE} is the environment's; can be repeated.",
+        ),
+    ]
 
 
 def countdown(timeout_s: float) -> Callable[[], float]:

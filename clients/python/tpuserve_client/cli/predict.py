@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import BinaryIO, get_args
+from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import click
 
-from tpuserve_client.cli.connection import connection_options, countdown, one_line_errors
+from tpuserve_client.cli.connection import Connection, connection_options, countdown, one_line_errors
 from tpuserve_client.cli.image import image_input
 from tpuserve_client.cli.input_file import FileInputs, ImageFile, read_input
 from tpuserve_client.cli.render import prediction_document, save_arrays, show_prediction
-from tpuserve_client.client import Client, Inputs
 from tpuserve_client.exchange import Priority
+
+if TYPE_CHECKING:
+    from tpuserve_client.client import Inputs
 
 
 @click.command()
@@ -37,8 +39,7 @@ from tpuserve_client.exchange import Priority
 def predict(
     model: str,
     file: BinaryIO,
-    address: str,
-    timeout_s: float,
+    connection: Connection,
     version: int | None,
     label: str | None,
     signature_name: str | None,
@@ -56,9 +57,11 @@ def predict(
     """
     if version is not None and label is not None:
         raise click.UsageError("--version and --label exclude each other.")
-    with one_line_errors(), Client(address) as client:
+    with one_line_errors(), connection.client() as client:
         given = read_input(file)
-        remaining_s = countdown(timeout_s)  # a file that comes slowly through a pipe is not the server's fault
+        remaining_s = countdown(
+            connection.timeout_s
+        )  # a file that comes slowly through a pipe is not the server's fault
         name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
         inputs: Inputs
         if isinstance(given, ImageFile):

@@ -5,9 +5,8 @@ import sys
 
 import click
 
-from tpuserve_client.cli.connection import connection_options, countdown, one_line_errors
+from tpuserve_client.cli.connection import Connection, connection_options, countdown, one_line_errors
 from tpuserve_client.cli.render import show_versions, versions_document
-from tpuserve_client.client import Client
 from tpuserve_client.model import State, VersionStatus
 
 
@@ -17,20 +16,20 @@ from tpuserve_client.model import State, VersionStatus
 @click.option("--version", type=click.IntRange(min=0), help="Only this version.")
 @click.option("--wait", is_flag=True, help="Wait until it is ready, for up to --timeout seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(model: str | None, address: str, timeout_s: float, version: int | None, wait: bool, as_json: bool) -> None:
+def status(model: str | None, connection: Connection, version: int | None, wait: bool, as_json: bool) -> None:
     """Show MODEL's versions, their states and errors; without MODEL, whether the server is ready.
 
     The exit code is 0 if it is ready (for a model: if a version is AVAILABLE), and 1 if it is not.
     """
     if model is None and version is not None:
         raise click.UsageError("--version needs a MODEL.")
-    remaining_s = countdown(timeout_s)
-    with one_line_errors(), Client(address) as client:
+    remaining_s = countdown(connection.timeout_s)
+    with one_line_errors(), connection.client() as client:
         if wait:
-            client.wait_until_ready(timeout_s, model, version=version)
+            client.wait_until_ready(connection.timeout_s, model, version=version)
         if model is None:
             is_ready = client.is_ready(timeout_s=remaining_s())
-            _show_server(address, is_ready, as_json)
+            _show_server(connection.address, is_ready, as_json)
         else:
             versions = client.status(model, version=version, timeout_s=remaining_s())
             is_ready = any(item.state == State.AVAILABLE for item in versions)
