@@ -33,5 +33,5 @@ tpuserve loadtest run "$MODEL" --label "$NEW" --grpc "$GRPC" --rate "$RATE" --du
 judge $? "a gate of the load failed"
 
 tpuserve loadtest compare "$MODEL" "$LIVE" "$NEW" --grpc "$GRPC" --rate "$RATE" --rounds 6 --duration 20s \
-  --least-effect 0.1 --html "$REPORTS/compare.html"
+  --least-effect 0.1 --junit "$REPORTS/compare.xml" --html "$REPORTS/compare.html"
 judge $? "it is slower than '$LIVE'"

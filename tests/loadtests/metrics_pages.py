@@ -23,9 +23,16 @@ class MetricsPages:
         self.scrapes.append(Scrape(at_s, text))
 
     def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
-        """A batch of requests of one row, in a bucket of four."""
+        """A batch of requests of one row, in a bucket of four, or eight if they are more."""
         rows, servable = [1] * len(queue_waits_s), ServableId(self._model, version)
-        run_batch(self.metrics, servable=servable, task_rows=rows, bucket=4, queue_waits_s=queue_waits_s, run_s=run_s)
+        run_batch(
+            self.metrics,
+            servable=servable,
+            task_rows=rows,
+            bucket=4 if len(rows) <= 4 else 8,
+            queue_waits_s=queue_waits_s,
+            run_s=run_s,
+        )
         for _ in rows:
             finish(self.metrics, model=self._model, version=version, latency_s=latency_s)
 

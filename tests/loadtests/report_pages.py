@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
@@ -17,6 +18,7 @@ from tpuserve_loadtests.report_page.soak_page import soak_page
 from tpuserve_loadtests.report_page.sweep_page import sweep_page
 from tpuserve_loadtests.reports.compare_report import build_comparison
 from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.search_report import SearchServers
 from tpuserve_loadtests.reports.soak_report import build_soak
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.latency_parts import latency_parts
@@ -84,7 +86,12 @@ def page_of_a_long_run_that_was_stopped() -> str:
 
 def page_of_a_sweep() -> str:
     reports = [
-        build_report(recorded_run(open_load(rate), 2 + rate / 100), model="digits", rows=1)
+        build_report(
+            recorded_run(open_load(rate), 2 + rate / 100),
+            model="digits",
+            rows=1,
+            seen=seen_server(8 * rate, batch=1 + rate // 100, queue_s=rate / 1e5, latency_s=0.002 + rate / 8e4),
+        )
         for rate in (25, 50, 100, 200, 300, 400, 500, 600)
     ]
     return sweep_page(reports, SETTINGS)
@@ -100,7 +107,12 @@ def page_of_a_search() -> str:
         for rate, holds in rates.items()
     ]
     found = Found(tries[5][0], tries[4][0])
-    return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS)
+    told = [
+        (each, Watched.of(measured, seen_server(300, batch=1 + int(each.rate_per_s // 100))))
+        for each, measured in tries
+    ]
+    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), told)
+    return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS, servers)
 
 
 def page_of_a_comparison(slower: float = 1.3) -> str:
@@ -111,9 +123,13 @@ def page_of_a_comparison(slower: float = 1.3) -> str:
         )
         for number in range(4)
     ]
-    return compare_page(
-        "digits", build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True), SETTINGS
+    a, b = (tuple(pair[side] for pair in rounds) for side in range(2))
+    sides = (
+        Watched.together([Watched.of(measured, seen_server(800)) for measured in a]),
+        Watched.together([Watched.of(measured, seen_server(800, run_s=0.003, latency_s=0.005)) for measured in b]),
     )
+    report = build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
+    return compare_page("digits", report, SETTINGS)
 
 
 def page_of_a_soak() -> str:

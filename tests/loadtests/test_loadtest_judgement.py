@@ -12,7 +12,8 @@ from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
 from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.reports.run_report import build_report, junit_xml, report_json
+from tpuserve_loadtests.reports.junit import junit_xml
+from tpuserve_loadtests.reports.run_report import build_report, report_json
 
 OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))
 CLOSED = Load(10, 1, users=4)
@@ -167,7 +168,7 @@ def test_reports_for_programs_say_what_the_table_says() -> None:
     assert (document["exit_code"], document["ok"]) == (EXIT_GATE, False)
     assert document["total"]["p99_bound_ms"] == pytest.approx(10, rel=1e-3)
     assert [gate["failed"] for gate in document["gates"]] == [True, False]
-    suite = ElementTree.fromstring(junit_xml(report))
+    suite = ElementTree.fromstring(junit_xml("loadtest", report.model, report.cases))
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
     assert failed == ["requests are answered", "p99>5ms"]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "2")

@@ -97,10 +97,7 @@ def test_processes_share_a_load_and_their_measurements_add_up(serve: Serve, tmp_
     assert report["total"]["requests"] + report["warm_up_requests"] == len(server.rows)
     assert len(report["generator"]["cores"]) == 2
     assert [gate["failed"] for gate in report["gates"]] == [False, True]
-    failed = [
-        case.get("name") for case in ElementTree.parse(junit).iter("testcase") if case.find("failure") is not None
-    ]
-    assert failed == ["rate<500"]
+    assert failed_cases(junit) == ["rate<500"]
 
 
 @pytest.mark.timeout(60)
@@ -167,12 +164,18 @@ def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
     assert float(rows[1][3]) < 51
 
 
+def failed_cases(junit: Path) -> list[str | None]:
+    return [case.get("name") for case in ElementTree.parse(junit).iter("testcase") if case.find("failure") is not None]
+
+
 @pytest.mark.timeout(60)
-def test_a_slower_version_is_worse(serve: Serve) -> None:
+def test_a_slower_version_is_worse(serve: Serve, tmp_path: Path) -> None:
     a, b = serve(Doubling(service_s=0.010)), serve(Doubling(service_s=0.016))
-    options = ("--users", "1", "--rounds", "3", "--duration", "700ms", "--warm-up", "100ms")
+    junit = tmp_path / "compare.xml"
+    options = ("--users", "1", "--rounds", "3", "--duration", "700ms", "--warm-up", "100ms", "--junit", str(junit))
     run = loadtest("compare", MODEL, a.grpc_address, b.grpc_address, *options, "--json", timeout_s=50)
     assert run.returncode == 99, run.stderr
+    assert "p50 of B is not worse" in failed_cases(junit)
     report = json.loads(run.stdout)
     assert report["verdict"] == "worse"
     assert report["figures"]["p50"]["verdict"] == "worse"
@@ -194,10 +197,11 @@ def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
     assert report["does_not_hold_per_s"] > report["rate_per_s"]
 
 
-def test_an_objective_that_no_rate_keeps_is_told(serve: Serve) -> None:
-    server = serve(Doubling(service_s=0.030))
-    run = search(server, "--slo", "p99<=20ms")
+def test_an_objective_that_no_rate_keeps_is_told(serve: Serve, tmp_path: Path) -> None:
+    server, junit = serve(Doubling(service_s=0.030)), tmp_path / "search.xml"
+    run = search(server, "--slo", "p99<=20ms", "--junit", str(junit))
     assert run.returncode == 99, run.stderr
+    assert failed_cases(junit) == ["a rate keeps p99<=20ms"]
     assert re.search(
         r"No rate holds: even a user alone, who waits for nobody, gets p99<=20ms: (\d+) of \1 late", run.stdout
     )

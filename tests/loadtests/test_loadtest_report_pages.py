@@ -20,8 +20,10 @@ from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
+from tpuserve_loadtests.report_page.sweep_page import sweep_page
 from tpuserve_loadtests.report_page.units import milliseconds
 from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.search_report import SearchServers
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.server_side import Seen
 
@@ -153,6 +155,24 @@ def test_a_comparison_says_which_is_better(slower: float, expected: str) -> None
     assert verdict(page_of_a_comparison(slower)) == expected
 
 
+def test_a_sweep_draws_where_the_time_went_at_each_load() -> None:
+    text = str(Text(PAGES["sweep"]()))
+    assert "What more load does in the server" in text
+    for title in ("Shares of a request's time", "Time in each part", "Rows in a batch"):
+        assert title in text
+    quiet = sweep_page([build_report(run(), model="m", rows=1)], {})
+    assert "in the server" not in str(Text(quiet))
+
+
+def test_a_comparison_and_a_search_have_a_row_of_the_servers_for_each() -> None:
+    compared, searched = (str(Text(PAGES[name]())) for name in ("compare", "search"))
+    assert "execution +1.00" in compared
+    assert "B beside A: latency +" in compared
+    assert "309.0/s holds" in searched
+    assert "336.0/s fails" in searched
+    assert "336.0/s beside 100 requests/s, constant: latency +" in searched
+
+
 def test_a_soak_says_what_drifts() -> None:
     page = PAGES["soak"]()
     assert verdict(page) == "bad: Drifting: server's memory"
@@ -194,5 +214,5 @@ def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:
 )
 def test_a_search_without_an_answer_has_a_page_too(found: Found | None, expected: str) -> None:
     tries = [(Probe(100, Outcome.FAILS, "p99<=1ms: 90 of 100 late"), run())] if found else []
-    page = search_page("digits", found, tries, "interrupted", gates("p99<=1ms"), {})
+    page = search_page("digits", found, tries, "interrupted", gates("p99<=1ms"), {}, SearchServers())
     assert verdict(page) == expected

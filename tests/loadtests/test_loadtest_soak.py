@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def growing() -> Iterator[str]:
 def test_a_server_that_becomes_slower_and_grows_is_drifting(tiring: Doubling, growing: str, tmp_path: Path) -> None:
     log = tmp_path / "soak.jsonl"
     options = ["--grpc", tiring.grpc_address, "--server-metrics", growing, "--users", "2"]
-    options += ["--duration", "5s", "--warm-up", "0.3"]
+    options += ["--duration", "5s", "--warm-up", "0.3", "--junit", str(tmp_path / "soak.xml")]
     run = subprocess.run(
         [*COMMAND, *options, "--log", str(log)], capture_output=True, text=True, timeout=35, check=False
     )
@@ -71,6 +72,9 @@ def test_a_server_that_becomes_slower_and_grows_is_drifting(tiring: Doubling, gr
     courses = {drift["figure"]: drift["course"] for drift in report["drifts"]}
     assert courses["p50_ms"] == "drifting"
     assert courses["memory_bytes"] == "drifting"
+    suite = ElementTree.parse(tmp_path / "soak.xml").getroot()
+    failed = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
+    assert {"p50 does not drift", "server's memory does not drift"} <= failed
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert logged == report["segments"]
     assert len(logged) == 48

@@ -80,6 +80,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
     from tpuserve_loadtests.reports.csv_report import comparison_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
+    from tpuserve_loadtests.reports.junit import junit_xml
 
     refuse_idle(given, a, b)
     files = Files.given(given)
@@ -119,6 +120,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
                 for side, measured in zip("AB", pair, strict=True)
             }
         ),
+        junit=lambda: junit_xml("loadtest compare", model, report.cases, report.statement),
     )
     sys.exit(report.exit_code)
 

@@ -1,4 +1,4 @@
-"""Files that a report is written to beside the terminal: `--html`, `--csv`, `--hdr`."""
+"""Files that a report is written to beside the terminal: `--html`, `--csv`, `--hdr`, `--junit`."""
 
 import os
 import sys
@@ -24,13 +24,14 @@ class Files:
     html: Path | None
     csv: Path | None
     hdr: Path | None
+    junit: Path | None
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
         """From the values of options.file_options. A usage error where nothing can be written."""
-        files = cls(values["html"], values["csv"], values["hdr"])
-        for option, path in (("--html", files.html), ("--csv", files.csv), ("--hdr", files.hdr)):
-            check_writable(path, option)
+        files = cls(values["html"], values["csv"], values["hdr"], values["junit"])
+        for name in ("html", "csv", "hdr", "junit"):
+            check_writable(values[name], f"--{name}")
         return files
 
     @property
@@ -46,9 +47,9 @@ class Files:
                 param_hint="--hdr",
             )
 
-    def write(self, *, html: Content, csv: Content, hdr: Content) -> None:
+    def write(self, *, html: Content, csv: Content, hdr: Content, junit: Content) -> None:
         """Write those that were asked for and say so. Ends the program with a message where that fails."""
-        for path, content in ((self.html, html), (self.csv, csv), (self.hdr, hdr)):
+        for path, content in ((self.junit, junit), (self.html, html), (self.csv, csv), (self.hdr, hdr)):
             if path is not None:
                 write(path, content())
 

@@ -202,10 +202,18 @@ def html_option(command: _Command) -> _Command:
     )(command)
 
 
+def junit_option(command: _Command) -> _Command:
+    """What CI systems show."""
+    return click.option(
+        "--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, too, which CI systems show."
+    )(command)
+
+
 def file_options(command: _Command) -> _Command:
     """Files beside what is printed."""
     path = click.Path(path_type=Path)
     return all_of(
+        junit_option,
         html_option,
         click.option("--csv", type=path, metavar="FILE", help="Write a table, too: by time, or a row for each run."),
         click.option(

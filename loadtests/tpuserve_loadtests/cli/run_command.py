@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.files import Files, check_writable, write
+from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
 from tpuserve_loadtests.cli.loads import WAYS, closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
@@ -79,7 +79,6 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
     help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, too.")
 @file_options
 def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL and print rates, failures and latencies.
@@ -98,13 +97,13 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     from tpuserve_loadtests.report_page.run_page import run_page
     from tpuserve_loadtests.reports.csv_report import run_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
-    from tpuserve_loadtests.reports.run_report import build_report, junit_xml, print_report, report_json
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.run_report import build_report, print_report, report_json
 
     asked, given = find_asked(model, given)
     refuse_idle(given)
     gates = thresholds(given["gates"], "--fail-if")
     files = Files.given(given)
-    check_writable(given["junit"], "--junit")
     # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
     is_free = all(given[name] is None for name in WAYS)
     timeline = asked.timeline(given["speed"]) if is_free else None
@@ -130,12 +129,11 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
         click.echo(report_json(report))
     else:
         print_report(report, Console())
-    if given["junit"] is not None:
-        write(given["junit"], junit_xml(report))
     files.write(
         html=lambda: run_page(report, describe_settings(target)),
         csv=lambda: run_csv(measured),
         hdr=lambda: percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}),
+        junit=lambda: junit_xml("loadtest", asked.title, report.cases),
     )
     sys.exit(report.exit_code)
 

@@ -74,6 +74,8 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     from tpuserve_loadtests.report_page.search_page import search_page
     from tpuserve_loadtests.reports.csv_report import search_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.search_report import search_cases, search_statement
 
     asked, given = find_asked(model, given)
     refuse_idle(given)
@@ -86,12 +88,21 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
         searched = search_rate(runs, server, given, objectives)
     found, problem = searched.found, searched.problem
+    statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
     _tell(searched, as_json=given["as_json"])
     files.write(
-        html=lambda: search_page(asked.title, found, searched.probes, problem, objectives, describe_settings(target)),
+        html=lambda: search_page(
+            asked.title, found, searched.probes, problem, objectives, describe_settings(target), searched.servers
+        ),
         csv=lambda: search_csv(searched.probes),
         hdr=lambda: hdr_log(
             {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(searched.probes, start=1)}
+        ),
+        junit=lambda: junit_xml(
+            "loadtest search",
+            asked.title,
+            search_cases(found, problem, searched.exit_code, objectives, statement),
+            statement,
         ),
     )
     sys.exit(searched.exit_code or (0 if found and found.best else EXIT_GATE))

@@ -129,6 +129,8 @@ def _write(files: Files, report: "SoakReport", target: "Target") -> None:
     from tpuserve_loadtests.report_page.soak_page import soak_page
     from tpuserve_loadtests.reports.csv_report import soak_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.soak_report import verdict_line
 
     measured = report.run.measured
     files.write(
@@ -137,6 +139,7 @@ def _write(files: Files, report: "SoakReport", target: "Target") -> None:
         hdr=lambda: (
             percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}, whole=True)
         ),
+        junit=lambda: junit_xml("loadtest soak", report.run.model, report.cases, verdict_line(report)),
     )
 
 

@@ -66,8 +66,9 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
     from tpuserve_loadtests.report_page.sweep_page import sweep_page
     from tpuserve_loadtests.reports.csv_report import sweep_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
+    from tpuserve_loadtests.reports.junit import junit_xml
     from tpuserve_loadtests.reports.run_report import as_document, build_report
-    from tpuserve_loadtests.reports.sweep_report import print_sweep
+    from tpuserve_loadtests.reports.sweep_report import print_sweep, sweep_cases
 
     asked, given = find_asked(model, given, own_load=True)
     refuse_idle(given)
@@ -94,6 +95,7 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
         html=lambda: sweep_page(reports, describe_settings(target)),
         csv=lambda: sweep_csv(reports),
         hdr=lambda: hdr_log({str(report.measured.load): report.measured for report in reports}),
+        junit=lambda: junit_xml("loadtest sweep", asked.title, sweep_cases(reports)),
     )
     sys.exit(max(report.exit_code for report in reports))
 

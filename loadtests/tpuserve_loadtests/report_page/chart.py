@@ -52,12 +52,13 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From `start` to `end` on the x axis, as high as `y`."""
+    """From `start` to `end` on the x axis, and from `floor` to `y`."""
 
     start: float
     end: float
     y: float
     style: int = 0
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,12 @@ def _legend(curves: Sequence[Curve], others: Sequence[Markup]) -> Markup:
     return element("div", *keys, class_="legend") if keys else Markup()
 
 
+def bar_key(name: str, style: int) -> Markup:
+    """What bars of a style are, for `keys` of draw_chart."""
+    bar = element("rect", x=4.0, y=0.0, width=14.0, height=10.0, class_=f"bar style-{style % STYLES}")
+    return element("span", element("svg", bar, viewBox="0 0 22 10", aria_hidden="true"), name, class_="key")
+
+
 def _sample(style: int) -> Markup:
     line = element("line", x1=0.0, x2=22.0, y1=5.0, y2=5.0, class_=f"curve style-{style % STYLES}")
     return element("svg", line, viewBox="0 0 22 10", aria_hidden="true")
@@ -196,7 +203,7 @@ class _Frame:
 
     def bar(self, bar: Bar) -> Markup:
         left, right, top = self._x(bar.start), self._x(bar.end), self._y(bar.y)
-        height, width = HEIGHT - BOTTOM - top, max(right - left - 0.5, 0.5)
+        height, width = self._y(bar.floor) - top, max(right - left - 0.5, 0.5)
         return element(
             "rect", x=left, y=top, width=width, height=max(height, 0.0), class_=f"bar style-{bar.style % STYLES}"
         )

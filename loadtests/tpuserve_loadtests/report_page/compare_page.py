@@ -23,6 +23,7 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
+from tpuserve_loadtests.report_page.servers_section import show_servers
 from tpuserve_loadtests.report_page.units import milliseconds, per_second
 from tpuserve_loadtests.reports.compare_report import VERDICTS, ComparisonReport
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
@@ -41,6 +42,7 @@ def compare_page(model: str, report: ComparisonReport, settings: Mapping[str, st
         show_tiles(_tiles(report.comparison) if report.comparison else []),
         show_charts("The difference", [*intervals, _draw_rounds(report)]),
         show_table("Figures", ["figure", *_SIDES, "B/A", "99 % interval", "B is"], _rows(report)),
+        show_servers("side", list(zip(_headings(report), report.sides, strict=False))),
         show_charts("Latencies", [draw_percentiles(histograms), draw_histogram(histograms)]),
         show_errors(runs),
         show_settings({**_sides(report), **(describe_load(runs[0]) if runs else {}), **settings}),
@@ -60,7 +62,7 @@ def _headline(report: ComparisonReport) -> Headline:
     comparison = report.comparison
     if comparison is None:
         return Headline("warn", f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything", notes)
-    notes.extend(report.unclear)
+    notes += [*report.unclear, *([report.where] if report.where else []), *report.server_notes]
     words = VERDICTS[comparison.verdict]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
     not_good = report.exit_code or comparison.verdict is Verdict.UNCLEAR

@@ -9,6 +9,7 @@ from typing import Final, Protocol, Self, TypeAlias
 Ticks: TypeAlias = Sequence[tuple[float, str]]
 
 _MOST_TICKS: Final = 6
+_MOST_NAMES: Final = 8
 # Values that are further apart than so many times are told apart on a logarithmic axis alone.
 _WIDE: Final = 20.0
 
@@ -73,6 +74,20 @@ class Logarithmic:
                 return [(value, _plain(value)) for value in within]
         every = math.ceil(len(within) / _MOST_TICKS)
         return [(value, _plain(value)) for value in within[::every]]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Places by name, the first at 1, each as wide as the others."""
+
+    names: Sequence[str]
+
+    def place(self, value: float) -> float:
+        return (value - 0.5) / len(self.names)
+
+    def ticks(self) -> Ticks:
+        every = math.ceil(len(self.names) / _MOST_NAMES)
+        return [(float(number), name) for number, name in enumerate(self.names, start=1)][::every]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The page of a search: which rates held the objective, which did not, and what was found."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
@@ -21,8 +22,9 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
+from tpuserve_loadtests.report_page.servers_section import show_servers
 from tpuserve_loadtests.report_page.units import three_digits
-from tpuserve_loadtests.reports.search_report import search_statement
+from tpuserve_loadtests.reports.search_report import SearchServers, search_statement
 from tpuserve_loadtests.searching import Found, Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
@@ -38,14 +40,19 @@ def search_page(
     problem: str,
     objectives: Sequence[Threshold],
     settings: Mapping[str, str],
+    servers: SearchServers,
 ) -> str:
-    """`problem`: why the search did not end, or no rate can hold. `settings`: what was asked for, by name."""
+    """`problem`: why the search did not end, or no rate can hold. `settings`: what was asked for, by name.
+
+    `servers`: what the server told of the tries.
+    """
     wanted = " and ".join(map(str, objectives))
     runs = [measured for _, measured in tries]
     sections = [
-        show_headline(search_headline(found, tries, problem)),
+        show_headline(_with_servers(search_headline(found, tries, problem), found, servers)),
         show_tiles(_tiles(found, tries, wanted)),
         *show_tries(found, tries, objectives),
+        show_servers("load", servers.rows(found)),
         show_errors(runs),
         show_settings({"Objective": wanted, **settings}),
     ]
@@ -60,6 +67,11 @@ def show_tries(found: Found | None, tries: Tries, objectives: Sequence[Threshold
         show_charts("Rates that were tried", [*charts, around]),
         show_table("Tries, in turn", ["rate", "failures", "answers/s", *LATENCIES, "outcome"], _rows(tries), _REASONS),
     ]
+
+
+def _with_servers(headline: Headline, found: Found | None, servers: SearchServers) -> Headline:
+    told = (servers.gave_in(found), *servers.notes(found))
+    return replace(headline, reasons=[*headline.reasons, *filter(None, told)])
 
 
 def search_headline(found: Found | None, tries: Tries, problem: str) -> Headline:

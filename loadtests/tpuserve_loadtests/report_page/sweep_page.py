@@ -18,10 +18,11 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
+from tpuserve_loadtests.report_page.servers_section import chart_servers, show_servers
 from tpuserve_loadtests.report_page.throughput_chart import draw_throughput
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, three_digits
 from tpuserve_loadtests.reports.run_report import RunReport
-from tpuserve_loadtests.reports.sweep_report import step_notes
+from tpuserve_loadtests.reports.sweep_report import step_name, step_notes
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 # More curves than this in one chart cannot be told apart.
@@ -36,10 +37,16 @@ def sweep_page(reports: Sequence[RunReport], settings: Mapping[str, str]) -> str
         draw_throughput(steps, named=not reports[0].measured.load.is_open),
         draw_percentiles(_histograms(reports)),
     ]
+    is_open = reports[0].measured.load.is_open
+    kind = "requests a second that were offered" if is_open else "users"
+    servers = [(step_name(report), report.watched) for report in reports]
+    places = [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]
     sections = [
         show_headline(_headline(reports)),
         show_tiles(_tiles(reports)),
         show_charts("What more load does", charts),
+        chart_servers(kind, places),
+        show_servers("load", servers),
         show_table("Steps", ["load", "requests", "failures", "answers/s", *LATENCIES, "generator"], _rows(reports)),
         show_errors([report.measured for report in reports]),
         show_settings({**shared, **settings}),

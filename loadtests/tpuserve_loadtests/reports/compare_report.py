@@ -11,11 +11,12 @@ from rich.table import Table
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.junit import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.reports.run_report import NOT_TRUSTED, PLAIN_WIDTH
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Round
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
+from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Figure, Verdict, compare
 
 LEAST_ROUNDS = 3
 VERDICTS = {
@@ -88,6 +89,39 @@ class ComparisonReport:
             return EXIT_FAILED
         return EXIT_GENERATOR if self.must_tell and self.unclear else 0
 
+    @property
+    def statement(self) -> str:
+        """What it came to, in words."""
+        if self.comparison is None:
+            return f"Stopped after {len(self.rounds)} whole rounds: too few to tell anything."
+        effect = 100 * self.comparison.least_effect
+        return f"{VERDICTS[self.comparison.verdict]} (differences below {effect:g} % are none)"
+
+    @property
+    def cases(self) -> list[Case]:
+        """Whether there were enough rounds, the requests, the generator, and one for each figure."""
+        failed = f"{self.failures:,} requests failed" if self.failures else ""
+        return [
+            Case("there are enough rounds", "" if self.comparison else self.statement),
+            Case(ANSWERED, failed),
+            Case(GENERATOR, "\n".join(self.limits) if self.strict else ""),
+            *(self._case(name) for name in FIGURES),
+        ]
+
+    def _case(self, name: str) -> Case:
+        title = f"{name} of B is not worse"
+        figure = (
+            next((each for each in self.comparison.figures if each.name == name), None) if self.comparison else None
+        )
+        if figure is None:
+            return Case(title, skipped="there were too few rounds")
+        if figure.verdict is Verdict.UNCLEAR:
+            return Case(title, _explain(figure) if self.must_tell else "", _explain(figure))
+        _, a, b, ratio, interval, verdict = _cells(figure)
+        told = f"{name} of B is {verdict}: {b}, A {a}; {ratio} of it ({interval})"
+        where = f"; {self.where}" if self.where else ""
+        return Case(title, f"{told}{where}" if figure.verdict is Verdict.WORSE else "")
+
 
 def build_comparison(
     names: tuple[str, str],
@@ -129,7 +163,7 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     if report.comparison is None:
-        console.print(f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything.", highlight=False)
+        console.print(report.statement, highlight=False)
         return
     a, b = map(escape, report.names)
     table = Table(title=f"B ({b}) beside A ({a}), {len(report.rounds)} rounds", title_justify="left")
@@ -140,7 +174,7 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
         table.add_row(*_cells(figure))
     console.print(table)
     print_server_table("side", list(zip("AB", report.sides, strict=False)), console)
-    console.print(f"  {_statement(report.comparison)}", highlight=False)
+    console.print(f"  {report.statement}", highlight=False)
     if report.where:
         console.print(f"  {report.where}", highlight=False, soft_wrap=True)
     for text in report.unclear:
@@ -151,10 +185,6 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
         console.print(f"  note: {report.limit_note}", highlight=False, soft_wrap=True)
     for note in report.server_notes:
         console.print(f"  note: {escape(note)}", highlight=False, soft_wrap=True)
-
-
-def _statement(comparison: Comparison) -> str:
-    return f"{VERDICTS[comparison.verdict]} (differences below {100 * comparison.least_effect:g} % are none)"
 
 
 def _explain(figure: Figure) -> str:

@@ -1,9 +1,8 @@
-"""The outcome of a run and its forms: a table for people, a JSON document and JUnit XML for programs."""
+"""The outcome of a run and its forms: a table for people, a JSON document for programs, cases for CI systems."""
 
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
-from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +14,7 @@ from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_r
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import ErrorCount
 from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.reports.junit import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.reports.server_report import print_server
 from tpuserve_loadtests.server_side.server_side import Seen
 from tpuserve_loadtests.server_side.watched import Watched
@@ -98,6 +98,18 @@ class RunReport:
         notes += [note for note in (*self.told, self.watched.note) if note]
         return tuple(notes)
 
+    @property
+    def cases(self) -> list[Case]:
+        """For the answers, for the generator and for each gate."""
+        errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
+        limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
+        return [
+            Case(ANSWERED, "" if self.answered else errors or "no request was made"),
+            *([Case("answers are right", "" if self.right else errors)] if self.total.checked else []),
+            Case(GENERATOR, limits),
+            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+        ]
+
 
 def build_report(
     measured: Measured,
@@ -158,27 +170,6 @@ def figures(line: Summary) -> dict[str, float | int | None]:
     found = asdict(line)
     del found["name"]
     return found
-
-
-def junit_xml(report: RunReport) -> str:
-    """JUnit's form, as CI systems read it: a test for the answers, for the generator and for each gate."""
-    errors = "\n".join(f"{error.count} x {error.message}" for error in report.measured.recorder.errors())
-    limits = "\n".join(report.generator.limits) if report.generator.fails(strict=report.strict) else ""
-    cases = [
-        ("requests are answered", "" if report.answered else errors or "no request was made"),
-        *([("answers are right", "" if report.right else errors)] if report.total.checked else []),
-        ("the load generator is not the limit", limits),
-        *((str(result.gate), str(result) if result.failed else "") for result in report.gates),
-    ]
-    failed = sum(bool(problem) for _, problem in cases)
-    attributes = {"name": f"loadtest {report.model}", "tests": str(len(cases)), "failures": str(failed)}
-    suite = ElementTree.Element("testsuite", attributes)
-    for name, problem in cases:
-        case = ElementTree.SubElement(suite, "testcase", {"classname": "loadtest", "name": name})
-        if problem:
-            ElementTree.SubElement(case, "failure", {"message": problem.splitlines()[0]}).text = problem
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, "unicode", xml_declaration=True) + "\n"
 
 
 def print_report(report: RunReport, console: Console) -> None:

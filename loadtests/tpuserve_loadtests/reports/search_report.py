@@ -9,7 +9,10 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.junit import GENERATOR, Case
 from tpuserve_loadtests.reports.run_report import PLAIN_WIDTH
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.searching import Found, Probe
@@ -90,6 +93,19 @@ def search_statement(found: Found | None, probes: Sequence[Probe], problem: str)
     above = "nothing above was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
     reason = f"at 99 % confidence; {found.best.reason}"
     return f"Highest rate that holds: {found.best.rate_per_s:,.1f}/s ({reason}). {above.capitalize()}."
+
+
+def search_cases(
+    found: Found | None, problem: str, exit_code: int, objectives: Sequence[Threshold], statement: str
+) -> list[Case]:
+    """Whether the generator kept up, the search ended, and a rate was found."""
+    limited, ended = exit_code == EXIT_GENERATOR, found is not None
+    kept = f"a rate keeps {' and '.join(map(str, objectives))}"
+    return [
+        Case(GENERATOR, problem if limited else ""),
+        Case("the search ended", "" if ended or limited else problem, problem if limited else ""),
+        Case(kept, statement if found and not found.best else "", "" if ended else statement),
+    ]
 
 
 def search_document(

@@ -12,6 +12,7 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift, judge_drift
 from tpuserve_loadtests.measurement.segments import Segment, Segments
 from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.reports.junit import Case
 from tpuserve_loadtests.reports.run_report import (
     LATENCY_COLUMNS,
     PLAIN_WIDTH,
@@ -73,6 +74,17 @@ class SoakReport:
         """The run's, but whether it settled: windows of all segments lie one over the other in it."""
         notes = tuple(note for note in self.run.notes if note != UNSETTLED)
         return (*notes, self.unwatched) if self.unwatched else notes
+
+    @property
+    def cases(self) -> list[Case]:
+        """The run's, whether it was long enough, and one for each figure that was watched."""
+        told = verdict_line(self) if self.verdict == "unknown" else ""
+        hours = shown_hours(self)
+        return [
+            *self.run.cases,
+            Case("it is long enough to tell", told),
+            *(_case(drift, hours) for drift in self.drifts),
+        ]
 
 
 def build_soak(
@@ -170,6 +182,17 @@ def drift_cells(drift: Drift, hours: float) -> list[str]:
     change = "-" if changes[0] is None else texts[0] + unit
     interval = "-" if changes[0] is None else f"{texts[1]} to {texts[2]}"
     return [_TITLES[name], middle, change, interval, str(drift.course)]
+
+
+def _case(drift: Drift, hours: float) -> Case:
+    title, middle, change, interval, course = drift_cells(drift, hours)
+    span = "an hour" if hours == 1 else "all"
+    problem = f"{title} is {course}: {change} in {span} ({interval}), median {middle}"
+    return Case(
+        f"{title} does not drift",
+        problem if drift.course is Course.DRIFTING else "",
+        "too little is known of it" if drift.course is Course.UNKNOWN else "",
+    )
 
 
 def _show(name: str, value: float) -> str:

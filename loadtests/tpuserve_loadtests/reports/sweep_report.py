@@ -1,11 +1,13 @@
 """A sweep as tables: each load, what came back, how fast, and where the server's time went."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tpuserve_loadtests.reports.junit import Case
 from tpuserve_loadtests.reports.run_report import (
     FROM_DUE,
     LATENCY_COLUMNS,
@@ -39,6 +41,11 @@ def print_sweep(reports: Sequence[RunReport], console: Console) -> None:
         for note in step_notes(report):
             if note not in shared:
                 console.print(f"  {report.measured.load}: {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def sweep_cases(reports: Sequence[RunReport]) -> list[Case]:
+    """Each step's, after the name of the load."""
+    return [replace(case, name=f"{step_name(report)}: {case.name}") for report in reports for case in report.cases]
 
 
 def step_name(report: RunReport) -> str:

@@ -13,6 +13,7 @@ from tpuserve_loadtests.statistics.early_stopping import queries_needed
 CONFIDENCE: Final = 0.99
 LEAST_EFFECT: Final = 0.05
 PERCENTILES: Final = (50.0, 99.0)
+FIGURES: Final = (*(f"p{p:g}" for p in PERCENTILES), "rate")
 # A figure that may be so many times the least effect worse is not called the same. At twice, one comparison in eight of
 # two runs of one version, of six rounds with 4,000 requests, would be unclear; at three times it is one in a hundred.
 _UNCLEAR_FROM: Final = 3

@@ -1,0 +1,140 @@
+"""What the server said of itself in several runs, beside each other: where the time of a request went, and batches."""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from tpuserve_loadtests.report_page.chart import Axis, Bar, Chart, Column, Curve, Numbers, bar_key, draw_chart
+from tpuserve_loadtests.report_page.markup import Markup
+from tpuserve_loadtests.report_page.scales import Linear, Named, latency_scale
+from tpuserve_loadtests.report_page.sections import Row, show_charts, show_table
+from tpuserve_loadtests.report_page.units import milliseconds, percent
+from tpuserve_loadtests.reports.server_table import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
+from tpuserve_loadtests.server_side.watched import Watched
+
+# Runs by name, in turn.
+Rows: TypeAlias = Sequence[tuple[str, Watched]]
+
+_WHAT: Final = (
+    "Parts are ms of a request, on average. Network: connections, and the client. Other: elsewhere in the server. "
+    "Rows and padding are of a batch, on average."
+)
+# Of the place that a bar has on its axis.
+_BAR_WIDTH: Final = 0.7
+
+
+def show_servers(kind: str, rows: Rows) -> Markup:
+    """A table; `kind` says what the names are. Nothing where no server told anything."""
+    columns = server_columns([watched for _, watched in rows])
+    headings = [kind, *(column.heading for column in columns)]
+    cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
+    return show_table("Where the time of a request went", headings, cells if columns else [], _WHAT)
+
+
+def chart_servers(kind: str, rows: Rows) -> Markup:
+    """What more load does in the server: a place on the axis for each load. Nothing where no server told of two."""
+    told = [(name, watched) for name, watched in rows if watched.parts]
+    if len(told) < 2:
+        return Markup()
+    axis = Axis(kind, Named([name for name, _ in told]))
+    charts = [
+        _draw_shares(told, axis),
+        _draw_parts(told, axis),
+        _draw_figure("Rows in a batch", BATCH_ROWS, told, axis),
+    ]
+    charts.append(_draw_figure("The server's cores in use", CORES, told, axis))
+    return show_charts("What more load does in the server", charts)
+
+
+def _draw_shares(rows: Rows, x: Axis) -> Markup:
+    """Bars of parts upon each other, 100 % high."""
+    bars = []
+    for place, (_, watched) in enumerate(rows, start=1):
+        floor = 0.0
+        for style, share in enumerate(_shares(watched)):
+            bars.append(Bar(place - _BAR_WIDTH / 2, place + _BAR_WIDTH / 2, 100 * (floor + share), style, 100 * floor))
+            floor += share
+    names = [column.heading for column in PARTS]
+    first, last = rows[0], rows[-1]
+    chart = Chart(
+        title="Shares of a request's time",
+        label=f"At {first[0]}: {_shares_told(first[1], ', ')}; at {last[0]}: {_shares_told(last[1], ', ')}",
+        x=x,
+        y=Axis("% of the mean latency", Linear(0.0, 100.0)),
+        bars=bars,
+        columns=[Column(place, f"{row[0]}\n{_shares_told(row[1])}") for place, row in enumerate(rows, start=1)],
+        numbers=Numbers(
+            [x.title, *names],
+            [[name, *(percent(round(share, 3)) for share in _shares(watched))] for name, watched in rows],
+        ),
+    )
+    return draw_chart(chart, keys=[bar_key(name, style) for style, name in enumerate(names)])
+
+
+def _draw_parts(rows: Rows, x: Axis) -> Markup:
+    """A curve for each part."""
+    curves = [
+        Curve(
+            part.heading,
+            [(place, part.figure(watched)) for place, (_, watched) in enumerate(rows, 1)],
+            style,
+            dots=True,
+        )
+        for style, part in enumerate(PARTS)
+    ]
+    found = [y for curve in curves for _, y in curve.points if y is not None]
+    chart = Chart(
+        title="Time in each part",
+        label=f"Parts of the mean latency of {len(rows)} loads, up to {milliseconds(max(found))}",
+        x=x,
+        y=Axis("ms, mean", latency_scale(found)),
+        curves=curves,
+        columns=[Column(place, "\n".join([row[0], *_parts_told(row[1])])) for place, row in enumerate(rows, start=1)],
+        numbers=Numbers(
+            [x.title, *(part.heading for part in PARTS), "in all"],
+            [
+                [name, *(milliseconds(part.figure(watched) or 0.0) for part in PARTS), milliseconds(watched.latency_ms)]
+                for name, watched in rows
+            ],
+        ),
+    )
+    return draw_chart(chart)
+
+
+def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Markup:
+    """Over the loads; nothing where the server does not tell."""
+    points = [(place, figure.figure(watched)) for place, (_, watched) in enumerate(rows, start=1)]
+    found = [y for _, y in points if y is not None]
+    if not found:
+        return Markup()
+    beside = [figure, PADDING] if figure is BATCH_ROWS else [figure]
+    chart = Chart(
+        title=title,
+        label=f"{title} over {len(rows)} loads, from {min(found):.3g} to {max(found):.3g}",
+        x=x,
+        y=Axis(figure.heading, Linear.around(found)),
+        curves=[Curve(figure.heading, points, dots=True)],
+        columns=[
+            Column(place, "\n".join([name, *(f"{column.heading} {column.cell(watched)}" for column in beside)]))
+            for place, (name, watched) in enumerate(rows, start=1)
+        ],
+        numbers=Numbers(
+            [x.title, *(column.heading for column in beside)],
+            [[name, *(column.cell(watched) for column in beside)] for name, watched in rows],
+        ),
+    )
+    return draw_chart(chart)
+
+
+def _shares(watched: Watched) -> list[float]:
+    """Of the mean latency, in the order of PARTS."""
+    all_ms = watched.latency_ms or 1.0
+    return [(part.figure(watched) or 0.0) / all_ms for part in PARTS]
+
+
+def _shares_told(watched: Watched, between: str = "\n") -> str:
+    shares = zip(PARTS, _shares(watched), strict=True)
+    return between.join(f"{part.heading} {percent(round(share, 3))}" for part, share in shares)
+
+
+def _parts_told(watched: Watched) -> list[str]:
+    return [f"{part.heading} {milliseconds(part.figure(watched) or 0.0)}" for part in PARTS]

@@ -1,0 +1,138 @@
+"""JUnit XML of every command: what failed is a case that failed, under a name that stays."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.loadtests.recorded_runs import open_load, recorded_run
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.segments import Segments
+from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
+from tpuserve_loadtests.reports.junit import Case, junit_xml
+from tpuserve_loadtests.reports.run_report import build_report
+from tpuserve_loadtests.reports.search_report import search_cases
+from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
+from tpuserve_loadtests.reports.sweep_report import sweep_cases
+from tpuserve_loadtests.searching import Found, Outcome, Probe
+
+SLO = Threshold.parse("p99<=20ms")
+
+
+def failed(cases: list[Case]) -> list[str]:
+    return [case.name for case in cases if case.problem]
+
+
+def test_what_xml_cannot_hold_is_replaced() -> None:
+    cases = [Case("a", "\x00\x1b[31m<&>\ud800 \ufffe\nmore"), Case("b", skipped="not\x07yet"), Case("c", seconds=1.5)]
+    suite = ElementTree.fromstring(junit_xml("loadtest compare", "m", cases, "it\x00 ended"))
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
+        "loadtest compare m",
+        "3",
+        "1",
+        "1",
+    )
+    failure, skipped = suite.find("testcase/failure"), suite.find("testcase/skipped")
+    assert failure is not None
+    assert skipped is not None
+    assert failure.get("message") == "\ufffd\ufffd[31m<&>\ufffd \ufffd"
+    assert failure.text == f"{failure.get('message')}\nmore"
+    assert skipped.get("message") == "not\ufffdyet"
+    assert [case.get("time") for case in suite.iter("testcase")] == [None, None, "1.500"]
+    assert suite.findtext("system-out") == "it\ufffd ended"
+
+
+def comparison(
+    slower: float, rounds: int = 4, *, seconds: float = 8.0, must_tell: bool = True, failures: int = 0
+) -> ComparisonReport:
+    load = open_load(100, seconds)
+    pairs = [
+        (
+            recorded_run(load, 4, seed=2 * number, failures={"gone": failures}),
+            recorded_run(load, 4 * slower, seed=2 * number + 1),
+        )
+        for number in range(rounds)
+    ]
+    return build_comparison(("stable", "canary"), pairs, 0.05, strict=True, must_tell=must_tell)
+
+
+def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
+    report = comparison(1.5)
+    cases = {case.name: case for case in report.cases}
+    assert report.exit_code == EXIT_GATE
+    assert "p50 of B is not worse" in failed(report.cases)
+    assert cases["p50 of B is not worse"].problem.startswith("p50 of B is worse: 5.92 ms, A 3.97 ms; 1.492 of it (")
+    assert not cases["rate of B is not worse"].problem
+    assert list(cases) == [
+        "there are enough rounds",
+        "requests are answered",
+        "the load generator is not the limit",
+        "p50 of B is not worse",
+        "p99 of B is not worse",
+        "rate of B is not worse",
+    ]
+    assert [case.name for case in comparison(1.0, rounds=2).cases] == list(cases)
+
+
+def test_a_figure_that_is_unclear_fails_only_where_it_must_be_told() -> None:
+    told, noted = comparison(1.0, seconds=1.0), comparison(1.0, seconds=1.0, must_tell=False)
+    assert told.exit_code == EXIT_GENERATOR
+    assert "p99 of B is not worse" in failed(told.cases)
+    assert noted.exit_code == 0
+    assert failed(noted.cases) == []
+    assert [case.name for case in noted.cases if case.skipped] == failed(told.cases)
+
+
+def test_too_few_rounds_and_failures_are_cases() -> None:
+    assert failed(comparison(1.0, rounds=2).cases) == ["there are enough rounds"]
+    assert failed(comparison(1.0, failures=3, must_tell=False).cases) == ["requests are answered"]
+
+
+def test_a_search_fails_in_what_ended_it() -> None:
+    best, ceiling = (Probe(rate, outcome, "why") for rate, outcome in ((100, Outcome.HOLDS), (120, Outcome.FAILS)))
+
+    def of(found: Found | None, problem: str = "", exit_code: int = 0) -> list[Case]:
+        return search_cases(found, problem, exit_code, [SLO], "in words")
+
+    assert failed(of(Found(best, ceiling))) == []
+    assert failed(of(Found(None, ceiling))) == ["a rate keeps p99<=20ms"]
+    assert failed(of(None, "interrupted", EXIT_FAILED)) == ["the search ended"]
+    assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
+    names = [case.name for case in of(None, "interrupted", EXIT_FAILED)]
+    assert names == [case.name for case in of(Found(best, ceiling))]
+
+
+def soak(segments: int, growth: float) -> SoakReport:
+    done = Segments()
+    for number in range(segments):
+        done.add(recorded_run(open_load(20), seed=number), 4e8 * (1 + growth * number))
+    assert done.total is not None
+    run = build_report(done.total, model="digits", rows=1, gates=(Threshold.parse("max>10s"),))
+    return build_soak(run, done, segments, 0.5)
+
+
+def test_what_drifts_is_a_case_that_failed() -> None:
+    report = soak(24, 0.02)
+    assert report.exit_code == EXIT_GATE
+    assert failed(report.cases) == ["server's memory does not drift"]
+    problem = next(case.problem for case in report.cases if case.problem)
+    assert problem.startswith("server's memory is drifting: +")
+    assert {"max>10s", "p99 does not drift", "it is long enough to tell"} < {case.name for case in report.cases}
+    assert failed(soak(24, 0.0).cases) == []
+
+
+def test_a_soak_that_was_too_short_says_so() -> None:
+    report = soak(3, 0.0)
+    assert report.exit_code == EXIT_FAILED
+    assert failed(report.cases) == ["it is long enough to tell"]
+    assert all(case.skipped for case in report.cases if case.name.endswith("does not drift"))
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_each_step_of_a_sweep_has_its_cases(failures: int) -> None:
+    reports = [
+        build_report(recorded_run(open_load(rate), failures={"gone": failures}), model="m", rows=1)
+        for rate in (100, 200)
+    ]
+    wanted = ["100/s: requests are answered", "200/s: requests are answered"] if failures else []
+    assert failed(sweep_cases(reports)) == wanted
