@@ -30,11 +30,14 @@ class Connection:
     headers: tuple[str, ...]
 
     def client(self) -> Client:
-        """A client of that server. Raises InvalidArgument."""
+        """A client of that server. A usage error for certificates and headers that do not do."""
         # What goes wrong is an error of the call; gRPC would write lines of its own beside.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         tls = None if self.tls == Tls() else self.tls
-        return Client(self.address, tls=tls, headers=parse_headers(self.headers))
+        try:
+            return Client(self.address, tls=tls, headers=parse_headers(self.headers))
+        except InvalidArgument as error:
+            raise click.UsageError(error.message) from None
 
 
 def _checked_address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
