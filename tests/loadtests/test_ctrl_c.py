@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from gevent.event import Event
 
-from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+from tpuserve_loadtests.traffic.ctrl_c import ctrl_c, ignore_more
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,18 @@ def test_pressed_before_an_inner_block_begins_it_counts_in_it() -> None:
             assert inner.is_set()
     with ctrl_c(other):
         assert not other.is_set()
+
+
+def test_after_the_last_load_it_is_ignored_by_who_was_ended_and_by_nobody_else() -> None:
+    pressed = Event()
+    ignore_more(pressed)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ctrl_c(Event()):
+        pressed.set()
+        ignore_more(pressed)
+        assert signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+    ignore_more(pressed)
+    signal.raise_signal(signal.SIGINT)
 
 
 def test_who_was_started_to_ignore_it_ignores_it() -> None:

@@ -4,8 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,31 @@ def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_report
             document = json.loads(output)
             if "total" in document:
                 assert (document["total"]["requests"], document["total"]["failures"]) == (0, 0)
+
+
+@pytest.mark.timeout(40)
+def test_pressed_again_and_again_it_does_not_take_the_report_away(tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    with serving(Doubling()) as server, ExitStack() as stack:
+        options = ["--grpc", server.grpc_address, "--processes", "2", "--duration", "10m", "--html", str(page)]
+        process = started(stack, "run", MODEL, *options)
+        assert server.reached.wait(20)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        output, errors = process.communicate(timeout=5)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["notes"][0] == "stopped early"
+    assert page.read_text().rstrip().endswith("</html>")
+
+
+def test_before_there_is_a_load_it_just_ends_the_program() -> None:
+    with serving(Doubling()) as server, ExitStack() as stack:
+        options = ["--grpc", server.grpc_address, "--remote", "1", "--listen", "127.0.0.1:0"]
+        process = started(stack, "run", MODEL, *options)
+        assert process.stderr is not None
+        assert "Waiting for 1 of" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output) == (1, "")
+    assert errors.split()[0] == "Aborted!"

@@ -16,7 +16,7 @@ Exit codes:
    1  requests failed (the commonest errors are listed), or a search or comparison was interrupted
    2  usage: also a model that the server does not know, and inputs that do not fit it
    3  the server cannot be reached
-  98  the load generator was the limit: the figures say nothing about the server
+  98  the load generator was the limit, or a worker of it is gone: the figures say nothing about the server
   99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
 
 \b

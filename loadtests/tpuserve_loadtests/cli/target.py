@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.distribution import Distribution
     from tpuserve_loadtests.recording.recording import Recording
     from tpuserve_loadtests.requests import Request
-    from tpuserve_loadtests.traffic.engine import Runs, Target
+    from tpuserve_loadtests.traffic.engine import Engine, Runs, Target
+    from tpuserve_loadtests.traffic.workers import Workers
     from tpuserve_loadtests.workload import Line, Protocol
 
 PROBE_TIMEOUT_S: Final = 10.0
@@ -208,16 +209,29 @@ def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str
 def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured.
 
-    A second Ctrl-C ends the wait for its last answers.
+    A second Ctrl-C ends the wait for its last answers; any other leaves the report alone that then comes.
     """
-    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c, ignore_more
+    from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
+
+    try:
+        runs = _started(target, generators)
+        with ctrl_c(runs.interrupted, runs.hurried), runs:
+            yield runs
+    except CannotListen as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None
+    except WorkersFailed as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_GENERATOR)
+    ignore_more(runs.interrupted)
+
+
+def _started(target: "Target", generators: Generators) -> "Engine | Workers":
     from tpuserve_loadtests.traffic.engine import Engine
-    from tpuserve_loadtests.traffic.workers import CannotListen, Crew, Workers, WorkersFailed
+    from tpuserve_loadtests.traffic.workers import Crew, Workers
 
     if generators.processes == 1 and not generators.remote:
-        with Engine(target) as engine, ctrl_c(engine.interrupted, engine.hurried):
-            yield engine
-        return
+        return Engine(target)
     local = 0 if generators.remote and generators.processes == 1 else generators.processes
     host, _, port = generators.listen.rpartition(":")
     crew = Crew(local, generators.remote, host, int(port)) if generators.remote else Crew(local)
@@ -225,14 +239,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
         click.echo(f"Waiting for {generators.remote} of `tpuserve loadtest worker HOST:{port}`", err=True)
         if target.access.headers:
             click.echo(f"Note: they are sent the values of {HEADER} in the clear", err=True)
-    try:
-        with Workers(target, crew) as workers, ctrl_c(workers.interrupted, workers.hurried):
-            yield workers
-    except CannotListen as error:
-        raise click.BadParameter(str(error), param_hint="--listen") from None
-    except WorkersFailed as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(EXIT_GENERATOR)
+    return Workers(target, crew)
 
 
 def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec":

@@ -38,3 +38,9 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
     finally:
         _OUTER.pop()
         signal.signal(signal.SIGINT, before)
+
+
+def ignore_more(pressed: Event) -> None:
+    """Who has ended all loads gets the report: from now on Ctrl-C ends nothing, unless another block looks after it."""
+    if pressed.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
