@@ -1,10 +1,10 @@
 """The pages of every command, of runs that were made up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.loadtests.metrics_pages import seen_server
-from tests.loadtests.recorded_runs import open_load, recorded_run
+from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
@@ -12,14 +12,20 @@ from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.report_page.compare_page import compare_page
 from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
+from tpuserve_loadtests.report_page.rollout_page import rollout_page
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
 from tpuserve_loadtests.report_page.soak_page import soak_page
 from tpuserve_loadtests.report_page.sweep_page import sweep_page
-from tpuserve_loadtests.reports.compare_report import build_comparison
+from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
+from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.search_report import SearchServers
-from tpuserve_loadtests.reports.soak_report import build_soak
+from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
+from tpuserve_loadtests.rollout.labels import Standing
+from tpuserve_loadtests.rollout.parity import Parity
+from tpuserve_loadtests.rollout.procedure import Outcome as Ended
+from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.latency_parts import latency_parts
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
@@ -115,7 +121,7 @@ def page_of_a_search() -> str:
     return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS, servers)
 
 
-def page_of_a_comparison(slower: float = 1.3) -> str:
+def comparison(slower: float) -> ComparisonReport:
     rounds = [
         (
             recorded_run(open_load(100), 4, seed=2 * number),
@@ -128,11 +134,14 @@ def page_of_a_comparison(slower: float = 1.3) -> str:
         Watched.together([Watched.of(measured, seen_server(800)) for measured in a]),
         Watched.together([Watched.of(measured, seen_server(800, run_s=0.003, latency_s=0.005)) for measured in b]),
     )
-    report = build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
-    return compare_page("digits", report, SETTINGS)
+    return build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
 
 
-def page_of_a_soak() -> str:
+def page_of_a_comparison(slower: float = 1.3) -> str:
+    return compare_page("digits", comparison(slower), SETTINGS)
+
+
+def soak() -> SoakReport:
     """Memory grows, and the last segment was not reached."""
     segments = Segments()
     for number in range(24):
@@ -140,7 +149,61 @@ def page_of_a_soak() -> str:
         segments.add(measured, 4e8 * (1 + number / 50))
     assert segments.total is not None
     run = build_report(segments.total, model="digits", rows=1, gates=gates("error_rate>1%"))
-    return soak_page(build_soak(run, segments, 25, 0.05), SETTINGS)
+    return build_soak(run, segments, 25, 0.05)
+
+
+def page_of_a_soak() -> str:
+    return soak_page(soak(), SETTINGS)
+
+
+def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Findings) -> RolloutReport:
+    live = 4 if outcome is Ended.PROMOTED else 3
+    return RolloutReport(
+        HOSTILE,
+        3,
+        4,
+        outcome is Ended.PLANNED,
+        outcome,
+        exit_code,
+        steps,
+        {"canary": None, "stable": 3},
+        [
+            Standing("canary", live if live == 4 else None, f"answers with version {live}"),
+            Standing("stable", live, f"cannot be asked ({HOSTILE})"),
+        ],
+        findings,
+        STARTED_AT,
+    )
+
+
+def page_of_a_rollout() -> str:
+    """All was well but for the soak."""
+    steps = [
+        Step("parity", StepState.PASSED, "32 of 32 answers are the same", 0.0, 0.4),
+        Step("compare", StepState.PASSED, "it is the same; of the live one's: p50 1.000 (0.982 to 1.013)", 0.4, 130.0),
+        Step("label canary", StepState.DONE, "to version 4", 130.4, 0.1),
+        Step("label stable", StepState.DONE, "from version 3 to 4", 130.5, 0.1),
+        Step("soak", StepState.FAILED, f"drifting: server's memory; {HOSTILE}", 130.6, 300.0),
+        Step("stable back", StepState.DONE, "to version 3", 430.6, 0.1),
+        Step("canary back", StepState.DONE, "is taken away", 430.7, 0.1),
+    ]
+    findings = Findings(Parity(("",) * 32), comparison(1.0), soak())
+    return rollout_page(rollout(Ended.MOVED_BACK, 99, steps, findings), SETTINGS)
+
+
+def page_of_a_plan() -> str:
+    steps = [
+        Step("parity", StepState.PASSED, "32 of 32 answers are the same", 0.0, 0.4),
+        Step("compare", StepState.PLANNED, "both under load in turn, 6 rounds of 10 s each", 0.4, 0.0),
+        Step("label canary", StepState.PLANNED, "to version 4", 0.4, 0.0),
+    ]
+    return rollout_page(rollout(Ended.PLANNED, 0, steps, Findings(Parity(("",) * 32))), SETTINGS)
+
+
+def page_of_a_refusal() -> str:
+    steps = [Step("parity", StepState.FAILED, "30 of 32 answers differ", 0.0, 0.4)]
+    parity = Parity(("", "", *(f"request {number}: {HOSTILE}" for number in range(2, 32))))
+    return rollout_page(rollout(Ended.REFUSED, 99, steps, Findings(parity)), SETTINGS)
 
 
 def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.0, failures: int = 2) -> str:
@@ -174,5 +237,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "compare": page_of_a_comparison,
     "soak": page_of_a_soak,
     "mlperf": page_of_a_scenario,
+    "rollout": page_of_a_rollout,
+    "plan": page_of_a_plan,
+    "refusal": page_of_a_refusal,
     "nothing": page_of_nothing,
 }

@@ -15,15 +15,20 @@ from tests.loadtests.report_pages import (
     page_of_a_run,
     page_of_a_scenario,
     page_of_nothing,
+    rollout,
 )
 from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.rollout_page import rollout_page
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
 from tpuserve_loadtests.report_page.sweep_page import sweep_page
 from tpuserve_loadtests.report_page.units import milliseconds
+from tpuserve_loadtests.reports.rollout_report import Findings
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.search_report import SearchServers
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
+from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.server_side import Seen
 
@@ -73,7 +78,7 @@ def test_what_servers_and_people_write_stays_text(name: str) -> None:
 def test_a_page_is_one_small_file_that_asks_nobody(name: str) -> None:
     page = PAGES[name]()
     assert len(page) < 200_000
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "@import" not in page
     assert "default-src 'none'" in html.unescape(page)
 
@@ -112,7 +117,7 @@ def test_a_run_that_was_stopped_says_where() -> None:
     assert text.count("stopped") >= 3  # and in both charts over time
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "nothing"])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("nothing", "plan", "refusal")])
 def test_every_chart_has_its_numbers_as_text(name: str) -> None:
     page = PAGES[name]()
     figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
@@ -200,6 +205,38 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
     text = str(Text(page))
     assert f"{seconds:.1f} s" in text  # found
     assert "600 s" in text  # asked for
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit_code", "expected"),
+    [
+        (Ended.PROMOTED, 0, "good: Version 4 is live"),
+        (Ended.PLANNED, 0, "plan: A plan: nothing was changed"),
+        (Ended.REFUSED, 99, "bad: Version 4 was refused: version 3 is live, and no label was moved"),
+        (Ended.REFUSED, 98, "warn: Version 4 was refused: version 3 is live, and no label was moved"),
+        (Ended.MOVED_BACK, 99, "bad: The labels were moved back: version 3 is live again"),
+        (Ended.STUCK, 1, "bad: The labels could not be moved back"),
+    ],
+)
+def test_a_rollout_says_what_is_live(outcome: Ended, exit_code: int, expected: str) -> None:
+    page = rollout_page(rollout(outcome, exit_code, [], Findings()), {})
+    assert verdict(page) == expected
+    assert ("Plan of a rollout" in page) == (outcome is Ended.PLANNED)
+
+
+def test_an_interrupted_rollout_blames_nobody() -> None:
+    steps = [Step(INTERRUPTED, StepState.FAILED, "by a signal", 0, 1)]
+    page = rollout_page(rollout(Ended.REFUSED, 1, steps, Findings()), {})
+    assert verdict(page) == "warn: Interrupted: version 3 is live, and no label was moved"
+
+
+def test_a_rollout_shows_each_step_with_its_time_and_what_its_gates_found() -> None:
+    page = PAGES["rollout"]()
+    text = str(Text(page))
+    for part in ("22:15:30", "5 min", "drifting: server's memory", "B as a multiple of A", "Memory", "Parity"):
+        assert part in text
+    for anchor in re.findall(r'href="#(\w+)"', page):
+        assert f'id="{anchor}"' in page
 
 
 def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:

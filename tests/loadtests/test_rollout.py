@@ -113,17 +113,24 @@ def site(running: Site, models: Path) -> Site:
     return running
 
 
-def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(site: Site, models: Path) -> None:
-    code, plan, errors = site.rollout("--to", str(GOOD))
+def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
+    site: Site, models: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "rollout.html"
+    code, plan, errors = site.rollout("--to", str(GOOD), "--html", str(page))
     assert code == 0, errors
+    assert "A plan: nothing was changed" in page.read_text()
     assert plan["outcome"] == "planned"
     assert [step["state"] for step in plan["steps"]] == ["passed", "planned", "planned", "planned", "planned"]
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
 
-    code, report, errors = site.rollout("--to", str(GOOD), "--execute")
+    code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--html", str(page))
     assert code == 0, (report, errors)
     assert report["outcome"] == "promoted"
+    assert all(
+        part in page.read_text() for part in ("Version 4 is live", "B as a multiple of A", "Soak: the new version")
+    )
     assert [step["name"] for step in report["steps"]] == ["parity", "compare", "label canary", "label stable", "soak"]
     assert (site.answers("stable"), site.answers("canary")) == (GOOD, GOOD)
     lines = set(site.file.read_text().splitlines()) ^ set(configuration(models).splitlines())
@@ -137,12 +144,17 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(site
 
 
 @pytest.mark.parametrize(("version", "gate"), [(WRONG, "parity"), (SLOW, "compare")])
-def test_a_bad_version_is_refused_and_no_label_is_touched(site: Site, models: Path, version: int, gate: str) -> None:
-    code, report, errors = site.rollout("--to", str(version), "--execute")
+def test_a_bad_version_is_refused_and_no_label_is_touched(
+    site: Site, models: Path, version: int, gate: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "rollout.html"
+    code, report, errors = site.rollout("--to", str(version), "--execute", "--html", str(page))
     assert code == 99, (report, errors)
     assert report["outcome"] == "refused"
     assert report["steps"][-1]["name"] == gate
     assert report["steps"][-1]["state"] == "failed"
+    assert f"Version {version} was refused" in page.read_text()
+    assert f'id="{gate}"' in page.read_text()
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
 
@@ -191,9 +203,10 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["SIGTERM", "Ctrl-C twice, while the server hangs"])
-def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool) -> None:
+def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp_path: Path) -> None:
     command = [*COMMAND, "--model_config_file", str(site.file), "--grpc", site.server.grpc, *QUICK]
     command += ["--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h", "--timeout", "10m"]
+    command += ["--html", str(tmp_path / "page.html")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -211,6 +224,8 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool) -> 
     report = json.loads(output)
     assert process.returncode == 1, errors
     assert report["outcome"] == "moved back"
+    assert [step["name"] for step in report["steps"]][-3:] == ["interrupted", "stable back", "canary back"]
+    assert "Interrupted, and the labels were moved back" in (tmp_path / "page.html").read_text()
     assert site.answers("stable") == LIVE
 
 
@@ -223,6 +238,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool) -> 
         (["--to", "4", "--canary", "stable"], "are the same label"),
         (["--to", "4", "--soak", "1s"], "shows no trend"),
         (["--to", "4", "--fail-if", "fast"], "is no threshold"),
+        (["--to", "4", "--html", "nowhere/page.html"], "there is no folder nowhere"),
     ],
 )
 def test_what_cannot_be_done_is_exit_code_2(site: Site, arguments: list[str], complaint: str) -> None:

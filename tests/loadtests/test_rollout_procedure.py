@@ -18,19 +18,19 @@ class World:
         self.done: list[str] = []
         self.refuses: Callable[[Mapping[str, int | None]], bool] = lambda changes: False
         self.signalled = False
+        self.now_s = 1000.0
 
     def move(self, changes: Mapping[str, int | None]) -> None:
         if self.refuses(changes):
             raise NotMoved("no")
         self.labels.update(changes)
+        self.now_s += 1
         self.done.append(f"{changes}")
-
-    def state(self, labels: Mapping[str, int | None]) -> str:
-        return str(self.labels)
 
     def gate(self, name: str, exit_code: int = 0, *, cheap: bool = False, signal: bool = False) -> Gate:
         def judge() -> Judged:
             self.done.append(name)
+            self.now_s += 10
             self.signalled = self.signalled or signal
             return Judged(exit_code, "as told")
 
@@ -38,7 +38,7 @@ class World:
 
     def rollout(self, *gates: Gate, soak: Gate | None = None) -> Rollout:
         moves = [("canary", self.labels["canary"], NEW), ("stable", self.labels["stable"], NEW)]
-        return Rollout(gates, moves, soak, self, lambda: self.signalled, lambda step: None)
+        return Rollout(gates, moves, soak, self, lambda: self.signalled, lambda step: None, lambda: self.now_s)
 
 
 @pytest.fixture
@@ -55,6 +55,12 @@ def test_all_gates_then_canary_then_stable_then_the_soak(world: World) -> None:
     assert job.execute() is Outcome.PROMOTED
     assert world.done == ["parity", "compare", "{'canary': 4}", "{'stable': 4}", "soak"]
     assert job.exit_code == 0
+
+
+def test_each_step_begins_where_the_last_one_ended(world: World) -> None:
+    job = world.rollout(world.gate("parity"), world.gate("compare"), soak=world.gate("soak"))
+    job.execute()
+    assert [(step.start_s, step.seconds) for step in job.steps] == [(0, 10), (10, 10), (20, 1), (21, 1), (22, 10)]
 
 
 def test_a_dry_run_asks_what_is_cheap_and_touches_nothing(world: World) -> None:
@@ -98,13 +104,25 @@ def test_a_signal_in_the_soak_moves_the_labels_back_though_all_was_well(world: W
     assert world.labels["stable"] == LIVE
 
 
-def test_whatever_breaks_in_the_soak_moves_the_labels_back(world: World) -> None:
+def ending(error: BaseException) -> Gate:
     def judge() -> Judged:
-        raise SystemExit(3)
+        raise error
 
-    job = world.rollout(soak=Gate("soak", "", judge))
-    with pytest.raises(SystemExit):
+    return Gate("soak", "", judge)
+
+
+def test_whatever_breaks_in_the_soak_moves_the_labels_back(world: World) -> None:
+    job = world.rollout(soak=ending(RuntimeError()))
+    with pytest.raises(RuntimeError):
         job.execute()
+    assert world.labels == {"stable": LIVE, "canary": None}
+
+
+def test_a_soak_that_loses_its_server_is_one_that_failed(world: World) -> None:
+    job = world.rollout(soak=ending(SystemExit(3)))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert job.exit_code == 3
+    assert ("soak", StepState.FAILED) in states(job.steps)
     assert world.labels == {"stable": LIVE, "canary": None}
 
 

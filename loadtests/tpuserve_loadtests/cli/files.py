@@ -68,9 +68,16 @@ def check_writable(path: Path | None, option: str) -> None:
 
 def write(path: Path, content: str) -> None:
     """Write a report's file. Ends the program with a message where that fails: the table was printed already."""
+    if not try_to_write(path, content):
+        sys.exit(EXIT_FAILED)
+
+
+def try_to_write(path: Path, content: str) -> bool:
+    """Write it and say so, or say why not."""
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         click.echo(f"Error: {path} could not be written: {error.strerror}", err=True)
-        sys.exit(EXIT_FAILED)
+        return False
     click.echo(f"Wrote {path}", err=True)
+    return True

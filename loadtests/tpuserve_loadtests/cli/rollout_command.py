@@ -3,19 +3,23 @@
 import json
 import signal
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tpuserve_loadtests.cli.access import find_access
+from tpuserve_loadtests.cli.files import check_writable, try_to_write
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import (
     DEFAULT_GRPC,
     DEFAULT_REST,
+    USERS_HELD_BESIDE,
     access_options,
     generator_options,
+    html_option,
     least_effect_option,
     open_options,
     request_options,
@@ -25,6 +29,7 @@ from tpuserve_loadtests.cli.options import (
 )
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option
+from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, LEAST_SOAK_S, SEGMENTS
 from tpuserve_loadtests.cli.target import (
     PROBE_TIMEOUT_S,
@@ -36,18 +41,22 @@ from tpuserve_loadtests.cli.target import (
 )
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 from tpuserve_loadtests.duration import Duration
+from tpuserve_loadtests.report_page.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Gate, Step
 
+_APPLIED: Final = {"reload": "sent to the server", "poll": "which the server reads again by itself"}
+
 EPILOG = """\b
 Examples:
   tpuserve rollout digits --to 4 --model_config_file models.config                  says what it would do
-  tpuserve rollout digits --to 4 --model_config_file models.config --execute
+  tpuserve rollout digits --to 4 --model_config_file models.config --execute --html rollout.html
   tpuserve rollout digits --to 4 --model_config_file models.config --no-parity --rate 200 --soak 30m \\
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
@@ -103,6 +112,7 @@ anything but 0 the labels are where they were; where they could not be moved bac
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; steps go to standard error.")
+@html_option
 def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Make another version of MODEL the live one, if it is as good.
 
@@ -117,7 +127,7 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.reports.rollout_report import print_step, rollout_document, statement
+    from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport, print_step
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
@@ -125,7 +135,7 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     refuse_idle(given)
     _check(given)
     console = Console(stderr=given["as_json"])
-    pressed = Event()
+    pressed, findings = Event(), Findings()
     with ExitStack() as stack:
         access = find_access(given)
         service = stack.enter_context(ModelService(given["grpc_address"], access, PROBE_TIMEOUT_S, given["patience"]))
@@ -133,9 +143,10 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         stack.enter_context(ctrl_c(pressed))
         # Who ends a job in CI sends SIGTERM: it is taken as Ctrl-C, wherever that is heard.
         signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-        gates, soak = _gates(model, live, service, pressed.is_set, given)
+        gates, soak = _gates(model, live, service, pressed.is_set, findings, given)
         now = labels.config.labels(model)
-        moves = [(label, now.get(label), given["new"]) for label in (given["canary"], given["stable"])]
+        before = {label: now.get(label) for label in (given["canary"], given["stable"])}
+        moves = [(label, version, given["new"]) for label, version in before.items()]
 
         def tell(step: "Step") -> None:
             print_step(step, console)
@@ -143,17 +154,55 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
         console.print(
             f"{model}: version {given['new']} in place of {live}, at {given['grpc_address']}", highlight=False
         )
-        job = Rollout(gates, moves, soak, labels, pressed.is_set, tell)
+        started_at = time.time()
+        job = Rollout(gates, moves, soak, labels, pressed.is_set, tell, time.monotonic)
         outcome = job.execute() if given["execute"] else job.plan()
-        state = labels.state(dict.fromkeys((given["canary"], given["stable"])))
-    if given["as_json"]:
-        document = rollout_document(
-            outcome, job.exit_code, job.steps, model=model, live=live, new=given["new"], state=state
+        report = RolloutReport(
+            model,
+            live,
+            given["new"],
+            not given["execute"],
+            outcome,
+            job.exit_code,
+            job.steps,
+            before,
+            labels.standings(before),
+            findings,
+            started_at,
         )
-        click.echo(json.dumps(document, indent=2))
-    else:
-        console.print(statement(outcome, model, live, given["new"], state), highlight=False, soft_wrap=True)
+        _tell(report, given)
     sys.exit(job.exit_code)
+
+
+def _tell(report: "RolloutReport", given: dict[str, Any]) -> None:
+    """The end, and the page. What became of that does not change the exit code, which says where the labels are."""
+    from tpuserve_loadtests.report_page.rollout_page import rollout_page
+    from tpuserve_loadtests.reports.rollout_report import rollout_document
+
+    click.echo(json.dumps(rollout_document(report), indent=2) if given["as_json"] else report.statement)
+    if given["html"] is not None:
+        try_to_write(given["html"], rollout_page(report, _settings(given)))
+
+
+def _settings(given: dict[str, Any]) -> dict[str, str]:
+    """What was asked for, by name."""
+    return {
+        "Server": given["grpc_address"],
+        "Configuration": f"{given['config_file']}, {_APPLIED[given['apply']]}",
+        "Load": _load(given),
+        "Comparison": f"{given['rounds']} rounds of {seconds(given['duration'])} each; {_effect(given)}",
+        "Soak": f"{seconds(given['soak'])}; {_effect(given)}" if given["soak"] else "none",
+        "Gates of the soak": ", ".join(given["gates"]),
+        **describe_command("tpuserve", "rollout"),
+    }
+
+
+def _effect(given: dict[str, Any]) -> str:
+    return f"less than {100 * given['least_effect']:g} % is no difference"
+
+
+def _load(given: dict[str, Any]) -> str:
+    return f"{given['rate']} requests/s" if given["rate"] else f"{given['users'] or USERS_HELD_BESIDE} users"
 
 
 def main() -> None:
@@ -175,6 +224,7 @@ def _check(given: dict[str, Any]) -> None:
     if 0 < given["soak"] < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--soak")
     thresholds(given["gates"], "--fail-if")
+    check_writable(given["html"], "--html")
 
 
 def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tuple[Labels, int]":
@@ -210,7 +260,12 @@ def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tupl
 
 
 def _gates(
-    model: str, live: int, service: "ModelService", interrupted: "Callable[[], bool]", given: dict[str, Any]
+    model: str,
+    live: int,
+    service: "ModelService",
+    interrupted: "Callable[[], bool]",
+    findings: "Findings",
+    given: dict[str, Any],
 ) -> "tuple[list[Gate], Gate | None]":
     from tpuserve_loadtests.cli.rollout_gates import Gates
     from tpuserve_loadtests.rollout.procedure import Gate
@@ -224,8 +279,9 @@ def _gates(
         thresholds=of_soak,
         given=given,
         interrupted=interrupted,
+        findings=findings,
     )
-    load = f"{given['rate']} requests/s" if given["rate"] else f"{given['users'] or 8} users"
+    load = _load(given)
     gates = []
     if given["parity"]:
         gates.append(Gate("parity", "the same requests to both", ask.parity, cheap=True))

@@ -1,4 +1,4 @@
-"""What a rollout asks before it moves labels, and after: parity, comparison, soak; each as one line."""
+"""What a rollout asks before it moves labels, and after: parity, comparison, soak; each as a line, and its report."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.reports.compare_report import ComparisonReport
+    from tpuserve_loadtests.reports.rollout_report import Findings
     from tpuserve_loadtests.reports.soak_report import SoakReport
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Judged
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """`live` and `new` are versions, `stable` the label that users ask for. `given`: click's values."""
+    """`live` and `new` are versions, `stable` the label that users ask for. `given`: click's values.
+
+    `findings` takes each gate's report.
+    """
 
     live: "ModelSpec"
     new: "ModelSpec"
@@ -32,13 +36,14 @@ class Gates:
     thresholds: "tuple[Threshold, ...]"
     given: dict[str, Any]
     interrupted: "Callable[[], bool]"
+    findings: "Findings"
 
     def parity(self) -> "Judged":
         """Every request to both versions."""
         from tpuserve_client.errors import TpuserveError
         from tpuserve_loadtests.golden.tolerance import Tolerance
+        from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
         from tpuserve_loadtests.rollout.parity import Requests as Encoded
-        from tpuserve_loadtests.rollout.parity import differences, signature_difference
         from tpuserve_loadtests.rollout.procedure import Judged
 
         name, timeout_s = self.given["signature_name"], self.given["timeout"]
@@ -47,18 +52,19 @@ class Gates:
         except TpuserveError as error:
             return Judged(EXIT_GATE, error.message)
         if problem := signature_difference(a, b):
+            self.findings.parity = Parity((), problem)
             return Judged(EXIT_GATE, f"clients of the live version would not do: {problem}")
         tolerance = Tolerance(self.given["atol"], self.given["rtol"])
         mine, others = (Encoded(spec, self._target(spec).workload.lines[0].exchanges) for spec in (self.live, self.new))
-        found = []
+        answers = []
         for difference in differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance):
-            found.append(difference)
+            answers.append(difference)
             if self.interrupted():
-                return Judged(EXIT_FAILED, f"stopped after {len(found)} of {len(mine.exchanges)} requests")
-        wrong = [each for each in found if each]
-        if wrong:
-            return Judged(EXIT_GATE, f"{len(wrong)} of {len(found)} answers differ; {wrong[0]}")
-        return Judged(0, f"{len(found)} of {len(found)} answers are the same")
+                return Judged(EXIT_FAILED, f"stopped after {len(answers)} of {len(mine.exchanges)} requests")
+        found = self.findings.parity = Parity(tuple(answers))
+        if found.different:
+            return Judged(EXIT_GATE, f"{len(found.different)} of {len(answers)} answers differ; {found.different[0]}")
+        return Judged(0, f"{len(answers)} of {len(answers)} answers are the same")
 
     def compare(self) -> "Judged":
         """Interleaved runs of both versions."""
@@ -78,6 +84,7 @@ class Gates:
             must_tell=self.given["unclear"] == "fail",
             sides=sides,
         )
+        self.findings.comparison = report
         return Judged(report.exit_code, _comparison_line(report))
 
     def soak(self) -> "Judged":
@@ -101,6 +108,7 @@ class Gates:
             strict=self._strict,
         )
         report = build_soak(run, segments, given["segments"], given["least_effect"])
+        self.findings.soak = report
         return Judged(report.exit_code, _soak_line(report))
 
     @property

@@ -25,7 +25,14 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
         "Requests": f"{max(len(line.exchanges) for line in lines):,} different ones, of {rows_told}",
         "Timeout": f"{targets[0].timeout_s:g} s",
         **({"Headers": ", ".join(headers)} if headers else {}),
-        "Command": shlex.join(["tpuserve", "loadtest", *_told(sys.argv[1:])]),
+        **describe_command("tpuserve", "loadtest"),
+    }
+
+
+def describe_command(*program: str) -> dict[str, str]:
+    """What this process was started with, as `program` and without secrets, and where it runs."""
+    return {
+        "Command": shlex.join([*program, *_told(sys.argv[1:])]),
         "Generator's machine": f"{os.cpu_count()} cores",
     }
 

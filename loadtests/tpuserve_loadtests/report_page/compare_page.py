@@ -34,20 +34,27 @@ _SIDES = ("A", "B")
 
 def compare_page(model: str, report: ComparisonReport, settings: Mapping[str, str]) -> str:
     """`settings`: what was asked for, by name."""
-    histograms = _merged(report)
     runs = [measured for pair in report.rounds for measured in pair]
-    intervals = [draw_intervals(report.comparison)] if report.comparison else []
     sections = [
-        show_headline(_headline(report)),
+        show_headline(compare_headline(report)),
         show_tiles(_tiles(report.comparison) if report.comparison else []),
-        show_charts("The difference", [*intervals, _draw_rounds(report)]),
-        show_table("Figures", ["figure", *_SIDES, "B/A", "99 % interval", "B is"], _rows(report)),
-        show_servers("side", list(zip(_headings(report), report.sides, strict=False))),
-        show_charts("Latencies", [draw_percentiles(histograms), draw_histogram(histograms)]),
+        *show_comparison(report),
         show_errors(runs),
         show_settings({**_sides(report), **(describe_load(runs[0]) if runs else {}), **settings}),
     ]
     return render_page(f"{model}: {report.names[1]} beside {report.names[0]}", describe_origin(runs), sections)
+
+
+def show_comparison(report: ComparisonReport) -> list[Markup]:
+    """The difference, the figures, and both distributions."""
+    histograms = _merged(report)
+    intervals = [draw_intervals(report.comparison)] if report.comparison else []
+    return [
+        show_charts("The difference", [*intervals, _draw_rounds(report)]),
+        show_table("Figures", ["figure", *_SIDES, "B/A", "99 % interval", "B is"], _rows(report)),
+        show_servers("side", list(zip(_headings(report), report.sides, strict=False))),
+        show_charts("Latencies", [draw_percentiles(histograms), draw_histogram(histograms)]),
+    ]
 
 
 def _headings(report: ComparisonReport) -> list[str]:
@@ -55,7 +62,7 @@ def _headings(report: ComparisonReport) -> list[str]:
     return [f"{side} ({name})" for side, name in zip(_SIDES, report.names, strict=True)]
 
 
-def _headline(report: ComparisonReport) -> Headline:
+def compare_headline(report: ComparisonReport) -> Headline:
     notes = [report.limit_note] if report.limit_note else []
     if report.failures:
         notes.append(f"{report.failures:,} requests failed")

@@ -53,7 +53,9 @@ def mlperf_page(
         _show_disclaimer(),
         show_headline(_headline(result, measured)),
         show_tiles(_tiles(result, measured)),
-        show_table("Rules", ["rule", "asked for", "found", "kept"], [_row(each) for each in result.constraints]),
+        show_table(
+            "Rules", ["rule", "asked for", "found", "kept"], [_row(each) for each in result.constraints], words=True
+        ),
         show_charts("Latencies", [draw_percentiles(latencies, limits), draw_histogram(latencies)]),
         show_timeline(timeline(measured), measured.load.seconds, stopped=measured.stopped),
         *show_tries(found, tries, objectives),

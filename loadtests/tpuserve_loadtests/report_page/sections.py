@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 from tpuserve_loadtests.report_page.markup import Markup, element
 
-Kind: TypeAlias = Literal["good", "bad", "warn"]
+# "plan": neither, as nothing was done.
+Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,14 @@ def show_tiles(tiles: Sequence[Tile]) -> Markup:
     return element("section", *shown, class_="tiles", aria_label="In short")
 
 
+def show_part(title: str, headline: Headline, sections: Sequence[Markup], anchor: str) -> Markup:
+    """Sections that belong together, below what they come to; `anchor`: where links to it lead."""
+    items = [element("ul", *(element("li", reason) for reason in headline.reasons))] if headline.reasons else []
+    told = element("p", headline.words, class_=f"{headline.kind}-text")
+    head = element("section", element("h2", title, id=anchor), told, *items, class_=f"part {headline.kind}")
+    return element("div", head, *(section for section in sections if section), role="group", aria_labelledby=anchor)
+
+
 def show_charts(title: str, charts: Sequence[Markup], intro: str = "") -> Markup:
     """A section of charts; nothing of none."""
     drawn = [chart for chart in charts if chart]
@@ -67,12 +76,14 @@ def show_charts(title: str, charts: Sequence[Markup], intro: str = "") -> Markup
     return element("section", element("h2", title), told, element("div", *drawn, class_="charts"))
 
 
-def show_table(title: str, headings: Sequence[str], rows: Sequence[Row], intro: str = "") -> Markup:
-    """Numbers in columns, which stand below each other on a phone; nothing of no rows."""
+def show_table(
+    title: str, headings: Sequence[str], rows: Sequence[Row], intro: str = "", *, words: bool = False
+) -> Markup:
+    """Numbers in columns, or words, which stand below each other on a phone; nothing of no rows."""
     if not rows:
         return Markup()
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
-    kind = "numbers pair" if len(headings) == 3 else "numbers"
+    kind = ("numbers pair" if len(headings) == 3 else "numbers") + (" words" if words else "")
     table = element(
         "table", element("thead", head), element("tbody", *(_row(row, headings) for row in rows)), class_=kind
     )

@@ -40,23 +40,31 @@ _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: Tru
 def soak_page(report: SoakReport, settings: Mapping[str, str]) -> str:
     """`settings`: what was asked for, by name."""
     measured = report.run.measured
-    planned_s = report.planned * measured.load.seconds
-    total = measured.total.histogram
-    change = "change in an hour" if shown_hours(report) == 1 else "change"
     sections = [
-        show_headline(_headline(report)),
+        show_headline(soak_headline(report)),
         show_tiles(_tiles(report)),
-        show_table("Trends", ["figure", "median", change, "interval", "is"], _rows(report)),
-        show_timeline([_stretch(one) for one in report.segments], planned_s, stopped=measured.stopped),
-        show_charts("The server", [_draw_memory(report.segments, planned_s)]),
-        show_charts("Latencies", [draw_percentiles({"total": total}), draw_histogram({"requests": total})]),
+        *show_soak(report),
         show_errors([measured]),
         show_settings({**describe_load(measured), "Measured": _span(report), **settings}),
     ]
     return render_page(f"Soak of {report.run.model}", describe_origin([measured]), sections)
 
 
-def _headline(report: SoakReport) -> Headline:
+def show_soak(report: SoakReport) -> list[Markup]:
+    """Trends, each figure over the segments, and the latencies of all of them."""
+    measured = report.run.measured
+    planned_s = report.planned * measured.load.seconds
+    total = measured.total.histogram
+    change = "change in an hour" if shown_hours(report) == 1 else "change"
+    return [
+        show_table("Trends", ["figure", "median", change, "interval", "is"], _rows(report)),
+        show_timeline([_stretch(one) for one in report.segments], planned_s, stopped=measured.stopped),
+        show_charts("The server", [_draw_memory(report.segments, planned_s)]),
+        show_charts("Latencies", [draw_percentiles({"total": total}), draw_histogram({"requests": total})]),
+    ]
+
+
+def soak_headline(report: SoakReport) -> Headline:
     words = verdict_line(report)
     reasons = [
         *(str(result) for result in report.run.gates if result.failed),

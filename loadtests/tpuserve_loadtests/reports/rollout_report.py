@@ -1,17 +1,77 @@
-"""A rollout: each step as it ends, and what the whole came to."""
+"""A rollout: each step as it ends, what its gates found, and what the whole came to."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 
-from tpuserve_loadtests.rollout.procedure import Outcome, Step, StepState
+from tpuserve_loadtests.reports.compare_report import ComparisonReport
+from tpuserve_loadtests.reports.soak_report import SoakReport
+from tpuserve_loadtests.rollout.labels import Standing
+from tpuserve_loadtests.rollout.parity import Parity
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step, StepState
 
 _STYLES: Final = {StepState.FAILED: "red", StepState.PASSED: "green", StepState.DONE: "green"}
 _STATE_WIDTH: Final = max(map(len, StepState))
 _NAME_WIDTH: Final = 16
+
+
+@dataclass(slots=True)
+class Findings:
+    """What each gate found; None for one that was not asked, or could not ask. Gates fill it in as they are asked."""
+
+    parity: Parity | None = None
+    comparison: ComparisonReport | None = None
+    soak: SoakReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReport:
+    """`live` and `new` are versions. `before`: a label and the version that it stood for, None for none.
+
+    `started_at`: seconds since 1970. `dry_run`: nothing was to be changed. `standings`: where labels are at the end.
+    """
+
+    model: str
+    live: int
+    new: int
+    dry_run: bool
+    outcome: Outcome
+    exit_code: int
+    steps: Sequence[Step]
+    before: dict[str, int | None]
+    standings: Sequence[Standing]
+    findings: Findings
+    started_at: float
+
+    @property
+    def statement(self) -> str:
+        """The end in words."""
+        match self.outcome:
+            case Outcome.PLANNED:
+                return "Nothing was changed: this was a dry run. --execute does it."
+            case Outcome.PROMOTED:
+                return f"{self.model}: version {self.new} is live."
+            case Outcome.REFUSED:
+                stays = f"no label was moved, version {self.live} is live"
+                return f"{self.model}: version {self.new} was refused; {stays}."
+            case Outcome.MOVED_BACK:
+                return f"{self.model}: the labels are where they were, version {self.live} is live."
+            case Outcome.STUCK:
+                problem = f"THE LABELS COULD NOT BE MOVED BACK. {self.labels}. Set them in the file and reload it."
+                return f"{self.model}: {problem}"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether by a signal."""
+        return any(step.name == INTERRUPTED for step in self.steps)
+
+    @property
+    def labels(self) -> str:
+        """Where they are, in words."""
+        return "; ".join(map(str, self.standings))
 
 
 def print_step(step: Step, console: Console) -> None:
@@ -21,31 +81,15 @@ def print_step(step: Step, console: Console) -> None:
     console.print(f"  {state}  {step.name:{_NAME_WIDTH}}  {escape(step.detail)}", highlight=False, soft_wrap=True)
 
 
-def statement(outcome: Outcome, model: str, live: int, new: int, state: str) -> str:
-    """The end in words. `state`: where the labels stand."""
-    match outcome:
-        case Outcome.PLANNED:
-            return "Nothing was changed: this was a dry run. --execute does it."
-        case Outcome.PROMOTED:
-            return f"{model}: version {new} is live."
-        case Outcome.REFUSED:
-            return f"{model}: version {new} was refused; no label was moved, version {live} is live."
-        case Outcome.MOVED_BACK:
-            return f"{model}: the labels are where they were, version {live} is live."
-        case Outcome.STUCK:
-            return f"{model}: THE LABELS COULD NOT BE MOVED BACK. {state}. Set them in the file and reload it."
-
-
-def rollout_document(
-    outcome: Outcome, exit_code: int, steps: Sequence[Step], *, model: str, live: int, new: int, state: str
-) -> dict[str, Any]:  # for JSON
+def rollout_document(report: RolloutReport) -> dict[str, Any]:  # for JSON
     """The same for programs."""
     return {
-        "model": model,
-        "from": live,
-        "to": new,
-        "outcome": outcome,
-        "exit_code": exit_code,
-        "labels": state,
-        "steps": [asdict(step) for step in steps],
+        "model": report.model,
+        "from": report.live,
+        "to": report.new,
+        "outcome": report.outcome,
+        "exit_code": report.exit_code,
+        "labels": report.labels,
+        "started_at": report.started_at,
+        "steps": [asdict(step) for step in report.steps],
     }

@@ -8,7 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -20,6 +21,19 @@ from tpuserve_loadtests.rollout.model_service import ModelService
 Apply: TypeAlias = Literal["reload", "poll"]
 
 _LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a label is: the version that the file gives it, None for none, and what the server does, in words."""
+
+    label: str
+    in_file: int | None
+    server: str
+
+    def __str__(self) -> str:
+        in_file = "none" if self.in_file is None else self.in_file
+        return f"label {self.label}: {in_file} in the file, the server {self.server}"
 
 
 class NotMoved(Exception):
@@ -76,20 +90,19 @@ class Labels:
         self._write()
         told = self._tell() if not refusal else ""
         again = f"; the file as it was is not taken either: {told}" if told else ""
-        raise NotMoved(f"{refusal or 'the server did not take it'}{again}. {self.state(changes)}")
+        stand = "; ".join(map(str, self.standings(changes)))
+        raise NotMoved(f"{refusal or 'the server did not take it'}{again}. {stand}")
 
-    def state(self, labels: Mapping[str, int | None]) -> str:
-        """What file and server say of labels, in words."""
+    def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
+        """What file and server say of labels now."""
         in_file = self.config.labels(self._model)
-        parts = []
-        for label in labels:
-            said = in_file.get(label)
-            try:
-                answer = _answers(self._service.labelled(self._model, label))
-            except TpuserveError as error:
-                answer = f"cannot be asked ({error.message})"
-            parts.append(f"label {label}: {'none' if said is None else said} in the file, the server {answer}")
-        return "; ".join(parts)
+        return tuple(Standing(label, in_file.get(label), self._server_says(label)) for label in labels)
+
+    def _server_says(self, label: str) -> str:
+        try:
+            return _answers(self._service.labelled(self._model, label))
+        except TpuserveError as error:
+            return f"cannot be asked ({error.message})"
 
     def _stands(self, changes: Mapping[str, int | None]) -> bool:
         """Wait until the server answers so; False if it does not in time."""

@@ -20,6 +20,19 @@ class Requests:
     exchanges: tuple[Exchange, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Of each request, how the answers differ, or nothing. `signature`: how that differs; then none was sent."""
+
+    answers: tuple[str, ...]
+    signature: str = ""
+
+    @property
+    def different(self) -> tuple[str, ...]:
+        """Those that differ."""
+        return tuple(answer for answer in self.answers if answer)
+
+
 def signature_difference(a: Signature, b: Signature) -> str:
     """How the second differs from the first in what clients see of it; nothing if it does not."""
     for what, mine, theirs in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):

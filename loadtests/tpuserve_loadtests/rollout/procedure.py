@@ -6,10 +6,13 @@ What a gate measures and how a label moves comes in from outside.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.rollout.labels import NotMoved
+
+# The name of a step that is none.
+INTERRUPTED: Final = "interrupted"
 
 
 class StepState(StrEnum):
@@ -24,11 +27,13 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step for people: what it is, and what came of it."""
+    """A step for people: what it is, what came of it, and when: seconds after the rollout began, and how many."""
 
     name: str
     state: StepState
     detail: str
+    start_s: float
+    seconds: float
 
 
 class Outcome(StrEnum):
@@ -64,12 +69,13 @@ class Mover(Protocol):
 
     def move(self, changes: Mapping[str, int | None]) -> None: ...
 
-    def state(self, labels: Mapping[str, int | None]) -> str: ...
-
 
 @dataclass
 class Rollout:
-    """`moves`: a label, its version now (None for none) and then, in this order. `tell` is told of each step."""
+    """`moves`: a label, its version now (None for none) and then, in this order. `tell` is told of each step.
+
+    `clock`: seconds that never go back.
+    """
 
     gates: Sequence[Gate]
     moves: Sequence[tuple[str, int | None, int]]
@@ -77,8 +83,12 @@ class Rollout:
     labels: Mover
     interrupted: Callable[[], bool]
     tell: Callable[[Step], None]
+    clock: Callable[[], float]
     steps: list[Step] = field(default_factory=list)
     exit_code: int = 0
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
 
     def plan(self) -> Outcome:
         """Pass the cheap gates and say what else would be done."""
@@ -125,15 +135,18 @@ class Rollout:
     def _passes(self, gate: Gate) -> bool:
         if self._is_interrupted():
             return False
-        judged = gate.judge()
+        try:
+            judged = gate.judge()
+        except SystemExit as ended:  # as where the server is gone: why was told, and the labels must be seen to
+            judged = Judged(int(ended.code or EXIT_FAILED), f"it could not be asked (exit code {ended.code})")
         if judged.exit_code:
             self.exit_code = judged.exit_code
         self._step(gate.name, StepState.FAILED if judged.exit_code else StepState.PASSED, judged.detail)
-        return not judged.exit_code and not self._is_interrupted()
+        return not self._is_interrupted() and not judged.exit_code
 
     def _is_interrupted(self) -> bool:
         if self.interrupted():
-            self._step("interrupted", StepState.FAILED, "by a signal")
+            self._step(INTERRUPTED, StepState.FAILED, "by a signal")
             self.exit_code = EXIT_FAILED
             return True
         return False
@@ -157,7 +170,9 @@ class Rollout:
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
-        step = Step(name, state, detail)
+        """One begins where the last one ended."""
+        start_s = sum(step.seconds for step in self.steps)
+        step = Step(name, state, detail, start_s, self.clock() - self._began_s - start_s)
         self.steps.append(step)
         self.tell(step)
 
