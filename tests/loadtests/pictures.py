@@ -1,6 +1,6 @@
 """`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.png again, of real runs.
 
-`run` loads a real server; the others load a scripted device, whose limits do not move with the machine's.
+`run` and `rollout` load a real server; the others load a scripted device, whose limits do not move with the machine's.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from PIL import Image
 
 from tests.browser import Browser, open_browser
-from tests.e2e.running_server import run_server
+from tests.e2e.running_server import run_configured_server, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.saved_models import save_mlp
 
@@ -25,10 +25,24 @@ PAGES: Final = {
     "sweep": (["--users", "1,2,4,8,16"], "What more load does"),
     "search": (["--slo", "p90<=120ms", "--duration", "15s", "--precision", "0.1", "--from", "16"], "Rates that were"),
     "compare": (["--users", "1", "--duration", "6s", "--rounds", "4"], "The difference"),
+    "mlperf": (["--scenario", "server", "--latency", "60ms", "--target-qps", "100", "--quick"], "Latencies"),
+    "rollout": (["--to", "2", "--model_config_file", "models.config", "--rate", "100", "--rounds", "4",
+                 "--duration", "6s", "--least-effect", "0.5", "--unclear", "note", "--soak", "40s", "--segments", "20",
+                 "--execute"], "The difference"),
 }  # fmt: skip
 _WIDTH: Final = 1100
 # Colours of a picture: those of a page are few, and half of its bytes are for what lies between them.
 _COLOURS: Final = 96
+# Two versions that are alike, of which the first is live.
+_CONFIGURATION: Final = """\
+model_config_list {
+  config {
+    name: "mlp" base_path: "%s" model_platform: "tensorflow"
+    model_version_policy { all {} }
+    version_labels { key: "stable" value: 1 }
+  }
+}
+"""
 _BOTTOM: Final = """
 Math.ceil([...document.querySelectorAll("section")].find(one => one.innerText.startsWith("%s"))
   .getBoundingClientRect().bottom + scrollY + 16)
@@ -56,6 +70,17 @@ def load(command: str, folder: Path) -> None:
             flags = ("--enable_batching=true",)
             server = stack.enter_context(run_server("envoy", folder / "mlp", folder / "log", *flags, model="mlp"))
             _run(command, folder, ["mlp", "--grpc", server.grpc, "--rest", server.rest])
+        elif command == "rollout":
+            for version in ("1", "2"):
+                save_mlp(folder / "versions" / version)
+            file = folder / "models.config"
+            file.write_text(_CONFIGURATION % (folder / "versions"))
+            flag = f"--model_config_file={file}"
+            site = stack.enter_context(run_configured_server("envoy", folder / "log", flag, model="mlp"))
+            _run(command, folder, ["mlp", "--grpc", site.grpc, "--rest", site.rest])
+        elif command == "mlperf":
+            quick = stack.enter_context(serving(Doubling(service_s=0.004)))
+            _run(command, folder, [MODEL, "--grpc", quick.grpc_address])
         elif command == "compare":
             sides = [stack.enter_context(serving(Doubling(service_s=seconds))) for seconds in (0.020, 0.024)]
             _run(command, folder, [MODEL, *(side.grpc_address for side in sides)])
@@ -65,10 +90,12 @@ def load(command: str, folder: Path) -> None:
 
 
 def _run(command: str, folder: Path, where: Sequence[str]) -> None:
-    program = Path(sys.executable).with_name("tpuserve-loadtest")
+    program = [str(Path(sys.executable).with_name("tpuserve-loadtest")), command]
+    if command == "rollout":
+        program = [sys.executable, "-c", "from tpuserve_loadtests.cli.rollout_command import main; main()"]
     # As it would be written, so that the page's settings read well.
     options = [*PAGES[command][0], "--html", f"{command}.html", "--generator-limit", "note"]
-    subprocess.run([program, command, *where, *options], cwd=folder, check=False)
+    subprocess.run([*program, *where, *options], cwd=folder, check=False)
 
 
 def _take(browser: Browser, page: Path, last: str, scheme: Literal["light", "dark"]) -> None:
@@ -76,7 +103,8 @@ def _take(browser: Browser, page: Path, last: str, scheme: Literal["light", "dar
     browser.open(page, _WIDTH, scheme)
     browser.take_picture(picture, browser.evaluate(_BOTTOM % last))
     whole = Image.open(picture).convert("RGB")
-    whole.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(picture, optimize=True)
+    # Other ways of quantizing tint the page's background.
+    whole.quantize(_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,13 @@ CONTRAST = """
   return [least(texts), least(lines)];
 })()
 """
+# Of what can be focused, whether an outline shows that it is.
+FOCUSED = """
+[...document.querySelectorAll("main a[href], main summary")].map(one => {
+  one.focus({focusVisible: true});
+  return document.activeElement === one && getComputedStyle(one).outlineStyle === "solid";
+})
+"""
 POINT_AT = """
 (number => {
   const columns = [...document.querySelectorAll(".drawing")][number].querySelectorAll(".column");
@@ -137,6 +144,13 @@ def test_a_chart_tells_what_it_is_pointed_at(browser: Browser, pages: dict[str, 
     told = [browser.evaluate(f"{POINT_AT}({number})") for number in range(charts)]
     assert all(not hidden and inside for hidden, _, inside in told)
     assert [text.split()[-1].lstrip("0123456789") for _, text, _ in told] == ["/s", "ms", "ms", "%"]
+
+
+def test_links_and_numbers_can_be_reached_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["rollout"], 1200, "dark")
+    outlined: list[bool] = browser.evaluate(FOCUSED)
+    assert len(outlined) > 10
+    assert all(outlined)
 
 
 def test_it_prints(browser: Browser, pages: dict[str, Path]) -> None:

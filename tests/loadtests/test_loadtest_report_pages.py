@@ -2,7 +2,9 @@
 
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.loadtests.report_pages import (
     HOSTILE,
     PAGES,
+    comparison,
     gates,
     page_of_a_comparison,
     page_of_a_run,
@@ -72,6 +75,22 @@ def test_what_servers_and_people_write_stays_text(name: str) -> None:
     tags = Text(page).tags
     assert tags.count("script") == 1
     assert "img" not in tags
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_found_ones_way_in_by_ear(name: str) -> None:
+    page = PAGES[name]()
+    assert '<html lang="en">' in page
+    levels = [int(tag[1]) for tag in Text(page).tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(deeper <= level + 1 for level, deeper in pairwise(levels))
+    anchors = re.findall(r' id="([^"]*)"', page)
+    assert len(anchors) == len(set(anchors))
+    # What may be scrolled by keyboard says what it is.
+    assert page.count('tabindex="0"') == len(
+        re.findall(r'tabindex="0" role="region" aria-label="Numbers of [^"]', page)
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -228,6 +247,13 @@ def test_an_interrupted_rollout_blames_nobody() -> None:
     steps = [Step(INTERRUPTED, StepState.FAILED, "by a signal", 0, 1)]
     page = rollout_page(rollout(Ended.REFUSED, 1, steps, Findings()), {})
     assert verdict(page) == "warn: Interrupted: version 3 is live, and no label was moved"
+
+
+def test_a_rollout_tells_what_was_let_pass() -> None:
+    found = replace(comparison(1.0), limits=("a core was full",), strict=False)
+    page = rollout_page(rollout(Ended.PROMOTED, 0, [], Findings(comparison=found)), {})
+    assert verdict(page) == "good: Version 4 is live"
+    assert "compare: the load generator was the limit; it was let pass" in str(Text(page))
 
 
 def test_a_rollout_shows_each_step_with_its_time_and_what_its_gates_found() -> None:

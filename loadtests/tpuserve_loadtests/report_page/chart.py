@@ -126,7 +126,7 @@ def draw_chart(chart: Chart, keys: Sequence[Markup] = ()) -> Markup:
     ]
     drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.label)
     caption = element("figcaption", element("h3", chart.title), _legend(chart.curves, keys))
-    return element("figure", caption, element("div", drawing, class_="drawing"), _show_numbers(chart.numbers))
+    return element("figure", caption, element("div", drawing, class_="drawing"), _show_numbers(chart))
 
 
 def _legend(curves: Sequence[Curve], others: Sequence[Markup]) -> Markup:
@@ -146,14 +146,17 @@ def _sample(style: int) -> Markup:
     return element("svg", line, viewBox="0 0 22 10", aria_hidden="true")
 
 
-def _show_numbers(numbers: Numbers) -> Markup:
+def _show_numbers(chart: Chart) -> Markup:
+    numbers = chart.numbers
     head = element("tr", *(element("th", heading, scope="col") for heading in numbers.headings))
     rows = [
         element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:]))
         for row in numbers.rows
     ]
     table = element("table", element("thead", head), element("tbody", *rows), class_="plain")
-    return element("details", element("summary", "Numbers"), element("div", table, class_="scrolls", tabindex="0"))
+    # What may be scrolled can be reached by keyboard, and says what it is.
+    told = element("div", table, class_="scrolls", tabindex="0", role="region", aria_label=f"Numbers of {chart.title}")
+    return element("details", element("summary", "Numbers"), told)
 
 
 class _Frame:

@@ -49,7 +49,7 @@ def rollout_page(report: RolloutReport, settings: Mapping[str, str]) -> str:
     sections = [
         show_headline(_headline(report)),
         show_tiles(_tiles(report)),
-        show_table("Steps", ["step", "began, UTC", "took", "outcome"], _steps(report, parts), words=True),
+        show_table("Steps", ["step", "at (UTC)", "took", "outcome"], _steps(report, parts)),
         show_table("Labels", ["label", "before", "in the file", "the server"], _labels(report), words=True),
         *parts.values(),
         show_errors(_runs(report)),
@@ -82,13 +82,16 @@ def _headline(report: RolloutReport) -> Headline:
 
 
 def _let_pass(report: RolloutReport) -> list[str]:
-    """What passed as it was said that it may: --unclear note, --generator-limit note."""
+    """What passed because --unclear and --generator-limit said that it may."""
     comparison, soak = report.findings.comparison, report.findings.soak
-    found = {
-        "compare": compare_headline(comparison) if comparison else None,
-        "soak": soak_headline(soak) if soak else None,
-    }
-    return [f"{name}: {each.words}; it was let pass" for name, each in found.items() if each and each.kind != "good"]
+    found = []
+    if comparison is not None and comparison.limits:
+        found.append("compare: the load generator was the limit; it was let pass")
+    if comparison is not None and comparison.unclear:
+        found.append("compare: it is unclear whether the new version is worse; it was let pass")
+    if soak is not None and not soak.run.generator.trusted:
+        found.append("soak: the load generator was the limit; it was let pass")
+    return found
 
 
 def _tiles(report: RolloutReport) -> list[Tile]:
@@ -191,5 +194,6 @@ def _runs(report: RolloutReport) -> list[Measured]:
 def _origin(report: RolloutReport) -> str:
     began = datetime.fromtimestamp(report.started_at, UTC)
     requests = sum(measured.total.requests for measured in _runs(report))
+    load = f"{requests:,} requests under load" if requests else "no load"
     version = metadata.version("tpuserve-loadtests")
-    return f"{began:%Y-%m-%d %H:%M:%S} UTC · {requests:,} requests under load · tpuserve-loadtests {version}"
+    return f"{began:%Y-%m-%d %H:%M:%S} UTC · {load} · tpuserve-loadtests {version}"

@@ -15,7 +15,7 @@ class TimeAxis:
 
     def __init__(self, seconds: float) -> None:
         self._unit, self._size, _ = [unit for unit in _UNITS if seconds >= unit[2]][-1]
-        self.axis = Axis(self._unit, Linear(0.0, seconds / self._size))
+        self.axis = Axis(f"time, {self._unit}", Linear(0.0, seconds / self._size))
 
     def of(self, seconds: float) -> float:
         """In the axis' unit."""
