@@ -10,10 +10,12 @@ from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
 from tpuserve_loadtests.reports.junit import Case, junit_xml
+from tpuserve_loadtests.reports.rollout_cases import rollout_cases
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.search_report import search_cases
 from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.reports.sweep_report import sweep_cases
+from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 
 SLO = Threshold.parse("p99<=20ms")
@@ -100,6 +102,24 @@ def test_a_search_fails_in_what_ended_it() -> None:
     assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
     names = [case.name for case in of(None, "interrupted", EXIT_FAILED)]
     assert names == [case.name for case in of(Found(best, ceiling))]
+
+
+def step(name: str, state: StepState) -> Step:
+    return Step(name, state, "as told", 0.0, 2.5)
+
+
+def test_each_step_of_a_rollout_is_a_case_whether_it_was_reached_or_not() -> None:
+    planned = ["parity", "compare", "label canary", "label stable", "soak"]
+    refused = rollout_cases(planned, [step("parity", StepState.PASSED), step("compare", StepState.FAILED)])
+    assert [case.name for case in refused] == planned
+    assert failed(refused) == ["compare"]
+    assert [case.name for case in refused if case.skipped] == ["label canary", "label stable", "soak"]
+    back = [step(name, StepState.DONE) for name in ("label canary", "label stable")]
+    back += [step("interrupted", StepState.FAILED), step("stable back", StepState.DONE)]
+    assert failed(rollout_cases(planned, back)) == ["interrupted"]
+    assert [case.name for case in rollout_cases(planned, back)] == [*planned, "interrupted", "stable back"]
+    plan = rollout_cases(planned, [step(name, StepState.PLANNED) for name in planned])
+    assert [case.skipped for case in plan] == ["planned: as told"] * 5
 
 
 def soak(segments: int, growth: float) -> SoakReport:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -147,12 +148,15 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
 def test_a_bad_version_is_refused_and_no_label_is_touched(
     site: Site, models: Path, version: int, gate: str, tmp_path: Path
 ) -> None:
-    page = tmp_path / "rollout.html"
-    code, report, errors = site.rollout("--to", str(version), "--execute", "--html", str(page))
+    page, junit = tmp_path / "rollout.html", tmp_path / "rollout.xml"
+    files = ("--html", str(page), "--junit", str(junit))
+    code, report, errors = site.rollout("--to", str(version), "--execute", *files)
     assert code == 99, (report, errors)
     assert report["outcome"] == "refused"
     assert report["steps"][-1]["name"] == gate
     assert report["steps"][-1]["state"] == "failed"
+    cases = ElementTree.parse(junit).iter("testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None] == [gate]
     assert f"Version {version} was refused" in page.read_text()
     assert f'id="{gate}"' in page.read_text()
     assert site.file.read_text() == configuration(models)

@@ -20,6 +20,7 @@ from tpuserve_loadtests.cli.options import (
     access_options,
     generator_options,
     html_option,
+    junit_option,
     least_effect_option,
     open_options,
     request_options,
@@ -112,6 +113,7 @@ anything but 0 the labels are where they were; where they could not be moved bac
 @request_options
 @generator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; steps go to standard error.")
+@junit_option
 @html_option
 def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Make another version of MODEL the live one, if it is as good.
@@ -170,16 +172,21 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
             findings,
             started_at,
         )
-        _tell(report, given)
+        _tell(report, job.planned, given)
     sys.exit(job.exit_code)
 
 
-def _tell(report: "RolloutReport", given: dict[str, Any]) -> None:
-    """The end, and the page. What became of that does not change the exit code, which says where the labels are."""
+def _tell(report: "RolloutReport", planned: "list[str]", given: dict[str, Any]) -> None:
+    """The end, and the files. What became of that does not change the exit code, which says where the labels are."""
     from tpuserve_loadtests.report_page.rollout_page import rollout_page
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.rollout_cases import rollout_cases
     from tpuserve_loadtests.reports.rollout_report import rollout_document
 
     click.echo(json.dumps(rollout_document(report), indent=2) if given["as_json"] else report.statement)
+    if given["junit"] is not None:
+        cases = rollout_cases(planned, report.steps)
+        try_to_write(given["junit"], junit_xml("rollout", report.model, cases, report.statement))
     if given["html"] is not None:
         try_to_write(given["html"], rollout_page(report, _settings(given)))
 
@@ -224,7 +231,8 @@ def _check(given: dict[str, Any]) -> None:
     if 0 < given["soak"] < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--soak")
     thresholds(given["gates"], "--fail-if")
-    check_writable(given["html"], "--html")
+    for name in ("html", "junit"):
+        check_writable(given[name], f"--{name}")
 
 
 def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tuple[Labels, int]":

@@ -44,12 +44,16 @@ class ComparisonReport:
     sides: tuple[Watched, ...] = ()
 
     @property
-    def where(self) -> str:
+    def difference(self) -> str:
         """In which parts B's latency differs from A's; empty if B is the same, or where that is not known."""
         if self.comparison is None or self.comparison.verdict is Verdict.SAME or not self.sides:
             return ""
-        told = changes(*self.sides)
-        return f"B beside A: {told}" if told else ""
+        return changes(*self.sides)
+
+    @property
+    def where(self) -> str:
+        """The difference, as a sentence of its own."""
+        return f"B beside A: {self.difference}" if self.difference else ""
 
     @property
     def server_notes(self) -> tuple[str, ...]:

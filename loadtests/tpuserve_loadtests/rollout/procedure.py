@@ -90,6 +90,12 @@ class Rollout:
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
+    @property
+    def planned(self) -> list[str]:
+        """Names of its steps, if all goes well."""
+        soak = [self.soak.name] if self.soak is not None else []
+        return [*(gate.name for gate in self.gates), *map(_name, self.moves), *soak]
+
     def plan(self) -> Outcome:
         """Pass the cheap gates and say what else would be done."""
         for gate in self.gates:

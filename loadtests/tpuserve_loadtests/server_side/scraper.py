@@ -74,8 +74,8 @@ class Scraper:
     def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
         interval_s = max(LEAST_INTERVAL_S, load.seconds / MOST_SCRAPES)
         at_s = 0.0 if load.warm_up_s else interval_s
-        # The last page is read when all answers are here.
-        while at_s < load.seconds - interval_s / 2:
+        # The last page is read when all answers are here, and that of the warm-up's end whatever is left.
+        while not at_s or at_s < load.seconds - interval_s / 2:
             if over.wait(max(zero_s + at_s - time.perf_counter(), 0)):
                 return
             self._scrape(zero_s, scrapes)
