@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -23,7 +25,7 @@ from tpuserve_client import Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.handshake import handshake_problem
-from tpuserve_loadtests.cli.server_metrics import _of_page
+from tpuserve_loadtests.cli.server_metrics import page_access
 from tpuserve_loadtests.rollout.model_service import ModelService
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
@@ -159,6 +161,12 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(authority: Authority
         rest_port = named.rest_url.rpartition(":")[2]
         wrong_port = handshake_problem(f"grpcs://127.0.0.1:{rest_port}", Tls(authority.ca, server_name="model.example"))
         assert "does not offer HTTP/2 over TLS" in wrong_port
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ending = threading.Thread(target=lambda: listener.accept()[0].close(), name="ending")
+            ending.start()
+            told = handshake_problem(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
+            ending.join()
+        assert "it ends the connection at the TLS handshake; if it does not speak TLS, give grpc://" in told
         for address in (clear.grpc_address, clear.rest_url, f"grpcs://127.0.0.1:{free_ports(1)[0]}"):
             assert handshake_problem(address, trusting) == ""
 
@@ -201,7 +209,7 @@ def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list
 )
 def test_page_of_metrics_elsewhere_is_told_no_secret(asked: dict[str, str | None], page: str, is_told: bool) -> None:
     access = Access(Tls("ca", "cert", "key", "name"), {"authorization": TOKEN})
-    assert _of_page(access, page, asked) == (access if is_told else Access(Tls("ca")))
+    assert page_access(access, page, asked) == (access if is_told else Access(Tls("ca")))
 
 
 def test_rollout_asks_for_versions_the_same_way(authority: Authority) -> None:

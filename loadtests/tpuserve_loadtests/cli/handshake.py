@@ -20,6 +20,8 @@ _NOT_YET, _EXPIRED = 9, 10
 _WRONG_NAME: Final = (62, 64)
 _UNTRUSTED: Final = (18, 19, 20, 21)
 _NO_CHECK_TIME: Final = 0x200000
+# OpenSSL's words for what is no record of TLS.
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 def handshake_problem(address: str, tls: Tls) -> str:
@@ -44,11 +46,21 @@ def _problem(place: Address, tls: Tls) -> str:
         except ssl.SSLCertVerificationError as error:
             return _certificate_problem(error, place, tls, name)
         except (ssl.SSLError, ConnectionError) as error:
-            return _refusal(error, tls) or "it does not speak TLS: " + _give(place, is_secure=False)
+            return _refusal(error, tls) or _no_handshake(error, place)
         with closing(secured):
             if not place.is_rest and secured.selected_alpn_protocol() != "h2":
                 return "it does not offer HTTP/2 over TLS (ALPN), which gRPC needs: is it a REST port?"
             return _farewell(secured, tls)
+
+
+def _no_handshake(error: OSError, place: Address) -> str:
+    in_the_clear = _give(place, is_secure=False)
+    if isinstance(error, ssl.SSLEOFError | ConnectionError):
+        return f"it ends the connection at the TLS handshake; if it does not speak TLS, {in_the_clear}"
+    reason = getattr(error, "reason", None) or ""
+    if reason in _NO_TLS:
+        return f"it does not speak TLS: {in_the_clear}"
+    return f"the TLS handshake failed: {reason.replace('_', ' ').lower()}"
 
 
 def _problem_in_the_clear(place: Address, address: str) -> str:

@@ -44,6 +44,7 @@ Examples:
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  seven requests of ten have one row
   tpuserve loadtest run digits --recorded requests-digits.jsonl    as they came; --speed 2 twice as fast
   tpuserve loadtest run digits --golden record --fail-if 'wrong>0'   answers are right under load, too
+  tpuserve loadtest run digits --grpc grpcs://models.example:443 --header 'authorization: Bearer ${TOKEN}'
   tpuserve loadtest run --scenario mixed.yaml                      several models with weights
   tpuserve loadtest run digits --trace arrivals.txt --speed 2      instants in seconds, one a line
 

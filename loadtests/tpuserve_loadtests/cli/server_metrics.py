@@ -57,7 +57,7 @@ def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "S
         return ServerWatch("", served)
     access = find_access(given)
     if choice != AUTO:
-        return ServerWatch(choice, served, access=_of_page(access, choice, given))
+        return ServerWatch(choice, served, access=page_access(access, choice, given))
     rest_url = given["rest_url"] or (None if given["grpc_address"] else DEFAULT_REST)
     if rest_url is None:
         return ServerWatch("", served, HOW)
@@ -65,7 +65,7 @@ def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "S
     return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access)
 
 
-def _of_page(access: "Access", url: str, given: Mapping[str, Any]) -> "Access":
+def page_access(access: "Access", url: str, given: Mapping[str, Any]) -> "Access":
     """What a page elsewhere is told: nothing that is for the server that is measured, or was to go through TLS."""
     from tpuserve_client.tls import Tls
     from tpuserve_loadtests.access import Access

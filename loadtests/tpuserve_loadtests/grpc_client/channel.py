@@ -26,8 +26,11 @@ class Channel:
     def __init__(
         self, target: str, timeout_s: float, tls: Tls | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`target`: `host:port` or `unix:/path`; without `tls` in the clear. `headers`, as the client's `read_headers`
-        gives them, go with every call. Raises InvalidArgument for certificates that are none."""
+        """`target`: `host:port` or `unix:/path`; without `tls` in the clear.
+
+        `headers`, as the client's `read_headers` gives them, go with every call. Raises InvalidArgument for files that
+        are no certificates.
+        """
         self._endpoint = Endpoint(target, tls)
         self._headers = dict(headers or {})
         self._timeout_s = timeout_s
