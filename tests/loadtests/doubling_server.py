@@ -32,7 +32,7 @@ class Doubling:
     """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none.
 
     `service_s`: its device takes so long for each, one after the other. Before the `stall_at`-th it stops for a second.
-    `hangs`: no prediction is answered as long as it serves; `hanging` is set when one came.
+    `hangs`: no prediction is answered as long as it serves; `hanging` counts those that came.
     With a `token` nobody is answered who does not bear it, with `tls` nobody in the clear.
     """
 
@@ -47,7 +47,7 @@ class Doubling:
     rest_url: str = ""
     rows: list[int] = field(default_factory=list)
     reached: threading.Event = field(default_factory=threading.Event)
-    hanging: threading.Event = field(default_factory=threading.Event)
+    hanging: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     closing: threading.Event = field(default_factory=threading.Event)
     _free_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,7 +67,7 @@ class Doubling:
             finish_s = self._free_s = max(self._free_s, time.monotonic()) + self.service_s + stall_s
         self.reached.set()
         if self.hangs:
-            self.hanging.set()
+            self.hanging.release()
             self.closing.wait()
         if self.service_s or self.stall_at:
             time.sleep(max(finish_s - time.monotonic(), 0))

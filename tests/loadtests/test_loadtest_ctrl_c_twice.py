@@ -23,9 +23,10 @@ OPTIONS = ["--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "-
 HINT = "Ctrl-C again ends that"
 
 
-def press_twice(process: "subprocess.Popen[str]", server: Doubling) -> None:
-    """The second time when it says what that would do."""
-    assert server.hanging.wait(30)
+def press_twice(process: "subprocess.Popen[str]", server: Doubling, in_flight: int) -> None:
+    """When so many requests are in flight; the second time when it says what that would do."""
+    for _ in range(in_flight):
+        assert server.hanging.acquire(timeout=40)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert any(HINT in line for line in process.stderr)
@@ -44,26 +45,26 @@ def started(stack: ExitStack, *arguments: str) -> "subprocess.Popen[str]":
 @pytest.mark.timeout(60)
 def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_reported() -> None:
     unwaited = "requests in flight were not waited for"
-    # All at once, before a server each: what takes time is their start.
+    # All at once, before a server each: what takes time is their start. So many requests are in flight at least.
     cases = [
-        (["run", "--users", "3"], ["stopped early", f"3 {unwaited}"]),
-        (["run", "--users", "3", "--processes", "2"], ["stopped early", f"3 {unwaited}"]),
-        (["run", "--rate", "100", "--arrivals", "constant"], ["stopped early", unwaited]),
-        (["sweep", "--users", "2,4"], ["stopped early", f"2 {unwaited}"]),
-        (["soak", "--users", "2"], ["stopped early", f"2 {unwaited}"]),
-        (["search", "--slo", "p99<=20ms"], ["interrupted"]),
-        (["compare", "{address}", "{address}"], ['"rounds": 0']),
+        (["run", "--users", "3"], 3, ["stopped early", f"3 {unwaited}"]),
+        (["run", "--users", "3", "--processes", "2"], 3, ["stopped early", f"3 {unwaited}"]),
+        (["run", "--rate", "100", "--arrivals", "constant"], 1, ["stopped early", unwaited]),
+        (["sweep", "--users", "2,4"], 2, ["stopped early", f"2 {unwaited}"]),
+        (["soak", "--users", "2"], 2, ["stopped early", f"2 {unwaited}"]),
+        (["search", "--slo", "p99<=20ms"], 1, ["interrupted"]),
+        (["compare", "{address}", "{address}"], 1, ['"rounds": 0']),
     ]
     with ExitStack() as stack:
         running = []
-        for (command, *options), _ in cases:
+        for (command, *options), in_flight, _ in cases:
             server = stack.enter_context(serving(Doubling(hangs=True)))
             place = [] if command == "compare" else ["--grpc", server.grpc_address]
             given = [option.format(address=server.grpc_address) for option in options]
-            running.append((started(stack, command, MODEL, *place, *given), server))
+            running.append((started(stack, command, MODEL, *place, *given), server, in_flight))
         with ThreadPoolExecutor(len(running)) as people:
             list(people.map(lambda each: press_twice(*each), running))
-        for (process, _), (_, words) in zip(running, cases, strict=True):
+        for (process, *_), (*_, words) in zip(running, cases, strict=True):
             output, errors = process.communicate(timeout=10)
             assert process.returncode == 1, errors  # nothing was answered
             for each in words:
