@@ -129,11 +129,8 @@ def _comparison_line(report: "ComparisonReport") -> str:
     ]
     words = {"same": "the same", "unclear": "perhaps worse"}
     verdict = words.get(report.comparison.verdict, report.comparison.verdict)
-    line = "; ".join(
-        filter(
-            None, [f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *report.unclear, report.difference]
-        )
-    )
+    told = [f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *report.unclear, report.difference]
+    line = "; ".join(text for text in told if text)
     if report.failures:
         line += f"; {report.failures:,} requests failed"
     return f"{line}; the load generator was the limit: {report.limits[0]}" if report.limits else line

@@ -23,26 +23,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands tak
 
 def server_metrics_option(command: _Command) -> _Command:
     """Where the server's metrics are."""
-    return click.option(
-        "--server-metrics",
-        metavar="auto|URL|off",
-        default=AUTO,
-        show_default=True,
-        callback=_checked,
-        help="The server's page of metrics, to tell where the time went; auto: at the REST address.",
-    )(command)
+    return _metrics_option("auto|URL|off", _checked, "auto: at the REST address")(command)
 
 
 def sides_metrics_option(command: _Command) -> _Command:
     """As server_metrics_option, for two sides, which may be two servers: a value for each."""
-    return click.option(
-        "--server-metrics",
-        metavar="auto|URL[,URL]|off",
-        default=AUTO,
-        show_default=True,
-        callback=_checked_sides,
-        help="The server's page of metrics, to tell where the time went; where A and B are two servers, A's and B's.",
-    )(command)
+    return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")(command)
 
 
 def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "ServerWatch":
@@ -88,6 +74,18 @@ def unwatched() -> "ServerWatch":
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
     return ServerWatch("", Served(()))
+
+
+def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Callable[[_Command], _Command]:
+    """`which` says in the help whose page it is."""
+    return click.option(
+        "--server-metrics",
+        metavar=metavar,
+        default=AUTO,
+        show_default=True,
+        callback=callback,
+        help=f"The server's page of metrics, to tell where the time went; {which}.",
+    )
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str) -> str:

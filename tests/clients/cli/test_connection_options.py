@@ -27,14 +27,19 @@ def test_a_server_that_wants_certificates_and_a_token_is_asked(
     monkeypatch.setenv("TOKEN", TOKEN)
     with serving(server, protocol, ServerTls(of_server, authority.ca)) as address:
         monkeypatch.setenv("TPUSERVE_ADDRESS", address)
-        options = ["--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
-        options += ["--tls-server-name", "model.example", "--header", "Authorization: Bearer ${TOKEN}"]
+        asked = ["--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
+        asked += ["--header", "Authorization: Bearer ${TOKEN}"]
+        options = [*asked, "--tls-server-name", "model.example"]
         result = CliRunner().invoke(main, ["status", "affine", *options, "--header", f"@{file}"])
         assert (result.exit_code, result.stderr) == (0, "")
         row = tmp_path / "row.json"
         row.write_text("[[1, 2, 3, 4]]")
         result = CliRunner().invoke(main, ["predict", "affine", "--input", str(row), *options])
         assert (result.exit_code, result.stderr) == (0, "")
+        stranger = CliRunner().invoke(main, ["status", "affine", *asked, "--timeout", "1"])
+    assert stranger.exit_code == 1
+    assert stranger.stderr.startswith("Error: UNAVAILABLE: ")
+    assert TOKEN not in stranger.stderr
     assert server.served[0].headers["x-team"] == "${TOKEN}"
     assert {served.headers["authorization"] for served in server.served} == {f"Bearer {TOKEN}"}
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.certificates import Authority, ServerTls
 from tests.clients.clients_under_test import Clock
-from tests.clients.model_server import Failure, ModelServer, Served, serving
+from tests.clients.model_server import Failure, ModelServer, Served
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
@@ -139,20 +138,3 @@ def test_long_output_is_cut_on_a_terminal(address: str, tmp_path: Path, server: 
     tpuserve = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]
     arguments = ["predict", "mirror", "--input", str(tmp_path / "x.npy"), "--address", address]
     assert "… 50 more]" in " ".join(on_a_terminal([*tpuserve, *arguments]).split())
-
-
-def test_server_with_tls_is_asked_with_certificates_and_headers(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority, server = Authority(tmp_path), ModelServer()
-    monkeypatch.setenv("TOKEN", "s3cr3t")
-    own = authority.issue("client@example.org")
-    with serving(server, protocol, ServerTls(authority.issue("model.example"), authority.ca)) as place:
-        options = ["--address", place, "--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
-        asked = ["status", "affine", *options, "--header", "authorization: Bearer ${TOKEN}"]
-        assert CliRunner().invoke(main, [*asked, "--tls-server-name", "model.example"]).exit_code == 0
-        stranger = CliRunner().invoke(main, [*asked, "--timeout", "1"])
-    assert [served.headers["authorization"] for served in server.served] == ["Bearer s3cr3t"]
-    assert stranger.exit_code == 1
-    assert stranger.stderr.startswith("Error: UNAVAILABLE: ")
-    assert "s3cr3t" not in stranger.stderr

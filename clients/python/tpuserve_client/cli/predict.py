@@ -59,9 +59,8 @@ def predict(
         raise click.UsageError("--version and --label exclude each other.")
     with one_line_errors(), connection.client() as client:
         given = read_input(file)
-        remaining_s = countdown(
-            connection.timeout_s
-        )  # a file that comes slowly through a pipe is not the server's fault
+        # From here on: a file that comes slowly through a pipe is not the server's fault.
+        remaining_s = countdown(connection.timeout_s)
         name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
         inputs: Inputs
         if isinstance(given, ImageFile):
