@@ -211,7 +211,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
 
     A second Ctrl-C ends the wait for its last answers; any other leaves the report alone that then comes.
     """
-    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c, ignore_more
+    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
 
     try:
@@ -223,7 +223,6 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     except WorkersFailed as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_GENERATOR)
-    ignore_more(runs.interrupted)
 
 
 def _started(target: "Target", generators: Generators) -> "Engine | Workers":

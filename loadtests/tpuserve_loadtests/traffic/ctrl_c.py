@@ -17,6 +17,7 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
 
     Within another such block, that one's, too. Pressed in the outer block before the inner one began, it counts in the
     inner one: it would be lost between them.
+    Pressed in the outermost block, it is ignored from its end on: who has ended all loads gets the report.
     Who started this process may have it ignore SIGINT, as a shell does in the background: then it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -36,11 +37,8 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        _OUTER.pop()
-        signal.signal(signal.SIGINT, before)
-
-
-def ignore_more(pressed: Event) -> None:
-    """Who has ended all loads gets the report: from now on Ctrl-C ends nothing, unless another block looks after it."""
-    if pressed.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ignored first: given back first, the next of many presses would raise KeyboardInterrupt in between.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _OUTER.pop()
+        if _OUTER or not pressed.is_set():
+            signal.signal(signal.SIGINT, before)
