@@ -24,14 +24,17 @@ def write_version(
 ) -> Path:
     """`call` takes inputs and then weights, and returns a tuple. The SavedModel and the weights are left out."""
     (version / FOLDER).mkdir(parents=True)
-    files = {f"{FOLDER}/b{size}.jaxexport": _lower(call, size, inputs, weights) for size in batch_sizes}
+    programs = {f"{FOLDER}/b{size}.jaxexport": _lower(call, size, inputs, weights) for size in batch_sizes}
+    files = {name: bytes(program.serialize()) for name, program in programs.items()}
     for name, written in files.items():
         (version / name).write_bytes(written)
+    returned = next(iter(programs.values())).out_avals
     part = {
         "inputs": {name: {"dtype": np.dtype(dtype).name, "shape": [None, *shape[1:]]} for name, (shape, dtype) in
                    inputs.items()},
         "weights": list(weights),
-        "outputs": {},
+        "outputs": {f"y{number}": {"dtype": aval.dtype.name, "shape": [None, *aval.shape[1:]]} for number, aval in
+                    enumerate(returned)},
         "programs": [{"batch_size": size, "sequence_length": None, "file": name} for size, name in
                      zip(batch_sizes, files, strict=True)],
     }  # fmt: skip
@@ -45,7 +48,7 @@ def write_version(
 
 def _lower(
     call: Callable[..., tuple[Any, ...]], size: int, inputs: Mapping[str, Shape], weights: Mapping[str, Shape]
-) -> bytes:
+) -> Any:  # noqa: ANN401 - jax.export.Exported, which is untyped here
     import jax
 
     shapes = [
@@ -53,8 +56,7 @@ def _lower(
         *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in weights.values()),
     ]
     anywhere = [jax.export.DisabledSafetyCheck.platform()]
-    program = jax.export.export(jax.jit(call), platforms=("tpu",), disabled_checks=anywhere)(*shapes)
-    return bytes(program.serialize())
+    return jax.export.export(jax.jit(call), platforms=("tpu",), disabled_checks=anywhere)(*shapes)
 
 
 def write_classifier(version: Path, batch_sizes: Iterable[int] = (1, 8)) -> Path:

@@ -16,7 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from tests.exporter.conftest import Finished
-from tests.exporter.shaped_versions import FOLDER, write_classifier, write_lookup, write_mixed, write_wide
+from tests.exporter.shaped_versions import (
+    FOLDER,
+    write_classifier,
+    write_lookup,
+    write_mixed,
+    write_version,
+    write_wide,
+)
 from tpuserve_exporter.check_cli import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
@@ -124,13 +131,23 @@ def test_batches_are_cut_over_data(tmp_path: Path) -> None:
 
 
 @compiles
+def test_results_are_whole_where_weights_are_cut_as_a_server_has_them(tmp_path: Path) -> None:
+    inputs, weights = {"x": ((1, 64), np.float32)}, {"kernel": ((64, 4096), np.float32)}
+    version = write_version(tmp_path / "1", lambda x, kernel: (x @ kernel,), inputs, weights, (8,))
+    done = check(version, "--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model", "--json")
+    (hbm,) = [row["hbm_bytes"] for row in done.document["preflight"]]
+    assert hbm["outputs"] >= 8 * 4096 * 4
+    assert hbm["arguments"] < 64 * 4096 * 4 / 2
+
+
+@compiles
 @pytest.mark.parametrize("mesh", [DeviceMesh(), DeviceMesh(data=5, model=3)])
 def test_arguments_are_as_large_as_the_compiler_says_one_by_one(tmp_path: Path, mesh: DeviceMesh) -> None:
     program = str(write_mixed(tmp_path / "1") / FOLDER / "b5.jaxexport")
     cut = mesh.devices > 1
     axes = ((), (None, None, "model"), (), (), ()) if cut else ((),) * 5
     jobs = [
-        CompileJob(program, name, mesh.data, mesh.model, (cut,) * 3, axes)
+        CompileJob(program, name, mesh.data, mesh.model, (cut,) * 3, (cut,) * 3, axes)
         for name in ("v5e:4x4", "v4:2x2x4", "tpu7x:2x2x4")
     ]
     with Compilers() as compilers:
@@ -171,7 +188,7 @@ def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
     """The table of chips is from its refusals, which differ by some MiB from one libtpu to the next."""
     program = str(lookup / FOLDER / "b8.jaxexport")
     topologies = [TpuTopology(family, family.grids[0]) for family in FAMILIES.values() if family.hbm_bytes < 40 * 2**30]
-    jobs = [CompileJob(program, one.name, 1, 1, (False,), ((), ())) for one in topologies]
+    jobs = [CompileJob(program, one.name, 1, 1, (False,), (False,), ((), ())) for one in topologies]
     with Compilers() as compilers:
         said = {number: outcome.available_bytes for number, outcome in compilers.run(jobs)}
     assert [said[number] for number in range(len(jobs))] == pytest.approx(
@@ -183,7 +200,7 @@ def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
 @compiles
 def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
     program = str(lookup / FOLDER / "b8.jaxexport")
-    job = CompileJob(program, "v5e:2x2", 1, 4, (False,), (("model", None), ()))
+    job = CompileJob(program, "v5e:2x2", 1, 4, (False,), (False,), (("model", None), ()))
     with Compilers(most=1) as compilers:
         outcomes = dict(compilers.run([job, replace(job, bfloat16=True)]))
     assert outcomes[1].argument_bytes == pytest.approx(outcomes[0].argument_bytes / 2, rel=1e-3)
@@ -216,6 +233,7 @@ def test_what_is_no_version_with_programs(classifier: Path, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     for path, message in (
         (tmp_path / "empty", "is no version directory"),
+        (tmp_path / "gone", "is not there: name the directory of a version, such as models/digits/3"),
         (classifier.parent, f"is a base path: name one of its versions, such as {classifier}"),
     ):
         done = check(path, "--tpu", "v5e:1x1", "--json")
@@ -250,7 +268,7 @@ def test_without_the_compiler_the_extra_is_named(classifier: Path, monkeypatch: 
 
 @pytest.fixture
 def job() -> CompileJob:
-    return CompileJob("b8.jaxexport", "v5e:1x1", 1, 1, (True,), ((),))
+    return CompileJob("b8.jaxexport", "v5e:1x1", 1, 1, (True,), (True,), ((),))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +330,7 @@ def test_the_compiler_s_refusals_are_read(
 
 
 def _verdict(size: int, outcome: CompileOutcome, topology: TpuTopology = V5E) -> ProgramVerdict:
-    program = VersionProgram("device", size, None, Path("1"), f"b{size}.jaxexport", (True,), ("w",))
+    program = VersionProgram("device", size, None, Path("1"), f"b{size}.jaxexport", (True,), (True,), ("w",))
     return ProgramVerdict(program, topology, DeviceMesh(), outcome)
 
 

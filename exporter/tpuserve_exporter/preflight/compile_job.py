@@ -13,9 +13,10 @@ Ending = Literal["compiled", "too large", "refused", "unknown"]
 class CompileJob:
     """One program for one topology.
 
-    On `data` times `model` of its devices. Of the program's arguments the first are inputs, cut over
-    `data` where `row_inputs` says that their first dimension is the rows'; the others are weights, each with the mesh
-    axes of its dimensions. `bfloat16` tries the program with every float32 in it in 16 bits.
+    On `data` times `model` of its devices. Of the program's arguments the first are inputs, the others weights, each
+    with the mesh axes of its dimensions. `row_inputs` and `row_outputs` say which inputs and outputs are cut over
+    `data`, by their rows; all others are whole on every device, as a server has them. `bfloat16` tries the program with
+    every float32 in it in 16 bits.
     """
 
     program: str
@@ -23,6 +24,7 @@ class CompileJob:
     data: int
     model: int
     row_inputs: tuple[bool, ...]
+    row_outputs: tuple[bool, ...]
     weight_axes: tuple[tuple[str | None, ...], ...]
     bfloat16: bool = False
 
@@ -33,7 +35,8 @@ class CompileJob:
     def from_line(cls, line: str) -> "CompileJob":
         read = json.loads(line)
         axes = tuple(tuple(one) for one in read.pop("weight_axes"))
-        return cls(row_inputs=tuple(read.pop("row_inputs")), weight_axes=axes, **read)
+        inputs, outputs = tuple(read.pop("row_inputs")), tuple(read.pop("row_outputs"))
+        return cls(row_inputs=inputs, row_outputs=outputs, weight_axes=axes, **read)
 
 
 @dataclass(frozen=True, slots=True)

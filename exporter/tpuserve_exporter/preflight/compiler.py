@@ -11,8 +11,6 @@ from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
 from tpuserve_exporter.preflight.device_layout import argument_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jax.sharding import Sharding
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -79,33 +77,40 @@ def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
         from tpuserve_exporter.preflight.in_bfloat16 import in_bfloat16
 
         call, avals = in_bfloat16(program)
-    shardings = _shardings(job)
+    shardings, returned = _shardings(job)
     shaped = [
         jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
         for aval, sharding in zip(avals, shardings, strict=True)
     ]
-    compiled = jax.jit(call).trace(*shaped).lower(lowering_platforms=("tpu",)).compile()
-    arguments = sum(_size(aval, sharding) for aval, sharding in zip(avals, shardings, strict=True))
-    outputs = jax.tree.leaves(compiled.output_shardings)
-    logical = arguments + sum(_size(aval, one) for aval, one in zip(program.out_avals, outputs, strict=True))
+    compiled = jax.jit(call, out_shardings=returned).trace(*shaped).lower(lowering_platforms=("tpu",)).compile()
+    whole = zip((*avals, *program.out_avals), (*shardings, *returned), strict=True)
+    logical = sum(_size(aval, sharding) for aval, sharding in whole)
     return compiled, logical, argument_bytes(compiled, avals, shardings)
 
 
-def _shardings(job: CompileJob) -> "list[Sharding]":
-    """Of each argument. One device takes all of them whole."""
+def _shardings(job: CompileJob) -> "tuple[list[Sharding], tuple[Sharding, ...]]":
+    """Of each argument and each result. One device takes all of them whole.
+
+    Results are where a server asks for them (its executors/pjrt/program.py). Left to the compiler they may stay cut
+    over `model`: another program than the server's, which takes less memory.
+    """
     from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
     described = topologies.get_topology_desc(platform="tpu", topology_name=job.topology, **_host(job.topology))
     devices = described.devices
     if job.data * job.model == 1:
-        return [SingleDeviceSharding(devices[0])] * (len(job.row_inputs) + len(job.weight_axes))
+        alone: Sharding = SingleDeviceSharding(devices[0])
+        return [alone] * (len(job.row_inputs) + len(job.weight_axes)), (alone,) * len(job.row_outputs)
     mesh = Mesh(np.array(devices[: job.data * job.model]).reshape(job.data, job.model), ("data", "model"))
-    axes: Sequence[tuple[str | None, ...]] = [
-        *((("data",) if rows else ()) for rows in job.row_inputs),
-        *job.weight_axes,
-    ]
-    return [NamedSharding(mesh, PartitionSpec(*one)) for one in axes]
+
+    def cut(*axes: str | None) -> "Sharding":
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    rows, whole = cut("data"), cut()
+    inputs = [rows if one else whole for one in job.row_inputs]
+    returned = tuple(rows if one else whole for one in job.row_outputs)
+    return [*inputs, *(cut(*axes) for axes in job.weight_axes)], returned
 
 
 def _host(topology: str) -> dict[str, tuple[int, ...]]:

@@ -49,7 +49,8 @@ def make_job(
     of = program.program
     cut = mesh.data > 1 and of.batch_size is not None and of.batch_size % mesh.data == 0
     return CompileJob(
-        str(of.path), topology.name, mesh.data, mesh.model, tuple(rows and cut for rows in of.row_inputs),
+        str(of.path), topology.name, mesh.data, mesh.model,
+        tuple(rows and cut for rows in of.row_inputs), tuple(rows and cut for rows in of.row_outputs),
         tuple(find_axes(name, rules) if mesh.devices > 1 else () for name in of.weights), bfloat16,
     )  # fmt: skip
 

@@ -22,6 +22,10 @@ class _Entry(BaseModel):
 class _Tensor(_Entry):
     shape: tuple[int | None, ...]
 
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.shape) and self.shape[0] is None
+
 
 class _Program(_Entry):
     batch_size: int | None = None
@@ -32,6 +36,7 @@ class _Program(_Entry):
 class _PartEntry(_Entry):
     inputs: Mapping[str, _Tensor]
     weights: tuple[str, ...]
+    outputs: Mapping[str, _Tensor]
     programs: tuple[_Program, ...]
 
 
@@ -59,7 +64,8 @@ class _Manifest(_Entry):
 class VersionProgram:
     """One program file, and how its arguments are called.
 
-    `file` is relative to the version; `row_inputs` says of each input whether its first dimension is the rows'.
+    `file` is relative to the version; `row_inputs` and `row_outputs` say of each whether its first dimension is the
+    rows'.
     """
 
     part: str
@@ -68,6 +74,7 @@ class VersionProgram:
     version: Path
     file: str
     row_inputs: tuple[bool, ...]
+    row_outputs: tuple[bool, ...]
     weights: tuple[str, ...]
 
     @property
@@ -117,7 +124,8 @@ class VersionPrograms:
             VersionProgram(
                 part=name, batch_size=one.batch_size, sequence_length=one.sequence_length, version=version,
                 file=one.file, weights=part.weights,
-                row_inputs=tuple(bool(spec.shape) and spec.shape[0] is None for spec in part.inputs.values()),
+                row_inputs=tuple(one.has_rows for one in part.inputs.values()),
+                row_outputs=tuple(one.has_rows for one in part.outputs.values()),
             )
             for name, part in device.parts.items()
             for one in part.programs
@@ -156,4 +164,6 @@ def _no_version(version: Path) -> str:
     numbers = sorted(int(one.name) for one in version.glob("*") if one.name.isdecimal() and (one / _MANIFEST).exists())
     if numbers:
         return f"{version} is a base path: name one of its versions, such as {version / str(numbers[-1])}"
-    return f"{version} is no version directory: there is no {_MANIFEST} in it"
+    if not version.is_dir():
+        return f"{version} is not there: name the directory of a version, such as models/digits/3"
+    return f"{version} is no version directory that `tpuserve export` has made: there is no {_MANIFEST} in it"
