@@ -1,6 +1,8 @@
 """DevicePart: a part's compiled programs and its weights; finds the program for a batch, pads to it and cuts again."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import jax
@@ -11,6 +13,10 @@ from tpuserve_server.core.types import Array, Tensors
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.manifest import PartEntry, TensorEntry
 from tpuserve_server.executors.pjrt.program import Program
+
+# Of a request's pieces, on the device or on their way: one runs while the next one's inputs come. All at once would
+# take memory without bound.
+_PIECES_IN_FLIGHT = 2
 
 
 class DevicePart:
@@ -39,22 +45,18 @@ class DevicePart:
         program = self._programs.get((size, padded_length))
         if program is None:
             raise InvalidArgument(f"there is no device program for {size} rows of length {padded_length}")
-        pieces: list[Sequence[jax.Array]] = []
-        for start in range(0, max(rows or 0, 1), size or 1):
-            arrays = [
-                _fit(
-                    name,
-                    inputs[name],
-                    entry,
-                    dtype,
-                    program,
-                    slice(start, start + (size or 1)),
-                    pad_values.get(name, 0),
-                )
-                for (name, entry), dtype in zip(self.entry.inputs.items(), program.dtypes, strict=True)
-            ]
-            pieces.append(program.run(arrays, self._weights))
+        cast = {
+            name: _cast(name, inputs[name], dtype)
+            for name, dtype in zip(self.entry.inputs, program.dtypes, strict=True)
+        }
+        pads = {name: pad_values.get(name, 0) for name in cast}
+        starts = range(0, max(rows or 0, 1), size or 1)
+        pieces = (self._run(program, cast, pads, slice(start, start + (size or 1))) for start in starts)
         return PartRun(self.entry, program, pieces, rows, length)
+
+    def _run(self, program: Program, inputs: Tensors, pads: Mapping[str, object], rows: slice) -> Sequence[jax.Array]:
+        arrays = [_fit(inputs[name], entry, program, rows, pads[name]) for name, entry in self.entry.inputs.items()]
+        return program.run(arrays, self._weights)
 
     def _measure(self, inputs: Tensors) -> tuple[int | None, int | None]:
         """Rows, and the length of what is free beside them; None where there is no such dimension."""
@@ -63,16 +65,12 @@ class DevicePart:
         for name, entry in self.entry.inputs.items():
             array = inputs[name]
             if len(entry.shape) != array.ndim:
-                raise InvalidArgument(
-                    f"'{name}' has shape {list(array.shape)}; its device program takes {list(entry.shape)}"
-                )
+                raise _misshapen(name, array, entry)
             for axis, (known, size) in enumerate(zip(entry.shape, array.shape, strict=True)):
                 if known is None:
                     (lengths if axis else rows).setdefault(size, name)
                 elif known != size:
-                    raise InvalidArgument(
-                        f"'{name}' has shape {list(array.shape)}; its device program takes {list(entry.shape)}"
-                    )
+                    raise _misshapen(name, array, entry)
         return _only(rows, "rows"), _only(lengths, "lengths")
 
     def _program_size(self, rows: int | None, *, may_pad: bool) -> int | None:
@@ -98,20 +96,21 @@ class DevicePart:
 
 
 class PartRun:
-    """A run on the devices, in one piece or several."""
+    """A run on the devices, in one piece or several, of which few are there at a time."""
 
     def __init__(
         self,
         entry: PartEntry,
         program: Program,
-        pieces: Sequence[Sequence[jax.Array]],
+        pieces: Iterator[Sequence[jax.Array]],
         rows: int | None,
         length: int | None,
     ) -> None:
-        """Of `rows` rows and sequences of `length`, the rest is padding."""
+        """Of `rows` rows and sequences of `length`, the rest is padding. A piece starts when it is asked for."""
         self._entry = entry
         self._program = program
-        self._pieces = pieces
+        self._waiting = pieces
+        self._started = deque(islice(pieces, _PIECES_IN_FLIGHT))
         self._rows = rows
         self._length = length
 
@@ -121,9 +120,12 @@ class PartRun:
         Raises:
             ServingError: the run failed.
         """
+        pieces = []
         with device_errors("The run"):
-            # Views of the devices' answers, which are on their way already.
-            pieces = [[np.asarray(output) for output in piece] for piece in self._pieces]
+            while self._started:
+                # Views of the devices' answers, which are on their way already.
+                pieces.append([np.asarray(output) for output in self._started.popleft()])
+                self._started.extend(islice(self._waiting, 1))
         return {
             name: self._cut(np.concatenate(arrays) if len(arrays) > 1 else arrays[0], entry)
             for (name, entry), arrays in zip(self._entry.outputs.items(), zip(*pieces, strict=True), strict=True)
@@ -139,25 +141,15 @@ class PartRun:
         return array[tuple(slice(length) for length in lengths)]
 
 
-def _fit(
-    name: str,
-    array: Array,
-    entry: TensorEntry,
-    dtype: np.dtype[np.generic],
-    program: Program,
-    rows: slice,
-    pad: object,
-) -> Array:
-    """The array as the program takes it: its dtype, so many rows, so long; a copy only where it is not that already."""
+def _fit(array: Array, entry: TensorEntry, program: Program, rows: slice, pad: object) -> Array:
+    """The array as the program takes it: so many rows, so long; a copy only where it is not that already."""
     if entry.has_rows:
         array = array[rows]
-    if array.dtype != dtype:
-        array = _cast(name, array, dtype)
     shape = program.shape_of(entry)
     if array.shape == shape:
         return array
     # Beside: a sequence's own value. Below: the last real row, as a row of zeros may divide by zero.
-    padded: Array = np.full(shape, pad, dtype)
+    padded: Array = np.full(shape, pad, array.dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     if len(array) and len(array) < len(padded):
         padded[len(array) :] = padded[len(array) - 1]
@@ -165,11 +157,17 @@ def _fit(
 
 
 def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """The array itself where it is of that dtype."""
     if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
         limits = np.iinfo(dtype)
         if array.min() < limits.min or array.max() > limits.max:
             raise InvalidArgument(f"'{name}' has values beyond {dtype}, in which its device program computes")
-    return array.astype(dtype)
+    return array.astype(dtype, copy=False)
+
+
+def _misshapen(name: str, array: Array, entry: TensorEntry) -> InvalidArgument:
+    taken = [-1 if size is None else size for size in entry.shape]
+    return InvalidArgument(f"'{name}' has shape {list(array.shape)}; its device program takes {taken}")
 
 
 def _only(sizes: Mapping[int, str], what: str) -> int | None:

@@ -84,6 +84,72 @@ def test_rows_run_in_the_next_larger_program_or_in_pieces_of_the_largest(tmp_pat
     servable.close()
 
 
+def test_pieces_of_a_large_request_are_on_the_device_two_at_a_time(tmp_path: Path) -> None:
+    servable = load(write_programs(tmp_path, double_and_add(), batch_sizes=(2,)))
+
+    def count_arrays(pieces: int) -> int:
+        x = np.arange(pieces * 4, dtype=np.float32).reshape(pieces * 2, 2)
+        flight = servable.dispatch("serving_default", {"x": x}, ("double",))
+        on_device = len(jax.live_arrays())
+        np.testing.assert_array_equal(flight.result()["double"], x * 2)
+        return on_device
+
+    assert count_arrays(1) < count_arrays(2) == count_arrays(50)
+    servable.close()
+
+
+def test_inputs_of_any_layout_reach_the_programs(tmp_path: Path) -> None:
+    rows = (None,)
+    tensors = {
+        "x": ("float32", (None, 3)),
+        "on": ("bool", rows),
+        "byte": ("uint8", (None, 2)),
+        "small": ("bfloat16", rows),
+    }
+    part = Part(
+        lambda x, on, byte, small: (x + 0, on ^ True, byte + 1, small * 2),
+        tensors,
+        tensors,
+    )
+    servable = load(write_programs(tmp_path, part, batch_sizes=(1, 4)))
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)[:, ::3].T  # columns, not contiguous: 3 rows of 3
+    given = {
+        "x": x, "on": np.array([True, True, False, True, False, False])[::2],
+        "byte": np.asfortranarray(np.array([[255, 0], [1, 2], [3, 4]], np.uint8)),
+        "small": np.array([3, 2, 1], ml_dtypes.bfloat16)[::-1],
+    }  # fmt: skip
+    outputs = run(servable, "x", "on", "byte", "small", **given)
+    np.testing.assert_array_equal(outputs["x"], x)
+    assert outputs["on"].tolist() == [False, True, True]
+    assert outputs["byte"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert outputs["small"].astype(float).tolist() == [2, 4, 6]
+    servable.close()
+
+
+def test_an_output_that_is_an_input_does_not_change_when_the_input_does(tmp_path: Path) -> None:
+    part = Part(lambda x: (x,), {"x": ("float32", (None, 16))}, {"same": ("float32", (None, 16))})
+    servable = load(write_programs(tmp_path, part, batch_sizes=(4,)))
+    # Aligned as an array that a CPU's client takes without a copy, which batches are joined in one after the other.
+    content = np.zeros(4 * 16 * 4 + 64, np.uint8)
+    start = -content.ctypes.data % 64
+    x = content[start : start + 4 * 16 * 4].view(np.float32).reshape(4, 16)
+    x[:] = 1
+    same = run(servable, "same", x=x)["same"]
+    x[:] = 2
+    assert np.unique(same).tolist() == [1]
+    servable.close()
+
+
+def test_a_part_that_takes_no_inputs_runs(tmp_path: Path) -> None:
+    part = Part(lambda table: (table * 2,), {}, {"twice": ("float32", (2,))}, {"table": np.array([1, 2], np.float32)})
+    path = write_programs(tmp_path, part, batch_sizes=(1,), rows_independent=False)
+    (program,) = read_manifest(path)["device"]["parts"]["device"]["programs"]
+    change(path, {"programs": [{**program, "batch_size": None}]})
+    servable = load(path)
+    assert run(servable, "twice")["twice"].tolist() == [2, 4]
+    servable.close()
+
+
 def test_rows_that_depend_on_others_are_never_padded(tmp_path: Path) -> None:
     total = Part(
         lambda x: (jnp.broadcast_to(x.sum(), x.shape),), {"x": ("float32", (None,))}, {"y": ("float32", (None,))}
