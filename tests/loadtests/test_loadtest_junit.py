@@ -1,15 +1,18 @@
 """JUnit XML of every command: what failed is a case that failed, under a name that stays."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
 from tpuserve_loadtests.reports.junit import Case, junit_xml
+from tpuserve_loadtests.reports.mlperf_report import mlperf_cases, mlperf_search_cases
 from tpuserve_loadtests.reports.rollout_cases import rollout_cases
 from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.search_report import search_cases
@@ -102,6 +105,40 @@ def test_a_search_fails_in_what_ended_it() -> None:
     assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
     names = [case.name for case in of(None, "interrupted", EXIT_FAILED)]
     assert names == [case.name for case in of(Found(best, ceiling))]
+
+
+def scenario(seconds: float, *, limits: tuple[str, ...] = (), stopped: str = "", quick: bool = False) -> list[Case]:
+    measured = replace(recorded_run(open_load(60, seconds)), stopped=stopped)
+    return mlperf_cases(judge_mlperf(Scenario.OFFLINE, measured, 8, limits=limits), measured, quick=quick)
+
+
+def test_a_scenario_of_mlperf_is_a_case_by_its_verdict() -> None:
+    assert [case.name for case in scenario(600)] == [
+        "the load generator is not the limit",
+        "it runs to its end",
+        "Offline is VALID",
+    ]
+    assert failed(scenario(600)) == []
+    short = scenario(8)
+    assert failed(short) == ["Offline is VALID"]
+    assert short[-1].problem.startswith(
+        "INVALID: Min duration satisfied: no, 8.0 s of 600 s\nMin queries satisfied: no, "
+    )
+    assert failed(scenario(400)) == ["Offline is VALID"]
+    assert failed(scenario(400, quick=True)) == []
+    limited = scenario(600, limits=("it used 0.99 cores",))
+    assert failed(limited) == ["the load generator is not the limit", "Offline is VALID"]
+    assert limited[0].problem == "it used 0.99 cores"
+    assert failed(scenario(600, stopped="stopped early")) == ["it runs to its end"]
+
+
+def test_a_search_that_finds_no_rate_for_mlperf_fails_in_what_ended_it() -> None:
+    ceiling = Probe(120, Outcome.FAILS, "why")
+    none = mlperf_search_cases(Found(None, ceiling), "", 0, "No rate holds")
+    assert failed(none) == ["Server is VALID"]
+    assert none[-1].problem == "INVALID: No rate holds"
+    assert failed(mlperf_search_cases(None, "interrupted", EXIT_FAILED, "")) == ["it runs to its end"]
+    assert failed(mlperf_search_cases(None, "late", EXIT_GENERATOR, "")) == ["the load generator is not the limit"]
 
 
 def step(name: str, state: StepState) -> Step:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -68,23 +69,31 @@ def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, t
     assert "too short for the rules; all else is kept" in page
     assert "p99 of 5000 ms at most" in page
     assert "Rates that were tried" not in page
+    assert report["search"] is None
 
 
 @pytest.mark.timeout(60)
 def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
     with serving(Doubling(service_s=0.02)) as server:
         options = ["--scenario", "server", "--latency", "10ms", "--quick", "--html", str(tmp_path / "server.html")]
+        options += ["--junit", str(tmp_path / "server.xml")]
         code, report, errors = run(server, *options)
     assert code == 99, (report, errors)
-    assert report == {}
+    assert report["result"] is None
+    assert report["search"]["rate_per_s"] is None
     assert "No rate holds: even a user alone" in errors
+    suite = ElementTree.parse(tmp_path / "server.xml").getroot()
+    assert [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None] == [
+        "Server is VALID"
+    ]
     page = (tmp_path / "server.html").read_text()
     assert "No rate holds: even a user alone" in page
     assert "not verified by MLCommons" in page
 
 
-def test_the_summary_is_laid_out_as_loadgens(server: Doubling) -> None:
+def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -> None:
     command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, "--scenario", "single-stream", "--duration", "1"]
+    command += ["--junit", str(tmp_path / "mlperf.xml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
     assert done.returncode == 99, done.stderr
     lines = done.stdout.splitlines()
@@ -93,6 +102,13 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling) -> None:
     assert "Result is : INVALID" in lines
     assert "  Min duration satisfied : NO (1.0 s of 600 s)" in lines
     assert any(line.startswith("Early stopping 90th percentile estimate (ns) : ") for line in lines)
+    assert any(line.startswith("  note: where the time went is not known: give --server-metrics") for line in lines)
+    suite = ElementTree.parse(tmp_path / "mlperf.xml").getroot()
+    assert suite.get("name") == f"loadtest mlperf {MODEL}"
+    verdict = suite.find("testcase[@name='SingleStream is VALID']/failure")
+    assert verdict is not None
+    assert verdict.get("message") == "INVALID: Min duration satisfied: no, 1.0 s of 600 s"
+    assert "Result is : INVALID" in (suite.findtext("system-out") or "")
 
 
 @pytest.mark.parametrize(

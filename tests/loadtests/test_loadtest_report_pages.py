@@ -210,6 +210,14 @@ def test_a_page_of_mlperfs_rules_says_what_it_is_not_before_anything_else() -> N
     assert "not verified" in page[: page.index("<style")]  # in the tab's title, too
 
 
+def test_a_page_of_mlperfs_rules_says_where_the_time_went_in_the_run_and_while_a_rate_was_searched_for() -> None:
+    text = str(Text(page_of_a_scenario()))
+    assert text.count("Where the time of a request went") == 2
+    assert "300.0/s holds" in text
+    assert "400.0/s beside" in text
+    assert str(Text(page_of_a_scenario(Scenario.OFFLINE))).count("Where the time of a request went") == 1
+
+
 @pytest.mark.parametrize(
     ("scenario", "seconds", "failures", "expected"),
     [

@@ -291,6 +291,21 @@ def test_a_search_tells_what_one_user_and_each_rate_did_in_the_server(running: R
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
+def test_a_scenario_of_mlperf_tells_what_its_queries_did_in_the_server(running: RunningServer) -> None:
+    options = ("--scenario", "multi-stream", "--duration", "700ms", "--warm-up", "0", "--server-metrics", running.rest)
+    run = loadtest("mlperf", "m", "--grpc", running.grpc, *options, "--json")
+    assert run.returncode == 99, run.stderr  # too short for the rules
+    report = json.loads(run.stdout)
+    # One query of eight samples after the other.
+    assert report["server"]["batch_rows"] == 8
+    assert report["server"]["answers"]["OK"] == report["queries"]
+    assert "execution, with stacking and padding" in {part["name"] for part in report["latency_parts"]}
+    assert report["notes"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("watched")
 def test_the_table_tells_where_the_time_went_also_for_several_processes(running: RunningServer) -> None:
     page = f"{running.rest}/metrics"
     options = ("--users", "4", "--duration", "1", "--warm-up", "0", "--processes", "2", "--server-metrics", page)

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tpuserve_loadtests.cli.files import check_writable, write
-from tpuserve_loadtests.cli.loads import open_load, run_load
+from tpuserve_loadtests.cli.loads import open_load, run_watched
 from tpuserve_loadtests.cli.options import (
     address_options,
     generator_options,
     html_option,
+    junit_option,
     request_options,
     version_options,
 )
 from tpuserve_loadtests.cli.rate_search import Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
-from tpuserve_loadtests.cli.server_metrics import unwatched
+from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.mlperf import Result, Scenario
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs, Target
 
 QUICK_S: Final = 10.0
@@ -39,6 +42,8 @@ _ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
 # What short tries find may not hold for ten minutes: so often, at so much less.
 _RUNS: Final = 4
 _LESS: Final = 0.97
+# In JUnit's XML.
+_KIND: Final = "loadtest mlperf"
 
 EPILOG = """\b
 Examples:
@@ -46,7 +51,7 @@ Examples:
   tpuserve loadtest mlperf digits --scenario multi-stream --quick
   tpuserve loadtest mlperf digits --scenario server --latency 15ms
   tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
-  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html
+  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html --junit offline.xml
 
 Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing was answered, 2 usage, 3 no server,
 98 the generator was the limit, 99 INVALID.
@@ -73,7 +78,9 @@ Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing w
 @version_options
 @request_options
 @generator_options
+@server_metrics_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
+@junit_option
 @html_option
 def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
@@ -86,36 +93,34 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
 
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.mlperf import Scenario
-    from tpuserve_loadtests.reports.mlperf_report import mlperf_document, mlperf_text
 
     scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
     refuse_idle(given)
     _check(given)
-    check_writable(given["html"], "--html")
+    for name in ("html", "junit"):
+        check_writable(given[name], f"--{name}")
     addresses = find_addresses(_protocol(given), given["grpc_address"], given["rest_url"])
     spec = find_spec(model, given["version"], given["label"])
     target = find_target(spec, addresses, Requests.given(given))
-    with generating(target, Generators.given(given)) as runs:
-        searched = _search(runs, given) if _is_searched(given) else None
+    with generating(target, Generators.given(given)) as runs, watch_server(given, [spec]) as server:
+        searched = _search(runs, server, given) if _is_searched(given) else None
         rate = given["target_qps"] if searched is None else _found_rate(searched, target, str(spec), given)
-        measured, result = _measure(runs, scenario, target.workload.rows, rate, given)
-    if given["as_json"]:
-        click.echo(json.dumps(mlperf_document(result, measured, str(spec)), indent=2))
-    else:
-        click.echo(mlperf_text(result, measured, str(spec)))
-    _write_page(str(spec), result, measured, target, searched, given)
-    sys.exit(_exit_code(result, measured, given))
+        watched, result = _measure(runs, server, scenario, target.workload.rows, rate, given)
+    _tell(str(spec), result, watched, searched, as_json=given["as_json"])
+    _write_files(str(spec), result, watched, target, searched, given)
+    sys.exit(_exit_code(result, watched.runs[0], given))
 
 
 def _measure(
-    runs: "Runs", scenario: "Scenario", rows: float, rate: float | None, given: dict[str, Any]
-) -> "tuple[Measured, Result]":
+    runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, given: dict[str, Any]
+) -> "tuple[Watched, Result]":
     """`rate`: of the server scenario alone."""
     from tpuserve_loadtests.judgement.generator import judge_generator
     from tpuserve_loadtests.judgement.mlperf import judge_mlperf
 
     for left in reversed(range(_RUNS)):
-        measured = run_load(runs, _load(given, rate), title=f"{scenario} for")
+        watched = run_watched(runs, server, _load(given, rate), title=f"{scenario} for")
+        (measured,) = watched.runs
         generator = judge_generator(measured)
         limits = generator.limits if generator.fails(strict=given["generator_limit"] == "fail") else ()
         target_ms = None if given["latency"] is None else 1000 * given["latency"]
@@ -125,32 +130,68 @@ def _measure(
         assert rate is not None  # it was searched for
         click.echo(f"  {rate:,.1f}/s does not hold for {measured.span_s:g} s, {_LESS:.0%} of it is tried", err=True)
         rate *= _LESS
-    return measured, result
+    return watched, result
 
 
 def _is_searched(given: dict[str, Any]) -> bool:
     return given["scenario"] == "server" and given["target_qps"] is None
 
 
-def _search(runs: "Runs", given: dict[str, Any]) -> Searched:
+def _search(runs: "Runs", server: "ServerWatch", given: dict[str, Any]) -> Searched:
     options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
     options |= {"start": None, "highest": 1e6, "precision": 0.02}
-    return search_rate(runs, unwatched(), options, _objectives(given))
+    return search_rate(runs, server, options, _objectives(given))
 
 
 def _found_rate(searched: Searched, target: "Target", model: str, given: dict[str, Any]) -> float:
-    """The highest rate that holds. Ends the program, with what was tried on the page, where there is none."""
-    from tpuserve_loadtests.report_page.mlperf_page import mlperf_search_page
-    from tpuserve_loadtests.reports.search_report import search_statement
+    """The highest rate that holds. Ends the program, with what was tried in its files, where there is none."""
+    from rich.console import Console
 
-    found, tries, problem = searched.found, searched.probes, searched.problem
+    from tpuserve_loadtests.report_page.mlperf_page import mlperf_search_page
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.mlperf_report import mlperf_search_cases, mlperf_search_document
+    from tpuserve_loadtests.reports.search_report import print_search_servers, search_statement
+
+    found, problem = searched.found, searched.problem
     if found is not None and found.best is not None:
         return found.best.rate_per_s
-    click.echo(search_statement(found, [probe for probe, _ in tries], problem), err=True)
+    statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
+    click.echo(statement, err=True)
+    if given["as_json"]:
+        click.echo(json.dumps(mlperf_search_document(model, _search_document(searched)), indent=2))
+    else:
+        print_search_servers(searched.servers, found, Console(stderr=True))
+    if given["junit"]:
+        cases = mlperf_search_cases(found, problem, searched.exit_code, statement)
+        write(given["junit"], junit_xml(_KIND, model, cases, statement))
     if given["html"]:
         settings = describe_settings(target)
-        write(given["html"], mlperf_search_page(model, found, tries, problem, _objectives(given), settings))
+        objectives = _objectives(given)
+        page = mlperf_search_page(model, found, searched.probes, problem, objectives, settings, searched.servers)
+        write(given["html"], page)
     sys.exit(searched.exit_code or EXIT_GATE)
+
+
+def _search_document(searched: Searched) -> dict[str, Any]:
+    from tpuserve_loadtests.reports.search_report import search_document
+
+    probes = [probe for probe, _ in searched.probes]
+    return search_document(searched.found, probes, searched.problem, searched.servers)
+
+
+def _tell(model: str, result: "Result", watched: "Watched", searched: Searched | None, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from tpuserve_loadtests.reports.mlperf_report import mlperf_document, print_mlperf
+    from tpuserve_loadtests.reports.search_report import print_search_servers
+
+    if as_json:
+        search = _search_document(searched) if searched else None
+        click.echo(json.dumps(mlperf_document(result, watched, model, search), indent=2))
+        return
+    print_mlperf(result, watched, model, Console())
+    if searched:
+        print_search_servers(searched.servers, searched.found, Console())
 
 
 def _objectives(given: dict[str, Any]) -> "tuple[Threshold, ...]":
@@ -163,28 +204,34 @@ def _objectives(given: dict[str, Any]) -> "tuple[Threshold, ...]":
     return (Threshold.parse(f"p99<={target_ms}ms"),)
 
 
-def _write_page(
+def _write_files(
     model: str,
     result: "Result",
-    measured: "Measured",
+    watched: "Watched",
     target: "Target",
     searched: Searched | None,
     given: dict[str, Any],
 ) -> None:
     from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
+    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.reports.mlperf_report import mlperf_cases, mlperf_text
 
-    if given["html"] is None:
-        return
-    page = mlperf_page(
-        model,
-        result,
-        measured,
-        describe_settings(target),
-        found=searched.found if searched else None,
-        tries=searched.probes if searched else (),
-        objectives=_objectives(given),
-    )
-    write(given["html"], page)
+    if given["junit"]:
+        (measured,) = watched.runs
+        cases = mlperf_cases(result, measured, quick=given["quick"])
+        write(given["junit"], junit_xml(_KIND, model, cases, mlperf_text(result, measured, model)))
+    if given["html"]:
+        page = mlperf_page(
+            model,
+            result,
+            watched,
+            describe_settings(target),
+            found=searched.found if searched else None,
+            tries=searched.probes if searched else (),
+            objectives=_objectives(given),
+            servers=searched.servers if searched else None,
+        )
+        write(given["html"], page)
 
 
 def _load(given: dict[str, Any], rate: float | None) -> "Load":

@@ -68,14 +68,6 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 
-def unwatched() -> "ServerWatch":
-    """For commands that do not ask what the server says."""
-    from tpuserve_loadtests.server_side.dialect import Served
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
-
-    return ServerWatch("", Served(()))
-
-
 def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Callable[[_Command], _Command]:
     """`which` says in the help whose page it is."""
     return click.option(

@@ -25,10 +25,14 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
+from tpuserve_loadtests.report_page.server_section import show_server, show_server_timeline
+from tpuserve_loadtests.report_page.servers_section import show_servers
 from tpuserve_loadtests.report_page.timeline_section import show_timeline
 from tpuserve_loadtests.report_page.units import milliseconds, per_second, seconds
 from tpuserve_loadtests.reports.mlperf_report import DISCLAIMER
+from tpuserve_loadtests.reports.search_report import SearchServers
 from tpuserve_loadtests.searching import Found
+from tpuserve_loadtests.server_side.watched import Watched
 
 _MEANING = (
     "A submission needs MLPerf's own load generator, the benchmark's data and model, an accuracy run and a review. "
@@ -39,14 +43,16 @@ _MEANING = (
 def mlperf_page(
     model: str,
     result: Result,
-    measured: Measured,
+    watched: Watched,
     settings: Mapping[str, str],
     *,
     found: Found | None = None,
     tries: Tries = (),
     objectives: Sequence[Threshold] = (),
+    servers: SearchServers | None = None,
 ) -> str:
     """`settings`: what was asked for, by name. The rest is of the search before it, if there was one."""
+    (measured,) = watched.runs
     latencies = {"queries": measured.total.histogram}
     limits = [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
     sections = [
@@ -58,7 +64,10 @@ def mlperf_page(
         ),
         show_charts("Latencies", [draw_percentiles(latencies, limits), draw_histogram(latencies)]),
         show_timeline(timeline(measured), measured.load.seconds, stopped=measured.stopped),
+        show_server(watched),
+        show_server_timeline(watched.server, measured.load.seconds),
         *show_tries(found, tries, objectives),
+        *_show_servers(found, servers),
         show_errors([measured]),
         show_settings({"Scenario": str(result.rules.scenario), **describe_load(measured), **settings}),
     ]
@@ -72,6 +81,7 @@ def mlperf_search_page(
     problem: str,
     objectives: Sequence[Threshold],
     settings: Mapping[str, str],
+    servers: SearchServers,
 ) -> str:
     """The server scenario's where no rate was found that could be run by the rules."""
     runs = [measured for _, measured in tries]
@@ -79,10 +89,19 @@ def mlperf_search_page(
         _show_disclaimer(),
         show_headline(search_headline(found, tries, problem)),
         *show_tries(found, tries, objectives),
+        *_show_servers(found, servers),
         show_errors(runs),
         show_settings({"Scenario": str(Scenario.SERVER), "Objective": " and ".join(map(str, objectives)), **settings}),
     ]
     return render_page(_title(model, Scenario.SERVER), describe_origin(runs), sections)
+
+
+def _show_servers(found: Found | None, servers: SearchServers | None) -> list[Markup]:
+    """What gave in during the search."""
+    if servers is None:
+        return []
+    told = [element("p", line, class_="quiet") for line in (servers.gave_in(found), *servers.notes(found)) if line]
+    return [show_servers("tried", servers.rows(found)), *told]
 
 
 def _title(model: str, scenario: Scenario) -> str:

@@ -1,12 +1,23 @@
-"""A run by MLPerf Inference's rules, laid out as LoadGen's summary."""
+"""A run by MLPerf Inference's rules: laid out as LoadGen's summary, for programs, and as cases for CI systems."""
 
 from dataclasses import asdict
 from typing import Any, Final
 
+from rich.console import Console
+from rich.markup import escape
+
+from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
 from tpuserve_loadtests.judgement.mlperf import LEAST_DURATION_S, Result, Scenario, estimate_ns
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.reports.junit import GENERATOR, Case
+from tpuserve_loadtests.reports.run_report import PLAIN_WIDTH
+from tpuserve_loadtests.reports.server_report import print_server
+from tpuserve_loadtests.searching import Found
+from tpuserve_loadtests.server_side.watched import Watched
 
 DISCLAIMER: Final = "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association."
+_TO_THE_END: Final = "it runs to its end"
 _RULE: Final = "=" * 48
 _PERCENTILES: Final = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 
@@ -25,8 +36,25 @@ def mlperf_text(result: Result, measured: Measured, model: str) -> str:
     return "\n".join(lines)
 
 
-def mlperf_document(result: Result, measured: Measured, model: str) -> dict[str, Any]:  # for JSON
-    """The same for programs. `metric` is in nanoseconds, or samples (offline) or queries (server) a second."""
+def print_mlperf(result: Result, watched: Watched, model: str, console: Console) -> None:
+    """The summary, and below it what the server said of itself meanwhile."""
+    (measured,) = watched.runs
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(escape(mlperf_text(result, measured, model)), highlight=False, soft_wrap=True)
+    print_server(watched, console)
+    if watched.note:
+        console.print(f"  note: {escape(watched.note)}", highlight=False, soft_wrap=True)
+
+
+def mlperf_document(
+    result: Result, watched: Watched, model: str, search: dict[str, Any] | None = None
+) -> dict[str, Any]:  # for JSON
+    """The same for programs. `metric` is in nanoseconds, or samples (offline) or queries (server) a second.
+
+    `search`: the document of the one before it, if there was one.
+    """
+    (measured,) = watched.runs
     return {
         "disclaimer": DISCLAIMER,
         "model": model,
@@ -42,7 +70,43 @@ def mlperf_document(result: Result, measured: Measured, model: str) -> dict[str,
         "constraints": [asdict(each) for each in result.constraints],
         "stopped": measured.stopped,
         "latency_ns": {f"{percent:g}": _ns(measured, percent) for percent in _PERCENTILES},
+        **watched.as_document(),
+        "notes": [watched.note] if watched.note else [],
+        "search": search,
     }
+
+
+def mlperf_search_document(model: str, search: dict[str, Any]) -> dict[str, Any]:  # for JSON
+    """For the server scenario of which no rate was found that could be run: there is no result."""
+    scenario = Scenario.SERVER
+    return {"disclaimer": DISCLAIMER, "model": model, "scenario": scenario, "result": None, "search": search}
+
+
+def mlperf_cases(result: Result, measured: Measured, *, quick: bool) -> list[Case]:
+    """For the generator, for the run, and for the scenario's verdict. `quick`: the duration is no part of it."""
+    broken = {each.name: each.detail for each in result.constraints if not each.satisfied}
+    is_kept = result.valid_but_for_duration if quick else result.valid
+    why = "\n".join(f"{name}: no, {detail}" for name, detail in broken.items())
+    return [
+        Case(GENERATOR, broken.get(KEPT_UP, "")),
+        Case(_TO_THE_END, measured.stopped),
+        Case(_verdict(result.rules.scenario), "" if is_kept else f"INVALID: {why}"),
+    ]
+
+
+def mlperf_search_cases(found: Found | None, problem: str, exit_code: int, statement: str) -> list[Case]:
+    """The same of a search that found no rate that could be run."""
+    limited = exit_code == EXIT_GENERATOR
+    ended = found is not None
+    return [
+        Case(GENERATOR, problem if limited else ""),
+        Case(_TO_THE_END, "" if ended or limited else problem, problem if limited else ""),
+        Case(_verdict(Scenario.SERVER), f"INVALID: {statement}" if ended else "", "" if ended else statement),
+    ]
+
+
+def _verdict(scenario: Scenario) -> str:
+    return f"{scenario} is VALID"
 
 
 def _metric_name(result: Result) -> str:
