@@ -42,6 +42,8 @@ def print_mlperf(result: Result, watched: Watched, model: str, console: Console)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(escape(mlperf_text(result, measured, model)), highlight=False, soft_wrap=True)
+    if watched.server is not None:
+        console.print()
     print_server(watched, console)
     if watched.note:
         console.print(f"  note: {escape(watched.note)}", highlight=False, soft_wrap=True)
