@@ -195,6 +195,14 @@ def _path(folder: Path) -> Callable[[_Yaml], Path]:
     return read
 
 
+def _golden(folder: Path) -> Callable[[_Yaml], Path]:
+    def read(raw: _Yaml) -> Path:
+        path = folder / _text(raw)
+        return path if path.is_dir() else _path(folder)(raw)
+
+    return read
+
+
 def _paths(folder: Path) -> Callable[[_Yaml], tuple[Path, ...]]:
     read = _path(folder)
     return lambda raw: tuple(read(each) for each in (raw if isinstance(raw, list) and raw else [raw]))
@@ -214,6 +222,8 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
         raise BadScenario(f"[{number}]: expected a version or a label, received both")
     if "input" in values and "lengths" in values:
         raise BadScenario(f"[{number}]: expected lengths of random inputs or an input of its own, received both")
+    if "golden" in values and values["golden"].is_dir() and "rows" in values:
+        raise BadScenario(f"[{number}]: expected no rows beside golden, a version directory whose requests have theirs")
     if "golden" in values and ("input" in values or "lengths" in values):
         raise BadScenario(f"[{number}]: expected no input and no lengths beside golden, which has inputs, too")
     if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
@@ -235,7 +245,7 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "rows": distribution,
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
         "input": _Key("an .npz, .npy or .json file", _path(folder)),
-        "golden": _Key("an .npz or .json file of inputs and outputs", _path(folder)),
+        "golden": _Key("an .npz or .json file of inputs and outputs, or a version directory", _golden(folder)),
         "recorded": _Key("a file of recorded requests, or several", _paths(folder)),
         "recorded_model": _Key("the model's name in the recording", _text),
     }

@@ -7,6 +7,7 @@ import numpy as np
 
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array
+from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
 from tpuserve_server.request_log.record_file import LogFormat, open_record_file
@@ -25,10 +26,12 @@ def predict_entry(
     sampled: float = 1.0,
     kind: LogKind = LogKind.PREDICT,
     typed: bool = False,
+    outputs: dict[str, Array] | None = None,
 ) -> LogEntry:
     """As the server logs a prediction; without a time, as nobody does but who writes warm-up files.
 
-    `typed`: in fields such as float_val, as TensorFlow's own clients write tensors.
+    `typed`: in fields such as float_val, as TensorFlow's own clients write tensors. `outputs`: of the answer, if it
+    has one.
     """
     request = serving_pb2.PredictRequest()
     request.model_spec.name, request.model_spec.signature_name = model, signature
@@ -37,7 +40,7 @@ def predict_entry(
         tensor = encode_tensor(array, as_content=not typed and array.dtype != STRING)
         request.inputs[name].ParseFromString(tensor)
     target = LogTarget("unused", "jsonl", sampled)
-    payloads = request.SerializeToString(), b""
+    payloads = request.SerializeToString(), encode_golden(outputs) if outputs else b""
     return LogEntry(target, kind, ServableId(model, 7), signature, *payloads, time_s, 0)
 
 

@@ -26,15 +26,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands tak
 
 
 class Golden(click.ParamType[str | Path]):
-    """`record`, or a file's path."""
+    """`record`, or the path of a file or of a version directory."""
 
-    name = "record|FILE"
+    name = "record|PATH"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
         """As ParamType's."""
         if value == RECORD:
             return value
-        return Path(str(click.Path(exists=True, dir_okay=False).convert(value, param, ctx)))
+        if "://" in str(value):
+            self.fail(f"{value} is not on this machine: copy the version directory here, and give its path", param, ctx)
+        return Path(str(click.Path(exists=True).convert(value, param, ctx)))
 
 
 def golden_options(command: _Command) -> _Command:
@@ -44,8 +46,9 @@ def golden_options(command: _Command) -> _Command:
         click.option(
             "--golden",
             type=Golden(),
-            metavar="record|FILE",
-            help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs.",
+            metavar="record|PATH",
+            help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs, "
+            "or in a version directory's recorded requests.",
         ),
         click.option("--check-share", type=share, default=0.01, show_default=True, help="Share of answers compared."),
         click.option("--atol", type=click.FloatRange(0), help="Allowed difference.  [default: 1e-5; more in 16 bits]"),

@@ -32,7 +32,7 @@ PROBE_TIMEOUT_S: Final = 10.0
 class Requests:
     """What is sent, as it was asked for, and how the server is reached.
 
-    `lengths` are of free dimensions, by input; `golden_file` has inputs, too.
+    `lengths` are of free dimensions, by input; `golden`, a file or a version directory, has inputs, too.
     """
 
     rows: "Distribution | None"
@@ -41,7 +41,7 @@ class Requests:
     signature_name: str | None
     timeout_s: float
     access: "Access"
-    golden_file: Path | None = None
+    golden: Path | None = None
     recording: "Recording | None" = None
     recorded_model: str | None = None
 
@@ -53,12 +53,14 @@ class Requests:
         if lengths and values["input_file"]:
             raise click.UsageError("--length is of random inputs: those of --input have lengths of their own")
         golden = values.get("golden")
-        golden_file = golden if isinstance(golden, Path) else None
-        if golden_file and (lengths or values["input_file"]):
+        golden = golden if isinstance(golden, Path) else None
+        if golden and (lengths or values["input_file"]):
             raise click.UsageError("the file of --golden has inputs, too: --input and --length do not go with it")
+        if golden and golden.is_dir() and rows:
+            raise click.UsageError("the version of --golden has requests as they were made: --rows does not go with it")
         recording = None
         if values["recorded"]:
-            if rows or lengths or values["input_file"] or golden_file:
+            if rows or lengths or values["input_file"] or golden:
                 raise click.UsageError(
                     "--recorded has requests of its own: no --rows, --length, --input or file of --golden goes with it"
                 )
@@ -70,7 +72,7 @@ class Requests:
             values["signature_name"],
             values["timeout"],
             find_access(values),
-            golden_file,
+            golden,
             recording,
             values["recorded_model"],
         )
@@ -158,8 +160,8 @@ def _arrays(
     from tpuserve_loadtests.golden.golden_file import GoldenRows
     from tpuserve_loadtests.inputs import read_inputs
 
-    if requests.golden_file is not None:
-        golden = GoldenRows.read(requests.golden_file, signature)
+    if requests.golden is not None:
+        golden = GoldenRows.read(requests.golden, signature)
         return golden.inputs, golden.outputs
     return None if requests.input_file is None else read_inputs(requests.input_file, signature), None
 
@@ -174,11 +176,28 @@ def read_recording(paths: Sequence[Path]) -> "Recording":
         raise click.UsageError(str(error)) from None
 
 
+def _read_golden(version: Path, signature: "Signature") -> "Recording":
+    """Requests of the signature with their answers; says what of the directory is left out."""
+    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
+    from tpuserve_loadtests.recording.golden_version import read_golden_version
+    from tpuserve_loadtests.recording.recording import BadRecording
+
+    try:
+        recording = read_golden_version(version).of_signature(signature.name, DEFAULT_SIGNATURE_NAME)
+    except BadRecording as error:
+        raise click.UsageError(f"--golden: {error}") from None
+    for note in recording.notes:
+        click.echo(f"Note: {note}", err=True)
+    return recording
+
+
 def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Iterator[Request]":
     from tpuserve_loadtests.recording.recorded_request import recorded_requests
     from tpuserve_loadtests.requests import array_requests
 
     recording = requests.recording_for(spec.name)
+    if recording is None and requests.golden is not None and requests.golden.is_dir():
+        recording = _read_golden(requests.golden, signature)
     if recording is not None:
         return recorded_requests(recording, signature)
     inputs, outputs = _arrays(requests, signature)

@@ -1,4 +1,4 @@
-"""One PredictionLog (tensorflow_serving/apis/prediction_log.proto), in its binary form: the request that it holds.
+"""One PredictionLog (tensorflow_serving/apis/prediction_log.proto), in its binary form: request and answer in it.
 
 The message is walked through, field by field: only the request's inputs are wanted, as they are, and no class of it.
 """
@@ -16,7 +16,7 @@ from tpuserve_client._proto import serving_pb2
 _METADATA, _PREDICT_LOG = 1, 6
 _SAMPLING, _TIME = 2, 4
 _RATE: Final = 1
-_REQUEST: Final = 1
+_REQUEST, _RESPONSE = 1, 2
 _MODEL_SPEC: Final = 1
 # protobuf.dev/programming-guides/encoding
 _VARINT: Final = 0
@@ -31,6 +31,7 @@ class Logged:
     logged: 0 where the log does not say.
 
     `inputs` is a PredictRequest without its model_spec: the inputs as they were encoded, and the filter of outputs.
+    `answer` is a PredictResponse; empty where there is none, or nobody wants it.
     """
 
     model: str
@@ -38,24 +39,27 @@ class Logged:
     time_s: int
     sampled: float
     inputs: bytes
+    answer: bytes = b""
 
 
-def read_prediction_log(record: bytes) -> Logged | None:
+def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged | None:
     """The request of a PredictionLog; None for one that is no predict request. ValueError for other bytes."""
     try:
-        return _logged(record)
+        return _logged(record, with_answer)
     except (DecodeError, IndexError, struct.error) as error:
         raise ValueError(f"a record is no PredictionLog: {error}") from None
 
 
-def _logged(record: bytes) -> Logged | None:
-    time_s, sampled, request = 0, 0.0, None
+def _logged(record: bytes, with_answer: bool) -> Logged | None:
+    time_s, sampled, request, answer = 0, 0.0, None, b""
     for number, value, _ in _fields(record):
         if number == _METADATA and isinstance(value, bytes):
             time_s, sampled = _metadata(value)
         elif number == _PREDICT_LOG and isinstance(value, bytes):
-            request = next((part for field, part, _ in _fields(value) if field == _REQUEST), None)
-    if not isinstance(request, bytes):
+            parts = {field: part for field, part, _ in _fields(value) if isinstance(part, bytes)}
+            request = parts.get(_REQUEST)
+            answer = parts.get(_RESPONSE, b"") if with_answer else b""
+    if request is None:
         return None
     spec = serving_pb2.ModelSpec()
     inputs = []
@@ -64,7 +68,7 @@ def _logged(record: bytes) -> Logged | None:
             spec.MergeFromString(value)
         else:
             inputs.append(raw)
-    return Logged(spec.name, spec.signature_name, time_s, sampled, b"".join(inputs))
+    return Logged(spec.name, spec.signature_name, time_s, sampled, b"".join(inputs), answer)
 
 
 def _metadata(message: bytes) -> tuple[int, float]:

@@ -19,7 +19,7 @@ from tpuserve_loadtests.workload import Protocol
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """`inputs` as Logged has them."""
+    """`inputs` as Logged has them; `golden` is the answer there, if there is one."""
 
     inputs: bytes
     signature_name: str
@@ -44,9 +44,16 @@ def recorded_requests(recording: Recording, signature: Signature) -> Iterator[Re
         try:
             message = serving_pb2.PredictRequest.FromString(logged.inputs)
             rows = _rows(message, signature)
+            _check_answer(logged.answer, signature)
         except (DecodeError, BadInput) as error:
             raise BadInput(f"{recording.title}: request {number}: {error}") from None
-        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1)
+        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1, logged.answer)
+
+
+def _check_answer(answer: bytes, signature: Signature) -> None:
+    outputs = serving_pb2.PredictResponse.FromString(answer).outputs
+    if outputs.keys() - signature.outputs.keys():
+        raise BadInput(f"the model's outputs are {sorted(signature.outputs)}; its answer has {sorted(outputs)}")
 
 
 def _rows(message: serving_pb2.PredictRequest, signature: Signature) -> int:

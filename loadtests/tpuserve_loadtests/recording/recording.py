@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -28,10 +29,10 @@ class Recording:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> Self:
+    def read(cls, paths: Sequence[Path], *, with_answers: bool = False) -> Self:
         """The files together, by time. A file that ends within a record is read to its last whole one.
 
-        Raises BadRecording.
+        Answers are those of TFRecords. Raises BadRecording.
         """
         notes: list[str] = []
         title = ", ".join(path.name for path in paths)
@@ -39,7 +40,7 @@ class Recording:
             raise BadRecording(
                 f"{title}: these are more than {MAX_BYTES >> 30} GiB, which are not read: give fewer files"
             )
-        records = [logged for path in paths for logged in _records(path, notes)]
+        records = [logged for path in paths for logged in _records(path, notes, with_answers)]
         found = [logged for logged in records if logged is not None]
         if others := len(records) - len(found):
             notes.append(f"{title}: {others:,} records of other kinds than predict are not sent")
@@ -92,14 +93,14 @@ class Recording:
         return replace(self, logged=tuple(kept), notes=notes)
 
 
-def _records(path: Path, notes: list[str]) -> list[Logged | None]:
+def _records(path: Path, notes: list[str], with_answers: bool) -> list[Logged | None]:
     records: list[Logged | None] = []
     try:
         with path.open("rb") as file:
             # Of a record's length, the first eight bytes of a TFRecord, the last is zero; JSON has none that is.
             start = file.peek(8)[:8]
             is_json = start.startswith(b"{") and b"\0" not in start
-            read = read_json_log if is_json else read_prediction_log
+            read = read_json_log if is_json else partial(read_prediction_log, with_answer=with_answers)
             for record in _lines(file) if is_json else read_tf_records(file, os.fstat(file.fileno()).st_size):
                 records.append(read(record))  # noqa: PERF401  what came before a cut is kept
     except CutShort:

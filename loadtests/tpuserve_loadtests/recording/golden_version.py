@@ -1,0 +1,40 @@
+"""Golden answers of a version directory: requests of its warm-up file that have their answers beside them.
+
+A log of requests has both, and one that was made a warm-up file keeps them; `tpuserve export` writes requests alone.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tpuserve_loadtests.recording.recording import BadRecording, Recording
+
+# Where SavedModels have it (saved_model_warmup_util.h of TensorFlow Serving).
+WARMUP_FILE: Final = Path("assets.extra/tf_serving_warmup_requests")
+
+
+def read_golden_version(version: Path) -> Recording:
+    """Requests that have answers, whichever model they name: the directory says whose they are.
+
+    Raises BadRecording, which says what to do.
+    """
+    path = version / WARMUP_FILE
+    if not path.is_file():
+        raise BadRecording(f"{version}: there is no {WARMUP_FILE} in it, {_instead(version)}")
+    recording = Recording.read([path], with_answers=True)
+    answered = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
+    if not answered:
+        raise BadRecording(
+            f"{version}: its {len(recording.logged)} recorded requests have no answers beside them. Have them answered "
+            f"before the load, by the server itself: --golden record --recorded {path} --users 32"
+        )
+    left_out = len(recording.logged) - len(answered)
+    without = (f"{version}: {left_out:,} recorded requests without an answer are not sent",) if left_out else ()
+    return Recording(str(version), answered, (*recording.notes, *without))
+
+
+def _instead(folder: Path) -> str:
+    versions = sorted((each.name for each in folder.iterdir() if each.name.isdigit()), key=int)
+    if versions:
+        return f"but versions: give one of them, such as {folder / versions[-1]}"
+    return "which has recorded requests: give a version directory with it, such as /models/digits/8, or --golden record"
