@@ -152,6 +152,24 @@ def test_a_hopeless_run_ends_early(serve: Serve) -> None:
     assert "stopped early: max>10ms whatever comes" in run.stdout
 
 
+def test_a_sweep_ends_with_the_first_load_that_is_too_much(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.02))
+    options = ("--grpc", server.grpc_address, "--duration", "600ms", "--warm-up", "100ms", "--json")
+    run = loadtest("sweep", MODEL, *options, "--users", "1,8,64,128", "--until", "p50>100ms", "rate<0.1")
+    assert run.returncode == 0, run.stderr
+    assert [step["users"] for step in json.loads(run.stdout)] == [1, 8]
+    assert "--until p50>100ms is true of 8 users: 2 further loads are not run" in run.stderr
+
+
+def test_a_load_of_a_sweep_that_is_too_much_is_not_run_to_its_end(serve: Serve) -> None:
+    server = serve(Doubling(service_s=0.05))
+    options = ("--grpc", server.grpc_address, "--duration", "10m", "--warm-up", "0")
+    run = loadtest("sweep", MODEL, *options, "--rate", "10,20", "--until", "max>10ms")
+    assert run.returncode == 0, run.stderr
+    assert "10 requests/s, poisson: stopped early: max>10ms whatever comes" in run.stdout
+    assert "20 requests/s" not in run.stdout
+
+
 def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.02))
     options = ("--grpc", server.grpc_address, "--duration", "600ms", "--warm-up", "100ms")
@@ -230,6 +248,8 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
         (["mlperf", MODEL, "--scenario", "offline", "--listen", "a:1"], "--listen changes nothing without --remote"),
         (["sweep", MODEL, "--rate", "10..20"], "levels, not ramps"),
         (["sweep", MODEL, "--users", "1,x"], "write 1,2,4,8"),
+        (["sweep", MODEL, "--until", "wrong>0"], "wrong>0 is of golden answers, which a sweep has none of"),
+        (["sweep", MODEL, "--until", "fast"], "is no threshold"),
         (["compare", MODEL, "1"], "Missing argument 'B'"),
         (["worker", "nowhere"], "is no HOST:PORT"),
     ],

@@ -83,6 +83,20 @@ def test_a_server_that_becomes_slower_and_grows_is_drifting(tiring: Doubling, gr
     assert run.stderr.count("p50") == 48
 
 
+@pytest.mark.timeout(60)
+def test_a_soak_that_cannot_pass_its_gates_any_more_ends() -> None:
+    with serving(Doubling(fail_every=10)) as server:
+        # Of 1,000 requests in all, 45 that fail are too many: in the ninth segment or so.
+        options = ["--grpc", server.grpc_address, "--rate", "100", "--duration", "10s", "--segments", "20"]
+        options += ["--warm-up", "0", "--fail-if", "error_rate>4%"]
+        run = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=50, check=False)
+    assert run.returncode == 99, run.stderr
+    report = json.loads(run.stdout)
+    assert report["notes"][0].startswith("stopped early: error_rate>4% whatever comes, after ")
+    assert report["total"]["failures"] >= 45
+    assert 1 < len(report["segments"]) < 20
+
+
 def test_ctrl_c_reports_what_there_is(tiring: Doubling, tmp_path: Path) -> None:
     log = tmp_path / "soak.jsonl"
     options = [

@@ -28,7 +28,7 @@ from tpuserve_loadtests.server_side.page import Page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-LIVE, GOOD, WRONG, SLOW = 3, 4, 5, 6
+LIVE, GOOD, WRONG, SLOW, FAILING = 3, 4, 5, 6, 7
 COMMAND = [
     sys.executable,
     "-c",
@@ -47,6 +47,12 @@ QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration"
 def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
     counted = tf.while_loop(lambda i, _: i < 8000, lambda i, a: (i + 1, a + 0.0 * a), (0, x))[1]
     return {"y": 2 * x + 0 * counted}
+
+
+def failing(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Answers what it is warmed with, and nothing else."""
+    with tf.control_dependencies([tf.debugging.assert_equal(x, tf.zeros_like(x))]):
+        return {"y": 2 * x}
 
 
 @dataclass
@@ -89,6 +95,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         GOOD: lambda x: {"y": x + x},
         WRONG: lambda x: {"y": 2 * x + 0.1},
         SLOW: slowly_doubled,
+        FAILING: failing,
     }
     for version, function in functions.items():
         write_manifest(save_function(root / "m" / str(version), function, spec))
@@ -184,6 +191,22 @@ def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:
     assert "canary" not in site.file.read_text()
 
 
+def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -> None:
+    code, report, errors = site.rollout("--to", str(FAILING), "--execute", "--no-parity")
+    assert code == 1, (report, errors)
+    assert report["outcome"] == "refused"
+    assert "requests failed; stopped after 1 whole rounds" in report["steps"][-1]["detail"]
+
+
+def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:
+    gate = ("--soak", "1h", "--fail-if", "max>1us")
+    code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", *gate)
+    assert code == 99, (report, errors)
+    assert report["outcome"] == "moved back"
+    assert "stopped early: max>1us whatever comes" in report["steps"][-3]["detail"]
+    assert site.answers("stable") == LIVE
+
+
 def answers_of(server: RunningServer) -> float:
     with urllib.request.urlopen(f"{server.rest}/metrics", timeout=5) as page:
         return Page.parse(page.read().decode()).total("tpuserve_requests_total") or 0.0
@@ -236,7 +259,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6 are"),
+        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6, 7 are"),
         (["--to", str(LIVE)], "is live already"),
         (["--to", "4", "--stable", "live"], "m has no label live"),
         (["--to", "4", "--canary", "stable"], "are the same label"),

@@ -126,9 +126,17 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
 
 
 def interleaved(
-    targets: "Sequence[Target]", watches: "Sequence[ServerWatch]", generators: Generators, given: dict[str, Any]
+    targets: "Sequence[Target]",
+    watches: "Sequence[ServerWatch]",
+    generators: Generators,
+    given: dict[str, Any],
+    *,
+    until_failure: bool = False,
 ) -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
-    """Whole rounds: A then B, next time B then A; fewer than asked for after Ctrl-C. And each side's runs together."""
+    """Whole rounds: A then B, next time B then A; fewer than asked for after Ctrl-C. And each side's runs together.
+
+    `until_failure`: the round in which a request fails is the last one.
+    """
     from tpuserve_loadtests.traffic.workers import WorkersFailed
 
     load = users_or_rate(given, len(targets[0].addresses))
@@ -146,6 +154,8 @@ def interleaved(
                 if measured.stopped:
                     return _told(rounds)
             rounds.append((found[0], found[1]))
+            if until_failure and any(watched.runs[0].total.failures for watched in found.values()):
+                break
     return _told(rounds)
 
 

@@ -10,12 +10,11 @@ from tpuserve_loadtests.cli.options import USERS_HELD_BESIDE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.engine import Runs, Watch
 
 # After Ctrl-C, answers in flight are here so soon, as a rule.
 _MOMENT_S: Final = 1.0
@@ -66,31 +65,29 @@ def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
 
 
 def run_watched(
-    runs: "Runs", server: "ServerWatch", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for"
+    runs: "Runs", server: "ServerWatch", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for"
 ) -> "Watched":
     """As run_load, with the server watched meanwhile."""
     from tpuserve_loadtests.server_side.watched import Watched
 
     with server.during(load) as seen:
-        measured = run_load(runs, load, gates, title)
+        measured = run_load(runs, load, hopeless, title)
     return Watched.of(measured, seen)
 
 
 def run_load(
-    runs: "Runs", load: "Load", gates: "tuple[Threshold, ...]" = (), title: str = "Running for", *, quiet: bool = False
+    runs: "Runs", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for", *, quiet: bool = False
 ) -> "Measured":
-    """Run it with progress on standard error, unless quiet; ends early when a gate can no longer be passed."""
+    """Run it with progress on standard error, unless quiet; ends early for what `hopeless` says, as Hopeless.why."""
     from rich.console import Console
 
-    from tpuserve_loadtests.judgement.hopeless import Hopeless
     from tpuserve_loadtests.reports.progress import Progress
 
-    hopeless = Hopeless(gates, load)
     with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_told(runs):
 
         def watch(elapsed_s: float, counts: "Counts") -> str:
             progress.tick(elapsed_s, counts)
-            return hopeless.why(elapsed_s, counts)
+            return hopeless(elapsed_s, counts) if hopeless else ""
 
         return runs.run(load, watch)
 

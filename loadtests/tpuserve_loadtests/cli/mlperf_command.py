@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -114,21 +115,28 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
 def _measure(
     runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, given: dict[str, Any]
 ) -> "tuple[Watched, Result]":
-    """`rate`: of the server scenario alone."""
+    """`rate`: of the server scenario alone. One that was searched for is left as soon as it cannot hold."""
     from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.mlperf import judge_mlperf
+    from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
 
-    for left in reversed(range(_RUNS)):
-        watched = run_watched(runs, server, _load(given, rate), title=f"{scenario} for")
+    gates = tuple(objective.opposite for objective in _objectives(given))
+    for left in reversed(range(_RUNS)) if _is_searched(given) else (0,):
+        load = replace(_load(given, rate), limits_us=limits_us(gates))
+        # The last one is the result, and runs its time.
+        hopeless = Hopeless(gates, load).why if left else None
+        watched = run_watched(runs, server, load, hopeless, f"{scenario} for")
         (measured,) = watched.runs
         generator = judge_generator(measured)
         limits = generator.limits if generator.fails(strict=given["generator_limit"] == "fail") else ()
         target_ms = None if given["latency"] is None else 1000 * given["latency"]
         result = judge_mlperf(scenario, measured, rows, target_ms, limits)
-        if not _is_searched(given) or measured.stopped or limits or not left or result.valid_but_for_duration:
+        is_ended = measured.stopped == STOPPED_EARLY or measured.lost
+        if not left or is_ended or limits or result.valid_but_for_duration:
             break
         assert rate is not None  # it was searched for
-        click.echo(f"  {rate:,.1f}/s does not hold for {measured.span_s:g} s, {_LESS:.0%} of it is tried", err=True)
+        click.echo(f"  {rate:,.1f}/s does not hold for {load.seconds:g} s, {_LESS:.0%} of it is tried", err=True)
         rate *= _LESS
     return watched, result
 

@@ -86,11 +86,11 @@ class _Tries:
 
     def run(self, load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
         """A rate is run until it is judged, of which the last time counts."""
-        from tpuserve_loadtests.judgement.hopeless import limits_us
+        from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
 
         gates = tuple(objective.opposite for objective in objectives)
         load = replace(load, limits_us=limits_us(gates))
-        self._last = run_watched(self._runs, self._server, load, gates, "Trying for")
+        self._last = run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
         return self._last.runs[0]
 
     def tell(self, probe: "Probe", measured: "Measured") -> None:

@@ -74,7 +74,8 @@ class Gates:
         targets = [self._target(spec) for spec in (self.live, self.new)]
         with watch_server(self.given, [self.live]) as of_live, watch_server(self.given, [self.new]) as of_new:
             watches = (of_live, of_new)
-            rounds, sides = interleaved(targets, watches, Generators.given(self.given), self.given)
+            # One request that fails is too many: what further rounds tell would change nothing.
+            rounds, sides = interleaved(targets, watches, Generators.given(self.given), self.given, until_failure=True)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         report = build_comparison(
             names,
@@ -98,7 +99,8 @@ class Gates:
         target = self._target(self.stable)
         segments = Segments()
         with generating(target, Generators.given(given)) as runs, watch_server(given, [self.stable]) as server:
-            run_segments(runs, segment_load(given, 1), given["segments"], segments, server, lambda segment: None)
+            load, planned = segment_load(given, 1), given["segments"]
+            run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None)
         assert segments.total is not None  # at least the first one began
         run = build_report(
             segments.total,
@@ -122,7 +124,8 @@ class Gates:
 
 def _comparison_line(report: "ComparisonReport") -> str:
     if report.comparison is None:
-        return f"stopped after {len(report.rounds)} whole rounds: too few to tell anything"
+        failed = f"{report.failures:,} requests failed; " if report.failures else ""
+        return f"{failed}stopped after {len(report.rounds)} whole rounds: too few to tell anything"
     ratios = [
         f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
         for figure in report.comparison.figures

@@ -94,7 +94,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     # Locust patches the process too: after gRPC has been told, and before anything else is imported.
     from rich.console import Console
 
-    from tpuserve_loadtests.judgement.hopeless import limits_us
+    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.report_page.run_page import run_page
     from tpuserve_loadtests.reports.csv_report import run_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
@@ -116,7 +116,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
         watch_server(given, asked.specs) as server,
         server.during(load) as seen,
     ):
-        measured = run_load(runs, load, gates)
+        measured = run_load(runs, load, Hopeless(gates, load).why)
     report = build_report(
         measured,
         model=asked.title,

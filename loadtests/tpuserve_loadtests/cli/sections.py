@@ -9,7 +9,7 @@ SECTIONS: Final = {
     "Server and model": "grpc_address rest_url protocol version label signature_name timeout server_metrics",
     "TLS and headers": "ca cert key tls_server_name headers",
     "What is sent": "rows lengths input_file recorded recorded_model",
-    "Load": "users rate trace_file speed process burst duration warm_up rounds segments seed",
+    "Load": "users rate until trace_file speed process burst duration warm_up rounds segments seed",
     "Load generator": "processes remote listen generator_limit",
     "What is right, and good enough": "golden check_share atol rtol objectives gates least_effect unclear",
     "Output": "as_json junit log html csv hdr",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.segments import Segment, Segments
     from tpuserve_loadtests.reports.soak_report import SoakReport
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
@@ -106,7 +107,7 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
         # Its process is looked at, which is the same for all models.
         server = stack.enter_context(watch_server(given, list(asked.specs)[:1]))
         tell = partial(_tell, segments=segments, planned=planned, log=log)
-        run_segments(runs, load, planned, segments, server, tell)
+        run_segments(runs, load, planned, gates, segments, server, tell)
     assert segments.total is not None  # at least the first one began
     run = build_report(
         segments.total,
@@ -147,14 +148,24 @@ def run_segments(
     runs: "Runs",
     load: "Load",
     planned: int,
+    gates: "tuple[Threshold, ...]",
     segments: "Segments",
     server: "ServerWatch",
     tell: "Callable[[Segment], None]",
 ) -> None:
-    """One after the other, each with arrivals of its own, until all are done or one is stopped or without an answer."""
+    """One after the other, each with arrivals of its own, until all are done or one is stopped or without an answer.
+
+    One is stopped, too, as soon as all of them together can no longer pass the gates.
+    """
+    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+
+    load = replace(load, limits_us=limits_us(gates))
+    soak = Hopeless(gates, replace(load, seconds=planned * load.seconds))
     for number in range(planned):
         part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
-        measured = run_load(runs, part, title=f"Segment {number + 1} of {planned}, for", quiet=not sys.stderr.isatty())
+        title, so_far = f"Segment {number + 1} of {planned}, for", segments.total
+        hopeless = soak.further(load.warm_up_s + so_far.span_s, so_far.recorder.counts()) if so_far else soak.why
+        measured = run_load(runs, part, hopeless, title, quiet=not sys.stderr.isatty())
         segment = segments.add(measured, server.memory_bytes())
         tell(segment)
         if measured.stopped or segment.p50_ms is None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,13 +21,16 @@ from tpuserve_loadtests.cli.options import (
     version_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Generators, generating
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.reports.run_report import RunReport
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
@@ -34,18 +38,25 @@ EPILOG = """\b
 Examples:
   tpuserve loadtest sweep digits                             1 to 128 users
   tpuserve loadtest sweep digits --rate 100,200,400,800 --duration 30s
+  tpuserve loadtest sweep digits --rate 100,200,400,800,1600 --until 'p99>100ms'
 
 Exit codes: as `run`, the highest of all runs.
 """
 
 
-@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
+@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
 @click.argument("model", required=False)
 @scenario_option
 @address_options
 @version_options
 @click.option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
 @click.option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
+@click.option(
+    "--until",
+    multiple=True,
+    metavar="GATE...",
+    help="End with the first load of which it is true: 'p99>100ms' 'error_rate>1%'; several may follow.",
+)
 @open_options
 @time_options("10s", "1s")
 @request_options
@@ -56,13 +67,16 @@ Exit codes: as `run`, the highest of all runs.
 def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
     """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
 
-    Ctrl-C ends it; what was measured is printed.
+    Ctrl-C ends it; what was measured is printed. So does --until, with the load that is too much.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
     from rich.console import Console
 
+    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+    from tpuserve_loadtests.judgement.threshold import gate_results
+    from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
     from tpuserve_loadtests.report_page.sweep_page import sweep_page
     from tpuserve_loadtests.reports.csv_report import sweep_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log
@@ -74,18 +88,23 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
     refuse_idle(given)
     files = Files.given(given)
     files.refuse_distribution()
-    loads = _loads(given, asked.least_users)
+    until = _until(given["until"])
+    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(given, asked.least_users)]
     target = asked.find_target()
     strict = given["generator_limit"] == "fail"
     reports: list[RunReport] = []
     with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
         for load in loads:
             with server.during(load) as seen:
-                measured = run_load(runs, load, title=f"Step {len(reports) + 1} of {len(loads)}, for")
+                title = f"Step {len(reports) + 1} of {len(loads)}, for"
+                measured = run_load(runs, load, Hopeless(until, load).why, title)
             reports.append(
                 build_report(measured, model=asked.title, rows=target.workload.rows, strict=strict, seen=seen)
             )
-            if measured.stopped:
+            if measured.stopped == STOPPED_EARLY or measured.lost:
+                break
+            if too_much := [result for result in gate_results(until, measured) if result.failed]:
+                click.echo(f"  --until {too_much[0].gate} is true of {load}: {_left(loads, reports)}", err=True)
                 break
     if given["as_json"]:
         click.echo(json.dumps([as_document(report) for report in reports], indent=2))
@@ -98,6 +117,21 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
         junit=lambda: junit_xml("loadtest sweep", asked.title, sweep_cases(reports)),
     )
     sys.exit(max(report.exit_code for report in reports))
+
+
+def _until(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
+    until = thresholds(texts, "--until")
+    for threshold in until:
+        if threshold.is_of_checks:
+            raise click.BadParameter(
+                f"{threshold} is of golden answers, which a sweep has none of", param_hint="--until"
+            )
+    return until
+
+
+def _left(loads: "Sequence[Load]", done: "Sequence[RunReport]") -> str:
+    left = len(loads) - len(done)
+    return f"{left} further load{'s are' if left > 1 else ' is'} not run" if left else "it was the last one"
 
 
 def _loads(given: dict[str, Any], protocols: int) -> "list[Load]":

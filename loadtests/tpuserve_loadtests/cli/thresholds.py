@@ -10,7 +10,7 @@ from tpuserve_loadtests.cli.sections import SectionedCommand
 if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
 
-OPTIONS: Final = ("--fail-if", "--slo")
+OPTIONS: Final = ("--fail-if", "--slo", "--until")
 _LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
 
 

@@ -1,5 +1,6 @@
 """Whether a run that is not over can still pass its gates. Only what cannot be made good any more counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpuserve_loadtests.arrivals.load import Load
@@ -35,6 +36,10 @@ class Hopeless:
             if gate in late and late[gate] > _late_share(gate) * most:
                 return f"stopped early: {gate} whatever comes, after {late[gate]:,} late answers"
         return ""
+
+    def further(self, began_s: float, before: Counts) -> Callable[[float, Counts], str]:
+        """As `why`, for a part of the load that began after so long, its warm-up in it, when so much was counted."""
+        return lambda elapsed_s, counts: self.why(began_s + elapsed_s, before + counts)
 
     def _most_requests(self, elapsed_s: float, counts: Counts) -> float | None:
         """More requests than there will be in all."""
