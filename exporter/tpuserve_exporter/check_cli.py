@@ -101,6 +101,8 @@ def _run(
     from tpuserve_exporter.preflight.preflight import Preflight
     from tpuserve_exporter.preflight.version_programs import VersionPrograms
 
+    for rule in rules:
+        rule.check(mesh)
     preflight = Preflight(topologies, mesh, rules, choose_progress(as_json, console))
     return preflight.run(VersionPrograms.read(version))
 

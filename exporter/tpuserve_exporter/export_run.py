@@ -44,6 +44,7 @@ from tpuserve_exporter.sources.kinds import open_as_said, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
+from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import (
@@ -234,10 +235,10 @@ class Export:
                     source = replace(source, reference=WrappedReference(signatures, device, source.reference))
             write_labels(staged, read_labels(self._options.labels))
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
-            step.detail = f"{size_bytes / 1e6:.1f} MB"
+            step.detail = megabytes(size_bytes)
         if "tflite" in self._options.also:
             with self._progress.step(f"Write {TFLITE_FILE}") as step:
-                step.detail = f"{convert() / 1e6:.1f} MB"
+                step.detail = megabytes(convert())
         if self._options.device_programs:
             with to_lower as model:
                 self._device = self._write_programs(staged, model, source.compute_dtype)

@@ -213,6 +213,7 @@ def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
         (["--mesh", "model=4"], 2, "--mesh model=4 takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"),
         (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2, v3, v5e, v6e in 1x1,"),
         (["--mesh", "model"], 2, "'model' is not of the form data=N,model=M"),
+        (["--shard", "kernel=-,model"], 2, "--shard 'kernel=-,model' cuts nothing over --mesh data=1"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "nothing=model"], 2,
          "--shard 'nothing=model' finds no weight: there are dense/kernel, dense/bias"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model"], 2,

@@ -90,3 +90,12 @@ def test_the_first_rule_that_finds_a_name_holds() -> None:
     assert find_axes("embedding/table", rules) == ("model", None)
     assert find_axes("embedding/bias", rules) == (None, "model")
     assert find_axes("dense/kernel", rules) == ()
+
+
+def test_a_rule_that_cuts_nothing_over_a_mesh_says_which_axis_needs_devices() -> None:
+    rule = ShardRule.parse("embedding=model,-")
+    rule.check(DeviceMesh(model=2))
+    with pytest.raises(
+        OptionConflict, match=r"cuts nothing over --mesh data=2: .* one to model, such as --mesh model=4"
+    ):
+        rule.check(DeviceMesh(data=2))

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
-from tpuserve_exporter.report_page.units import difference, megabytes, percent
+from tpuserve_exporter.units import difference, megabytes, percent
 
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12

@@ -78,6 +78,15 @@ class ShardRule:
         """As the manifest has it."""
         return cls(re.compile(written["pattern"]), tuple(written["axes"]))
 
+    def check(self, mesh: DeviceMesh) -> None:
+        """Raises OptionConflict where `mesh` has one device along each axis that it names."""
+        named = [axis for axis in self.axes if axis is not None]
+        if all(getattr(mesh, axis) == 1 for axis in named):
+            raise OptionConflict(
+                f"--shard '{self}' cuts nothing over --mesh {mesh}: give more devices than one to {named[0]}, such as "
+                f"--mesh {named[0]}=4"
+            )
+
     def to_json(self) -> dict[str, Any]:
         return {"pattern": self.pattern.pattern, "axes": list(self.axes)}
 

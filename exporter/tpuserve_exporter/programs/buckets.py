@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.signature import Signature, TensorSpec
 
+_NOT_OF_SAVED_MODELS = "(a SavedModel's shapes are its own)"
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -44,7 +46,7 @@ def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
         if spec.shape is None:
             raise CannotLower(
                 f"{signature.name}: input {name!r} is of any rank, and a device program is of one shape: give it one, "
-                f"--input '{name}:{spec.dtype}[batch,...]'"
+                f"--input '{name}:{spec.dtype}[batch,...]' {_NOT_OF_SAVED_MODELS}"
             )
         if spec.has_batch_dimension and not signature.is_batchable:
             raise CannotLower(
@@ -56,5 +58,5 @@ def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
             raise CannotLower(
                 f"{signature.name}: input {name!r} is {spec} (? is free), and a device program is of one shape: give "
                 f"the lengths that there may be, --sequence-buckets 64,128, or a size, --input '{name}:{spec.dtype}"
-                f"[{','.join(map(str, dims))}]'"
+                f"[{','.join(map(str, dims))}]' {_NOT_OF_SAVED_MODELS}"
             )

@@ -14,6 +14,7 @@ from tpuserve_exporter.programs.host_part import HostPart
 from tpuserve_exporter.programs.lowering import load_program, versions
 from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, Weight, write_weights
 from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.manifest_device import (
     DevicePartEntry,
     DeviceProgram,
@@ -114,12 +115,13 @@ def _tensors(specs: Mapping[str, TensorSpec], pads: Mapping[str, PadValue]) -> d
 
 
 def list_wide(version: Path, device: ManifestDevice) -> Iterator[str]:
-    """What a user should know of programs that take 64 bits, by part. JAX's own take 32, whatever a signature says."""
+    """What a user should know of programs with 64 bits, by part. JAX's own have 32, whatever a signature says."""
     for name, part in device.parts.items():
-        taken = load_program((version / part.programs[0].file).read_bytes()).in_avals
-        names = [*part.inputs, *part.weights]
-        wide = [f"'{one}' ({aval.dtype})" for one, aval in zip(names, taken, strict=True) if aval.dtype in _WIDE]
-        if wide:
+        program = load_program((version / part.programs[0].file).read_bytes())
+        names, avals = (*part.inputs, *part.weights, *part.outputs), (*program.in_avals, *program.out_avals)
+        found = [f"'{one}' ({aval.dtype})" for one, aval in zip(names, avals, strict=True) if aval.dtype in _WIDE]
+        # An output may be an input by name, too.
+        if wide := list(dict.fromkeys(found)):
             named = " and ".join(wide[:_MOST_NAMED]) + (
                 f" and {more} more" if (more := len(wide) - _MOST_NAMED) > 0 else ""
             )
@@ -131,4 +133,4 @@ def describe_programs(version: Path, device: ManifestDevice) -> str:
     files = [program.file for part in device.parts.values() for program in part.programs]
     programs = sum((version / file).stat().st_size for file in files)
     weights = (version / device.weights).stat().st_size
-    return f"{len(files)} program(s), {programs / 1e6:.1f} MB; weights {weights / 1e6:.1f} MB"
+    return f"{len(files)} program(s), {megabytes(programs)}; weights {megabytes(weights)}"

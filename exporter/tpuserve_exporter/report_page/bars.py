@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpuserve_exporter.report_page.markup import Markup, element
-from tpuserve_exporter.report_page.units import megabytes
+from tpuserve_exporter.units import megabytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_exporter.report_page.markup import Markup, element, join
-from tpuserve_exporter.report_page.units import difference, megabytes, percent, seconds
+from tpuserve_exporter.units import difference, megabytes, percent, seconds
 
 
 def show_heading(document: Mapping[str, Any]) -> Markup:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
 from tpuserve_exporter.report_page.markup import Markup, element
-from tpuserve_exporter.report_page.units import difference, percent
+from tpuserve_exporter.units import difference, percent
 
 _HEADINGS = ("output", "largest", "mean", "top-1")
 

@@ -5,19 +5,19 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from tpuserve_exporter.report_page.markup import Markup, element
-from tpuserve_exporter.report_page.units import megabytes, seconds
+from tpuserve_exporter.units import megabytes, seconds
 
 Row: TypeAlias = Mapping[str, Any]
 # Topology, mesh and the HBM that a program may have on one device.
 Place: TypeAlias = tuple[str, int, int, int]
 
-COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "rows")
+COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "padding")
 _GIB = 2**30
 _INTRO = (
     "Every program was compiled by the TPU's own compiler, from shapes, without a TPU. Sizes are of one device. "
     "Latencies are estimates, of the device alone: from arithmetic at its peak or reading and writing once, to all the "
     "bytes that the compiler counts, without what devices exchange. Layout: how many times their own size arguments "
-    "and outputs take. Rows: the share of a batch that is padding at most."
+    "and outputs take. Padding: the share of a batch that is padding at most."
 )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tpuserve_exporter.report_page.bars import Bar, draw_bars, draw_largest
 from tpuserve_exporter.report_page.markup import Markup, element
-from tpuserve_exporter.report_page.units import seconds
+from tpuserve_exporter.units import seconds
 
 _MOST_FILES = 8
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpuserve_exporter.report_page.bars import draw_largest
 from tpuserve_exporter.report_page.markup import Markup, element, join
-from tpuserve_exporter.report_page.units import megabytes
+from tpuserve_exporter.units import megabytes
 
 # A group of more rows starts folded, unless it is what an export failed for.
 _MOST_OPEN = 12

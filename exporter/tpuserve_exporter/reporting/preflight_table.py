@@ -34,13 +34,14 @@ def print_preflight(console: Console, report: "PreflightReport") -> None:
     several = len({row["part"] for row in rows}) > 1
     together = list_together(report.together_to_json())
     for place, ones in groupby(rows, key=place_of):
-        if console.width < _TABLE_WIDTH:
+        narrow = console.width < _TABLE_WIDTH
+        if narrow:
             for line in _lines(place, ones, several):
                 console.print(line, soft_wrap=True)
         else:
             console.print(_table(place, ones, several))
         if sentence := together.pop(place[:3], None):
-            console.print(Text(f" {sentence}"), soft_wrap=True)
+            console.print(Text(f"{'  ' if narrow else ' '}{sentence}"), soft_wrap=True)
             console.print()
     console.print(Text(_NOTE, style="dim"), soft_wrap=True)
 

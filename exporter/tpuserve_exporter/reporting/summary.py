@@ -16,6 +16,7 @@ from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
 from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
+from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.manifest import ManifestParity
 from tpuserve_exporter.version.manifest_device import ManifestDevice
 
@@ -147,12 +148,28 @@ def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
         ("largest difference", _describe_parity(manifest.parity)),
+        *_describe_programs(exported),
         *_describe_numerics(exported.manifest.device),
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
-        ("size", f"{sum(file.size_bytes for file in manifest.files.values()) / 1e6:.1f} MB"),
+        ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
         ("time", f"{seconds:.1f} s"),
     ]
+
+
+def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
+    """How many there are, of which sizes, and what is not known of them yet."""
+    device = exported.manifest.device
+    if device is None:
+        return []
+    programs = [program for part in device.parts.values() for program in part.programs]
+    rows = sorted({one.batch_size for one in programs if one.batch_size is not None})
+    lengths = sorted({one.sequence_length for one in programs if one.sequence_length is not None})
+    sizes = ", ".join(
+        f"{what} of {', '.join(map(str, ones))}" for what, ones in (("batches", rows), ("lengths", lengths)) if ones
+    )
+    known = "" if exported.preflight is not None else "; `tpuserve check` tells whether a TPU takes them"
+    return [("device programs", f"{len(programs)}{f' for {sizes}' if sizes else ''}{known}")]
 
 
 def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:
