@@ -1,5 +1,6 @@
 """The devices that PJRT finds, and how a version's arrays are spread over them."""
 
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from tpuserve_server.executors.pjrt.manifest import ShardRule
 
 # What clients of a device's own call themselves, as far as it is not the device.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
+# Of each kind of device the module that its client is in, and the extra of tpuserve-server that brings it.
+_CLIENTS = {"tpu": ("libtpu", "tpu"), "gpu": ("jax_cuda13_plugin", "cuda")}
 # Bytes; what XLA asks of the memory that it computes in on a CPU.
 _ALIGNMENT = 64
 # memory_stats() of PJRT's clients.
@@ -48,7 +51,10 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
     if wanted not in ("auto", kind):
         raise FailedPrecondition(f"PJRT found {_describe(found)} only{_why_not(wanted)}")
     if count > len(found):
-        raise FailedPrecondition(f"the mesh takes {count} devices; PJRT found {_describe(found)}")
+        # Of a CPU there are as many as one asks XLA for, to try a mesh out.
+        more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} makes so many of a CPU"
+        there = f"the mesh takes {count} devices; PJRT found {_describe(found)}"
+        raise FailedPrecondition(f"{there}{more if wanted == 'cpu' else ''}")
     return found[:count]
 
 
@@ -73,7 +79,10 @@ def _describe(devices: Sequence[jax.Device]) -> str:
 
 
 def _why_not(wanted: str) -> str:
-    """What kept a client from starting, where JAX has tried and went on without it."""
+    """That its client is not installed, or what kept it from starting, where JAX has tried and went on without it."""
+    module, extra = _CLIENTS.get(wanted, ("jax", "pjrt"))
+    if importlib.util.find_spec(module) is None:
+        return f", and no client for a {wanted.upper()} is installed: pip install 'tpuserve-server[{extra}]'"
     try:
         jax.devices(wanted)
     except RuntimeError as error:

@@ -17,6 +17,7 @@ from tests.device_programs import FOLDER, Part, double_and_add, read_manifest, w
 from tests.fake_device import FakeClock
 from tests.saved_models import save_function
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
+from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.device_measurements import DeviceMeasurements
@@ -436,5 +437,13 @@ class TestRefusals:
         assert "../elsewhere in the manifest leaves the version directory" in refusal(version)
 
     def test_device_that_is_not_there(self) -> None:
-        with pytest.raises(FailedPrecondition, match="PJRT found cpu only"):
+        absent = r"PJRT found cpu only, and no client for a GPU is installed: pip install 'tpuserve-server\[cuda\]'$"
+        with pytest.raises(FailedPrecondition, match=absent):
             PjrtExecutor(PjrtOptions("gpu"), no_host, DeviceMeasurements(), FakeClock())
+
+    def test_mesh_of_more_devices_than_a_cpu_is_says_how_to_have_them(self) -> None:
+        options = PjrtOptions("cpu", MeshShape(data=64))
+        with pytest.raises(
+            FailedPrecondition, match=r"takes 64 devices; .*platform_device_count=64 makes so many of a CPU"
+        ):
+            PjrtExecutor(options, no_host, DeviceMeasurements(), FakeClock())
