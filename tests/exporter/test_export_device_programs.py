@@ -229,7 +229,7 @@ def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tens
         (device_builders.counting, "changes its own variables when it is called"),
         (
             device_builders.of_any_length,
-            r"input 'steps' .*--sequence-buckets .* or a size, --input 'steps:float32\[batch,SIZE,3\]' \(a SavedModel's",
+            r"'steps' .*--sequence-buckets .* or a size, --input 'steps:float32\[batch,SIZE,3\]' \(a SavedModel's",
         ),
     ],
     ids=["operation", "strings", "state", "free"],

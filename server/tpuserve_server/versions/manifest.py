@@ -110,7 +110,10 @@ class Manifest(_Part):
             except OSError as error:
                 raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
             if digest != entry.sha256:
-                raise FailedPrecondition(f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}")
+                raise FailedPrecondition(
+                    f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}. "
+                    "Copy the version again, or export it anew"
+                )
 
 
 def is_whole(version_path: Path) -> bool | None:
