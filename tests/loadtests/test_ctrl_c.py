@@ -1,5 +1,6 @@
 """Ctrl-C as events, in blocks within each other."""
 
+import itertools
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +62,25 @@ def test_pressed_at_any_instant_of_the_end_it_does_not_take_the_report_away(monk
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:  # which would end pytest
         pytest.fail("it raised KeyboardInterrupt")
+
+
+def test_pressed_at_any_instant_of_an_inner_blocks_end_it_reaches_the_outer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change, changes = signal.signal, itertools.count()
+
+    def change_and_press_once(number: int, handler: Any) -> Any:  # noqa: ANN401  as above
+        before = change(number, handler)
+        if next(changes) == 0:
+            signal.raise_signal(signal.SIGINT)
+        return before
+
+    outer = Event()
+    with ctrl_c(outer):
+        with ctrl_c(Event()):
+            monkeypatch.setattr(signal, "signal", change_and_press_once)
+        assert outer.is_set()
+        monkeypatch.undo()
 
 
 def test_who_was_started_to_ignore_it_ignores_it() -> None:

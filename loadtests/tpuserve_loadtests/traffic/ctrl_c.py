@@ -37,8 +37,9 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        # Ignored first: given back first, the next of many presses would raise KeyboardInterrupt in between.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _OUTER.pop()
+        if not _OUTER:
+            # Ignored first: given back first, the next of many presses would raise KeyboardInterrupt in between.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         if _OUTER or not pressed.is_set():
             signal.signal(signal.SIGINT, before)
