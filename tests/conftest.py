@@ -1,9 +1,13 @@
-"""Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all."""
+"""Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all.
+
+Properties are tested with the same examples each time, and however long one takes on a busy machine.
+"""
 
 import os
 
 import pytest
 from _pytest.nodeid import NodeId
+from hypothesis import settings
 
 # TensorFlow reads it when it is first imported, which may be by any module of tests. What the command and the server
 # ask for themselves is looked at in processes without it.
@@ -12,6 +16,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # With libtpu installed JAX looks for a TPU when it starts, and writes what it did not find to standard error. Set for
 # the processes that tests start, too.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Hypothesis' own for such machines; it would choose it by itself where it finds a variable CI.
+settings.load_profile("ci")
 
 
 @pytest.hookimpl(trylast=True)
