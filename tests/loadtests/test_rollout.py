@@ -26,7 +26,7 @@ from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
 from tpuserve_loadtests.server_side.page import Page
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 LIVE, GOOD, WRONG, SLOW, FAILING = 3, 4, 5, 6, 7
 COMMAND = [
@@ -64,7 +64,7 @@ class Site:
 
     def rollout(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
         command = [*COMMAND, "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 
     def answers(self, label: str) -> int | None:
@@ -84,6 +84,13 @@ model_config_list {{
   config {{ name: "other" base_path: "{root}/other" model_platform: "tensorflow" }}
 }}
 """
+
+
+def wait_for_labels(server: RunningServer) -> None:
+    """A model is ready with the first of its versions, a label with its own."""
+    with Client(server.grpc) as client:
+        for version in (LIVE, GOOD, WRONG, SLOW):
+            client.wait_until_ready(90, "m", version=version)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +116,7 @@ def running(models: Path) -> Iterator[Site]:
     file.write_text(configuration(models))
     flags = (f"--model_config_file={file}",)
     with run_configured_server("python", models / "log", *flags, model="m") as server:
+        wait_for_labels(server)
         yield Site(server, file)
 
 
@@ -208,7 +216,7 @@ def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Si
 
 
 def answers_of(server: RunningServer) -> float:
-    with urllib.request.urlopen(f"{server.rest}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"{server.rest}/metrics", timeout=60) as page:
         return Page.parse(page.read().decode()).total("tpuserve_requests_total") or 0.0
 
 
@@ -245,7 +253,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
                 press_twice_while_it_hangs(process, site.server)
             else:
                 process.send_signal(signal.SIGTERM)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=200)
         finally:
             process.kill()
     report = json.loads(output)
@@ -315,6 +323,7 @@ def test_a_server_that_reads_its_file_again_is_waited_for(models: Path, tmp_path
     file.write_text(configuration(models))
     flags = (f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.2")
     with run_configured_server("python", tmp_path / "log", *flags, model="m") as server:
+        wait_for_labels(server)
         site = Site(server, file)
         code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--apply", "poll", "--soak", "0")
         assert code == 0, (report, errors)
