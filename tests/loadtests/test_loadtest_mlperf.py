@@ -22,6 +22,7 @@ COMMAND = [
 ]
 # A small machine with much else to do: neither the generator nor the server's speed is what is tested.
 BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def server() -> Iterator[Doubling]:
 
 def run(server: Doubling, *arguments: str) -> tuple[int, dict[str, Any], str]:
     command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -40,7 +41,6 @@ def unsatisfied(report: dict[str, Any]) -> list[str]:
     return [each["name"] for each in report["constraints"] if not each["satisfied"]]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("scenario", "rows", "needed"), [("single-stream", 1, 64), ("multi-stream", 8, 662), ("offline", 32, 1)]
 )
@@ -56,7 +56,6 @@ def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario:
     assert (report["metric"] is not None) == (report["queries"] >= needed)
 
 
-@pytest.mark.timeout(40)
 def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, tmp_path: Path) -> None:
     options = ["--scenario", "server", "--target-qps", "200", "--quick", "--html", str(tmp_path / "server.html")]
     code, report, errors = run(server, *options, "--latency", "5s")
@@ -72,7 +71,6 @@ def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, t
     assert report["search"] is None
 
 
-@pytest.mark.timeout(60)
 def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
     with serving(Doubling(service_s=0.02)) as server:
         options = ["--scenario", "server", "--latency", "10ms", "--quick", "--html", str(tmp_path / "server.html")]
@@ -94,7 +92,7 @@ def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
 def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -> None:
     command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, "--scenario", "single-stream", "--duration", "1"]
     command += ["--junit", str(tmp_path / "mlperf.xml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 99, done.stderr
     lines = done.stdout.splitlines()
     assert "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association." in lines
@@ -124,7 +122,7 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=18, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr

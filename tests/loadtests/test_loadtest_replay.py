@@ -16,6 +16,7 @@ from tests.loadtests.recorded_logs import START_S, numbered, predict_entry, writ
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def log(tmp_path: Path) -> Path:
 
 def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, "run", *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def measured(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:

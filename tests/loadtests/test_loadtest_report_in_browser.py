@@ -16,7 +16,7 @@ from tests.loadtests.report_pages import PAGES
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(180),
     pytest.mark.xdist_group("browser"),
 ]
 
@@ -175,7 +175,7 @@ def test_the_page_of_a_real_run_opens_without_complaint(browser: Browser, tmp_pa
             "--generator-limit",
             "note",
         ]
-        run = subprocess.run([*command, *addresses, *options], capture_output=True, text=True, timeout=30, check=False)
+        run = subprocess.run([*command, *addresses, *options], capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 1, run.stderr
     browser.complaints.clear()
     browser.open(page, 390, "dark")

@@ -19,6 +19,7 @@ from tpuserve_loadtests.workload import mixed_order
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 WHOLE = """
 grpc: localhost:9000
@@ -64,7 +65,7 @@ def written(folder: Path, text: str) -> Path:
 
 def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=18, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Path) -> None:
@@ -137,7 +138,7 @@ SMALL_AND_LARGE = f"""
 models:
   - {{model: {MODEL}, name: small, weight: 3}}
   - {{model: {MODEL}, name: large, protocol: grpc, rows: {{2: 0.5, 4: 0.5}}}}
-load: {{rate: 400, arrivals: constant, duration: 500ms, warm_up: 0}}
+load: {{rate: 200, arrivals: constant, duration: 1s, warm_up: 0}}
 fail_if: [rate<1]
 """
 

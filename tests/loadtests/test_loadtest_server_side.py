@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from tpuserve_server.core.types import ServableId
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 BUSY_IS_FINE = ("--generator-limit", "note")
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 SERVED = Served((("m", None),))
 OTHER = ServableId("m", 4)
 
@@ -189,7 +191,7 @@ def test_other_clients_and_other_servers_are_noticed() -> None:
 
 def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -208,7 +210,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_a_real_servers_phases_add_up_and_it_counted_every_request(running: RunningServer) -> None:
     addresses = ("--grpc", running.grpc, "--rest", running.rest)
@@ -229,7 +230,6 @@ def test_a_real_servers_phases_add_up_and_it_counted_every_request(running: Runn
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer) -> None:
     page = f"{running.rest}/metrics"
@@ -255,7 +255,6 @@ def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_a_comparison_tells_of_each_side_of_runs_of_half_a_second(running: RunningServer) -> None:
     options = ["--users", "2", "--rounds", "3", "--duration", "0.4", "--warm-up", "0.2"]
@@ -274,7 +273,6 @@ def test_a_comparison_tells_of_each_side_of_runs_of_half_a_second(running: Runni
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_a_search_tells_what_one_user_and_each_rate_did_in_the_server(running: RunningServer) -> None:
     options = ("--slo", "p50<=5s", "--from", "40", "--to", "50", "--duration", "0.5", "--warm-up", "0")
@@ -289,7 +287,6 @@ def test_a_search_tells_what_one_user_and_each_rate_did_in_the_server(running: R
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_a_scenario_of_mlperf_tells_what_its_queries_did_in_the_server(running: RunningServer) -> None:
     options = ("--scenario", "multi-stream", "--duration", "700ms", "--warm-up", "0", "--server-metrics", running.rest)
@@ -349,9 +346,8 @@ def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
     # It was read to see whether it is there, at the beginning, and after a second; not at the end.
     assert report["server"]["answers"] == {"OK": 1}
     (note,) = [note for note in report["notes"] if "server" in note]
-    assert note == (
-        "the server's metrics could not be read at the end (HTTP 503, 0 bytes): its figures are of the first 1.0 s"
-    )
+    lost = r"the server's metrics could not be read at the end \(HTTP 503, 0 bytes\)"
+    assert re.fullmatch(rf"{lost}: its figures are of the first 1\.\d s", note)
 
 
 def page(server: MetricsPages) -> Response:

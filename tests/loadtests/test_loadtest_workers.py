@@ -17,15 +17,17 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats
 from tpuserve_loadtests.traffic.worker_name import worker_name
 
-# Heartbeats five times as fast, so that nobody has to wait ten seconds; and Ctrl-C is heeded in the background, too.
+# Heartbeats twice as fast, so that nobody has to wait ten seconds, and a worker that a busy machine keeps waiting is
+# not taken for gone; and Ctrl-C is heeded in the background, too.
 COMMAND = [
     sys.executable,
     "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tpuserve_loadtests.traffic import heartbeats; heartbeats.BEAT_S = 0.2; "
+    "from tpuserve_loadtests.traffic import heartbeats; heartbeats.BEAT_S = 0.5; "
     "from tpuserve_loadtests.cli import main; main()",
 ]
 Process = subprocess.Popen[str]
+pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture
@@ -72,13 +74,13 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
         for worker in (first, second):  # they may be there before anybody wants them
             assert said(worker, "waiting").count("Nobody is there yet") == 1
         with started(*load(server, "--remote", "2", "--listen", place)) as coordinator:
-            assert server.reached.wait(12)
+            assert server.reached.wait(60)
             with started("worker", place) as third:
-                assert "it has all the workers" in third.communicate(timeout=10)[1]
+                assert "it has all the workers" in third.communicate(timeout=60)[1]
             assert third.returncode == 1
             os.kill(first.pid, signal.SIGKILL)
-            output, errors = coordinator.communicate(timeout=15)
-        assert "the load test is over" in second.communicate(timeout=10)[1]
+            output, errors = coordinator.communicate(timeout=60)
+        assert "the load test is over" in second.communicate(timeout=60)[1]
     report: dict[str, Any] = json.loads(output)
     assert coordinator.returncode == 98, errors  # though the generator's limit is but a note
     assert report["generator"]["lost"] == [worker_name(first.pid)]
@@ -91,15 +93,14 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
 
 def test_a_process_of_several_that_ends_is_named_too(server: Doubling) -> None:
     with started(*load(server, "--processes", "2")) as coordinator:
-        assert server.reached.wait(15)
+        assert server.reached.wait(60)
         children = Path(f"/proc/{coordinator.pid}/task/{coordinator.pid}/children").read_text().split()
         os.kill(int(children[1]), signal.SIGKILL)
-        output, errors = coordinator.communicate(timeout=15)
+        output, errors = coordinator.communicate(timeout=60)
     assert coordinator.returncode == 98, errors
     assert json.loads(output)["generator"]["lost"] == [worker_name(int(children[1]))]
 
 
-@pytest.mark.timeout(40)
 def test_a_worker_ends_where_its_coordinator_was_killed(server: Doubling) -> None:
     """In a load, and before it, where another worker is waited for."""
     places = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -108,14 +109,14 @@ def test_a_worker_ends_where_its_coordinator_was_killed(server: Doubling) -> Non
         for expected, place in zip("12", places, strict=True):
             coordinator = stack.enter_context(started(*load(server, "--remote", expected, "--listen", place)))
             pairs.append((coordinator, stack.enter_context(started("worker", place))))
-        assert server.reached.wait(20)
+        assert server.reached.wait(60)
         said(pairs[1][1], "It is there")
         for coordinator, _ in pairs:
             coordinator.kill()
         for (_, worker), place in zip(pairs, places, strict=True):
-            errors = worker.communicate(timeout=15)[1]
+            errors = worker.communicate(timeout=60)[1]
             assert worker.returncode == 1
-            assert errors.splitlines()[-1] == f"Error: {place}: it is gone: not heard of for 2 s"
+            assert errors.splitlines()[-1] == f"Error: {place}: it is gone: not heard of for 5 s"
 
 
 def test_ctrl_c_ends_a_worker_that_waits() -> None:
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_a_worker_that_waits() -> None:
     with started("worker", f"127.0.0.1:{port}") as worker:
         said(worker, "waiting")
         worker.send_signal(signal.SIGINT)
-        assert worker.communicate(timeout=5) == ("", "")
+        assert worker.communicate(timeout=60) == ("", "")
     assert worker.returncode == -signal.SIGINT
 
 
