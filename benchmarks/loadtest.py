@@ -5,6 +5,7 @@ Run from anywhere: `.venv/bin/python benchmarks/loadtest.py stall|search|batched
 
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import loadtest_search
 from benchmarks.loadtest_search import FIRST_PER_S, Found, loadtest
-from benchmarks.process_tree import ServerDied
+from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.simulated_grid import greedy_setting
 from benchmarks.simulation import Device, poisson, simulate
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
@@ -47,6 +48,7 @@ _BATCHED_ARRIVALS = 300_000
 @click.group()
 def main() -> None:
     """Loads servers whose truth is known."""
+    exit_on_sigterm()
 
 
 @main.command()
@@ -90,9 +92,11 @@ def search(seeds: int, duration: str, side_by_side: int) -> None:
         told.print("exporting the model")
         try:
             base = loadtest_search.write_digits(Path(directory))
-            for one in loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _tell_tries):
-                found.append(one)
-                told.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
+            searches = loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _tell_tries)
+            with closing(searches):
+                for one in searches:
+                    found.append(one)
+                    told.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
         except ServerDied as error:
             raise click.ClickException(str(error)) from None
     _print_found(found, truth, console)

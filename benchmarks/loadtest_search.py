@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -77,19 +78,56 @@ def write_digits(scratch: Path) -> Path:
 
 
 def searches(base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell) -> Iterator[Found]:
-    """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads."""
+    """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads.
+
+    Those that run are ended when the iterator is closed.
+    """
+    running = Running()
     with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
         # All before the first search: a server that starts takes seconds of the machine from those that are measured.
         ports: Queue[int] = Queue()
         for index in range(min(side_by_side, seeds)):
             ports.put(stack.enter_context(_serve(base, scratch / str(index))))
-        begun = [pool.submit(_search, ports, seed, duration, tell) for seed in range(seeds)]
+        begun = [pool.submit(_search, ports, seed, duration, tell, running) for seed in range(seeds)]
         try:
             for done in as_completed(begun):
                 yield done.result()
         finally:
-            # Those that have not begun, should one have failed.
-            pool.shutdown(wait=True, cancel_futures=True)
+            # Should one have failed, or this process be ended: those that have not begun, and then the others.
+            pool.shutdown(wait=False, cancel_futures=True)
+            running.end()
+
+
+class Running:
+    """Processes that threads have started, to be ended by another thread. Every method may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    @contextmanager
+    def counted(self, process: "subprocess.Popen[str]") -> Iterator[None]:
+        """Among those that `end` ends, for as long as the block lasts; an exception in it ends the process, too."""
+        with self._lock:
+            self._processes.add(process)
+            if self._ended:
+                process.terminate()
+        try:
+            yield
+        except BaseException:  # SystemExit, too: who leaves the block waits for the process
+            process.terminate()
+            raise
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+    def end(self) -> None:
+        """End them, and each that is counted afterwards. Does not wait."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.terminate()
 
 
 @contextmanager
@@ -108,7 +146,7 @@ def _run(command: list[str]) -> None:
         raise ServerDied(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-1500:]}")
 
 
-def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell) -> Found:
+def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: Running) -> Found:
     port = ports.get()
     try:
         report = loadtest(
@@ -118,6 +156,7 @@ def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell) -> Found:
             *("--slo", f"p99<={1000 * DEVICE.latency_s:g}ms", "--from", str(FIRST_PER_S)),
             *("--duration", duration, "--warm-up", "5s", "--seed", str(seed)),
             tell=lambda line: tell(f"seed {seed}: {line}"),
+            running=running,
         )
     finally:
         ports.put(port)
@@ -126,10 +165,12 @@ def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell) -> Found:
     return Found(seed, report["rate_per_s"], len(probes), report["problem"], first)
 
 
-def loadtest(*arguments: str, tell: Tell = lambda line: None) -> dict[str, Any]:  # a JSON document
+def loadtest(
+    *arguments: str, tell: Tell = lambda line: None, running: Running | None = None
+) -> dict[str, Any]:  # a JSON document
     """Its report. The generator shares this machine with the server: where it is late, that is a note.
 
-    `tell` gets the lines of its progress.
+    `tell` gets the lines of its progress. Who has given `running` may end it.
     """
     program = str(Path(sys.executable).with_name("tpuserve-loadtest"))
     command = [program, *arguments, "--generator-limit", "note", "--json"]
@@ -137,6 +178,7 @@ def loadtest(*arguments: str, tell: Tell = lambda line: None) -> dict[str, Any]:
     with (
         tempfile.TemporaryFile("w+") as output,
         subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True) as process,
+        (running or Running()).counted(process),
     ):
         assert process.stderr is not None  # a pipe
         for line in process.stderr:
