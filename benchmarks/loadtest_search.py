@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -77,10 +77,12 @@ def write_digits(scratch: Path) -> Path:
     return base
 
 
-def searches(base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell) -> Iterator[Found]:
+def searches(
+    base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell
+) -> Generator[Found, None, None]:
     """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads.
 
-    Those that run are ended when the iterator is closed.
+    Those that run are ended when it is closed.
     """
     running = Running()
     with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
