@@ -1,6 +1,6 @@
 """Byte echo on grpc.aio with a generic handler and uvloop: the floor under the Python host's gRPC.
 
-Run: `python benchmarks/echo_grpc_aio.py PORT`; SIGTERM ends it.
+Run: `python benchmarks/echo_grpc_aio.py PORT [CERTIFICATE KEY]`, with TLS for two files; SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 import grpc
 import uvloop
@@ -29,11 +30,16 @@ class EchoHandler(grpc.GenericRpcHandler):
         return self._method
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, pem: list[Path]) -> None:
     """Serve on a loopback port until SIGTERM or SIGINT."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((EchoHandler(),))
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    address = f"127.0.0.1:{port}"
+    if pem:
+        cert, key = (path.read_bytes() for path in pem)
+        server.add_secure_port(address, grpc.ssl_server_credentials([(key, cert)]))
+    else:
+        server.add_insecure_port(address)
     await server.start()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,4 +49,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]))

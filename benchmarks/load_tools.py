@@ -68,14 +68,19 @@ def framed(message: bytes) -> bytes:
     return struct.pack(">BI", 0, len(message)) + message
 
 
-def run_h2load(port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path) -> Load:
-    """POST a framed gRPC request for `duration_s` seconds, `in_flight` at a time over at most eight connections."""
+def run_h2load(
+    port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
+) -> Load:
+    """POST a framed gRPC request for `duration_s` seconds, `in_flight` at a time over at most eight connections.
+
+    With `tls` whatever certificate is shown will do, as for run_wrk.
+    """
     connections = min(in_flight, GRPC_CONNECTIONS)
     log = scratch / "h2load.log"
     log.unlink(missing_ok=True)
     command = ["h2load", "-t1", f"-c{connections}", f"-m{in_flight // connections}", f"-D{duration_s}"]
     command += [f"--log-file={log}", f"-d{body}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
-    output, cores = _run([*command, f"http://127.0.0.1:{port}{path}"], duration_s)
+    output, cores = _run([*command, _url(port, path, tls)], duration_s)
     return parse_h2load(output, log.read_text() if log.exists() else "", cores)
 
 
@@ -98,12 +103,14 @@ def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
     )
 
 
-def run_wrk(port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path) -> Load:
+def run_wrk(
+    port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
+) -> Load:
     """POST a JSON body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
     script = scratch / "wrk.lua"
     script.write_text(_WRK_SCRIPT.format(body=body))
     command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
-    return parse_wrk(*_run([*command, f"http://127.0.0.1:{port}{path}"], duration_s))
+    return parse_wrk(*_run([*command, _url(port, path, tls)], duration_s))
 
 
 def parse_wrk(output: str, generator_cores: float) -> Load:
@@ -127,6 +134,10 @@ def percentile(ordered: Sequence[int], percent: float) -> float:
     if not ordered:
         return math.nan
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
+
+
+def _url(port: int, path: str, tls: bool) -> str:
+    return f"{'https' if tls else 'http'}://127.0.0.1:{port}{path}"
 
 
 def _run(command: list[str], duration_s: int) -> tuple[str, float]:

@@ -2,9 +2,12 @@
 
 Run by loadgen.py: `locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32 -t 6s --host 127.0.0.1:PORT GrpcUser`.
 At the end it prints a line of JSON: requests, failures, seconds and CPU seconds of the measured time.
+Over TLS for a file of authorities in LOADGEN_CA; for HTTP --host is https://… then, whose certificate Locust does not
+check.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -26,6 +29,13 @@ WARM_UP_S = 1.0
 _channels: dict[str, grpc.Channel] = {}
 
 
+def _channel(address: str) -> grpc.Channel:
+    ca = os.environ.get("LOADGEN_CA")
+    if not ca:
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(Path(ca).read_bytes()))
+
+
 class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
     """Sends as soon as it has an answer; all users share one channel. The message is encoded beforehand."""
 
@@ -33,7 +43,9 @@ class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
 
     def __init__(self, environment: Any) -> None:  # noqa: ANN401  # Locust ships no annotations
         super().__init__(environment)
-        channel = _channels.setdefault(self.host, grpc.insecure_channel(self.host))
+        if self.host not in _channels:
+            _channels[self.host] = _channel(self.host)
+        channel = _channels[self.host]
         self._call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
         self._body = grpc_answer()
 

@@ -9,10 +9,13 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from benchmarks import mlp_model
 from benchmarks.process_tree import ProcessTree, ServerDied, started
+
+if TYPE_CHECKING:
+    from tests.certificates import Pem
 
 Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]
@@ -39,8 +42,11 @@ class Target:
 
 
 @contextlib.contextmanager
-def echoes(host: Host, scratch: Path) -> Iterator[dict[Protocol, Target]]:
-    """The byte echoes on a host: one Envoy for both protocols, or grpc.aio and uvicorn beside each other."""
+def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, Target]]:
+    """The byte echoes on a host: one Envoy for both protocols, or grpc.aio and uvicorn beside each other.
+
+    With `tls` they show that certificate, and answer nobody in the clear.
+    """
     grpc_port, rest_port = free_port(), free_port()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with contextlib.ExitStack() as stack:
@@ -52,18 +58,21 @@ def echoes(host: Host, scratch: Path) -> Iterator[dict[Protocol, Target]]:
                 "uvloop",
                 "--port",
                 str(grpc_port),
+                *(("--tls-cert", str(tls.cert), "--tls-key", str(tls.key), "--tls-disable-http3") if tls else ()),
             ]
             tree = stack.enter_context(started(command, scratch / "echo-envoy.log", environment))
             targets = _pair(host, "echo", (grpc_port, tree), (grpc_port, tree))
         else:
             command = [sys.executable, str(ROOT / "benchmarks" / "echo_grpc_aio.py"), str(grpc_port)]
+            command += [str(tls.cert), str(tls.key)] if tls else []
             grpc_tree = stack.enter_context(started(command, scratch / "echo-grpc.log", environment))
             command = [sys.executable, "-m", "uvicorn", "benchmarks.echo_asgi:app", "--port", str(rest_port)]
             command += ["--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-access-log"]
+            command += ["--ssl-certfile", str(tls.cert), "--ssl-keyfile", str(tls.key)] if tls else []
             rest_tree = stack.enter_context(started(command, scratch / "echo-rest.log", environment))
             targets = _pair(host, "echo", (grpc_port, grpc_tree), (rest_port, rest_tree))
         for target in targets.values():
-            _wait_until_ready(target, lambda port: _posts(port, REST_PATH))
+            _wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
         yield targets
 
 

@@ -7,7 +7,8 @@ from rich.console import Console
 from benchmarks.load_tools import missing_tools
 from benchmarks.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from benchmarks.loadgen_body import grpc_answer
-from benchmarks.targets import echoes
+from benchmarks.targets import Protocol, echoes
+from tests.certificates import Authority
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
@@ -33,6 +34,26 @@ def test_ratios_are_of_turns_of_the_same_round() -> None:
     assert closed.cpu_share == pytest.approx(0.8)
 
 
+def test_what_tls_costs_is_of_the_same_generator_in_the_same_round() -> None:
+    turns = [
+        *(turn(PLAIN, 1000, 1.0), turn(CLOSED, 4000, 0.2), turn(PLAIN, 900, 1.25, tls=True)),
+        *(turn(CLOSED, 3000, 0.25, tls=True), turn(PLAIN, 500, 2.0), turn(CLOSED, 2000, 0.4)),
+        *(turn(PLAIN, 450, 2.5, tls=True), turn(CLOSED, 1500, 0.5, tls=True)),
+    ]
+    found = lines(turns)
+    assert [(str(line), line.clear_share) for line in found] == [
+        (f"grpc, {PLAIN}", None),
+        (f"grpc, {CLOSED}", None),
+        (f"grpc over TLS, {PLAIN}", pytest.approx(0.8)),
+        (f"grpc over TLS, {CLOSED}", pytest.approx(0.8)),
+    ]
+    assert found[3].cpu_share == pytest.approx(5.0)
+    page = io.StringIO()
+    print_lines(found, Console(file=page, width=150))
+    assert "gRPC, Envoy, TLS" in page.getvalue()
+    assert f"grpc over TLS, {CLOSED}: 5.00 of plain Locust's requests per CPU-second" in page.getvalue()
+
+
 def test_the_report_says_what_is_missed_and_what_is_not_to_be_trusted() -> None:
     turns = [turn(PLAIN, 1000, 1.0), turn(CLOSED, 900, 1.1), turn(OPEN, 700, 2.0, lag_p99_ms=9.0, limits=("late",))]
     page = io.StringIO()
@@ -52,11 +73,15 @@ def test_what_is_sent_can_be_read_as_the_answer_it_comes_back_as() -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(bool(missing_tools()), reason="h2load or wrk is missing")
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
-def test_every_generator_is_answered_by_the_echo(protocol: str, tmp_path: Path) -> None:
-    with echoes("python", tmp_path) as targets:
-        turns = Bench(targets, 1, tmp_path).round(protocol)  # type: ignore[arg-type]  # parametrize's strings
+@pytest.mark.parametrize("tls", [False, True], ids=["in the clear", "TLS"])
+def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, tmp_path: Path) -> None:
+    authority = Authority(tmp_path) if tls else None
+    own, ca = (authority.server, authority.ca) if authority else (None, None)
+    with echoes("python", tmp_path, own) as targets:
+        turns = Bench(targets, 2, tmp_path, ca).round(protocol)
+    assert {turn.tls for turn in turns} == {tls}
     assert [turn.generator for turn in turns[:3]] == [PLAIN, CLOSED, OPEN]
     for turn in turns:
-        assert turn.requests > 100
+        assert turn.requests > 32  # each user was answered, and asked again
         assert turn.failures == 0
         assert turn.cpu_s > 0
