@@ -70,9 +70,9 @@ def test_requests_alone_are_told_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_folder_of_versions_is_told_from_a_version(tmp_path: Path) -> None:
     shutil.copytree(version_with(tmp_path, answered(1)), tmp_path / "10")
-    with pytest.raises(BadRecording, match=f"give one of them, such as {tmp_path / '10'}"):
+    with pytest.raises(BadRecording, match=f"give one of its versions, such as {tmp_path / '10'}"):
         read_golden_version(tmp_path)
-    with pytest.raises(BadRecording, match="give a version directory with it"):
+    with pytest.raises(BadRecording, match="give a version directory that has them"):
         read_golden_version(tmp_path / "8" / "assets.extra")
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
     [
         ("gs://models/digits/8", (), "copy the version directory here"),
         ("{version}", ("--rows", "4"), "has requests as they were made: --rows does not go with it"),
-        ("{version}/..", (), "but versions: give one of them"),
+        ("{version}/..", (), "give one of its versions"),
     ],
 )
 def test_what_is_no_golden_version_is_exit_code_2(

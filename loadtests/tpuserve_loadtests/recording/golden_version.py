@@ -20,7 +20,7 @@ def read_golden_version(version: Path) -> Recording:
     """
     path = version / WARMUP_FILE
     if not path.is_file():
-        raise BadRecording(f"{version}: there is no {WARMUP_FILE} in it, {_instead(version)}")
+        raise BadRecording(f"{version}: there are no recorded requests in it ({WARMUP_FILE}): {_instead(version)}")
     recording = Recording.read([path], with_answers=True)
     answered = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
     if not answered:
@@ -36,5 +36,5 @@ def read_golden_version(version: Path) -> Recording:
 def _instead(folder: Path) -> str:
     versions = sorted((each.name for each in folder.iterdir() if each.name.isdigit()), key=int)
     if versions:
-        return f"but versions: give one of them, such as {folder / versions[-1]}"
-    return "which has recorded requests: give a version directory with it, such as /models/digits/8, or --golden record"
+        return f"give one of its versions, such as {folder / versions[-1]}"
+    return "give a version directory that has them, such as /models/digits/8, or --golden record"
