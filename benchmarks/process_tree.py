@@ -47,7 +47,13 @@ class ProcessTree:
 
     def cpu_seconds(self) -> float:
         """User and system time spent so far by the living members and by the children they have reaped."""
-        return sum(_cpu_seconds(member) for member in self.members)
+        members = self.members
+        while True:
+            seconds = sum(_cpu_seconds(member) for member in members)
+            # The time of a member that ends meanwhile could be in neither its own nor its parent's, or in both.
+            before, members = members, self.members
+            if members == before:
+                return seconds
 
     def memory(self) -> Memory:
         """Resident memory now, in MB of 10^6 bytes."""
