@@ -25,10 +25,12 @@ class Browser:
         self._session: str | None = None
         self._rest = b""
         self.complaints: list[str] = []
+        self._loaded: set[str] = set()
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
+        self._call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def open(self, page: Path, width: int, scheme: Literal["light", "dark"]) -> None:
         """Load a page, as `width` CSS pixels of a screen in that colour scheme show it."""
@@ -37,10 +39,9 @@ class Browser:
         )
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", features=[feature])
-        self._call("Page.navigate", url=page.resolve().as_uri())
-        self.evaluate(
-            "new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))"
-        )
+        loader = self._call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
+        while loader not in self._loaded:  # until then the page before may be the one that answers
+            self._note(self._receive())
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 - any JSON value
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -85,8 +86,10 @@ class Browser:
         return message
 
     def _note(self, event: dict[str, Any]) -> None:
-        """Errors of scripts, messages on the console, and anything the page fetched but itself."""
+        """Loaded pages; errors of scripts, messages on the console, and anything the page fetched but itself."""
         method, params = event.get("method"), event.get("params", {})
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
             self.complaints.append(json.dumps(params))
         if method == "Network.requestWillBeSent" and params["type"] != "Document":
