@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Self, cast
 
-from tpuserve_client import AsyncClient, Client, Tls
+from tpuserve_client import AsyncClient, Client, Retry, Tls
+
+NORMAL_RETRY = Retry()
 
 
 class Clock:
@@ -62,6 +64,7 @@ def make_client(
     *,
     timeout_s: float | None = 30.0,
     jitter: Callable[[], float] = random.random,
+    retry: Retry = NORMAL_RETRY,
     tls: Tls | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Client:
@@ -69,11 +72,13 @@ def make_client(
     now = clock or time.monotonic
     if kind == "sync":
         sleep = clock.sleep if clock else time.sleep
-        return Client(address, tls=tls, headers=headers, timeout_s=timeout_s, sleep=sleep, clock=now, jitter=jitter)
+        return Client(
+            address, tls=tls, headers=headers, timeout_s=timeout_s, retry=retry, sleep=sleep, clock=now, jitter=jitter
+        )
     rest = clock.async_sleep if clock else asyncio.sleep
     awaited = AwaitedClient(
         lambda: AsyncClient(
-            address, tls=tls, headers=headers, timeout_s=timeout_s, sleep=rest, clock=now, jitter=jitter
+            address, tls=tls, headers=headers, timeout_s=timeout_s, retry=retry, sleep=rest, clock=now, jitter=jitter
         )
     )
     return cast("Client", awaited)  # its calls have the same names and the same arguments

@@ -15,6 +15,7 @@ from tpuserve_client import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    Retry,
     State,
     TpuserveError,
     Unavailable,
@@ -24,7 +25,7 @@ from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import to_wire
 from tpuserve_client.errors import Code
 
-RETRY_AFTER_2_S = {"grpc": {"grpc-retry-pushback-ms": "2000"}, "rest": {"retry-after": "2"}}
+RETRY_AFTER_20_S = {"grpc": {"grpc-retry-pushback-ms": "20000"}, "rest": {"retry-after": "20"}}
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -206,27 +207,32 @@ def test_last_attempts_error_is_raised(timed_client: Client, server: ModelServer
     assert len(clock.pauses_s) == 3
 
 
-def test_no_pause_outlasts_the_deadline(timed_client: Client, server: ModelServer, clock: Clock) -> None:
+def test_no_pause_outlasts_the_deadline(kind: str, address: str, server: ModelServer, clock: Clock) -> None:
     server.failures.extend([Failure(Code.UNAVAILABLE, f"attempt {n}") for n in (1, 2, 3, 4)])
-    with pytest.raises(Unavailable, match="attempt 2"):
-        timed_client.metadata("affine", timeout_s=0.12)
-    assert clock.pauses_s == pytest.approx([0.05])
+    # Pauses that pass on the clock, so long that no attempt is late by the machine's.
+    retry = Retry(initial_backoff_s=100.0, max_backoff_s=1000.0)
+    with (
+        make_client(kind, address, clock, jitter=lambda: 0.5, retry=retry) as client,
+        pytest.raises(Unavailable, match="attempt 2"),
+    ):
+        client.metadata("affine", timeout_s=120.0)
+    assert clock.pauses_s == pytest.approx([50.0])
 
 
 @pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED])
 def test_retry_after_is_honoured(
     timed_client: Client, server: ModelServer, clock: Clock, protocol: str, code: Code
 ) -> None:
-    server.failures.append(Failure(code, headers=RETRY_AFTER_2_S[protocol]))
+    server.failures.append(Failure(code, headers=RETRY_AFTER_20_S[protocol]))
     timed_client.metadata("affine")
-    assert clock.pauses_s == [2.0]
+    assert clock.pauses_s == [20.0]
 
 
 def test_a_pause_that_outlasts_the_deadline_is_told(timed_client: Client, server: ModelServer, protocol: str) -> None:
-    server.failures.append(Failure(Code.RESOURCE_EXHAUSTED, "too late", headers=RETRY_AFTER_2_S[protocol]))
+    server.failures.append(Failure(Code.RESOURCE_EXHAUSTED, "too late", headers=RETRY_AFTER_20_S[protocol]))
     with pytest.raises(ResourceExhausted, match="too late") as raised:
-        timed_client.predict("affine", {"x": X}, timeout_s=1.5)
-    assert raised.value.retry_after_s == 2.0
+        timed_client.predict("affine", {"x": X}, timeout_s=15.0)
+    assert raised.value.retry_after_s == 20.0
     assert len(server.served) == 1
 
 

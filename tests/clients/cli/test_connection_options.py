@@ -36,7 +36,7 @@ def test_a_server_that_wants_certificates_and_a_token_is_asked(
         row.write_text("[[1, 2, 3, 4]]")
         result = CliRunner().invoke(main, ["predict", "affine", "--input", str(row), *options])
         assert (result.exit_code, result.stderr) == (0, "")
-        stranger = CliRunner().invoke(main, ["status", "affine", *asked, "--timeout", "1"])
+        stranger = CliRunner().invoke(main, ["status", "affine", *asked, "--timeout", "30"])
     assert stranger.exit_code == 1
     assert stranger.stderr.startswith("Error: UNAVAILABLE: ")
     assert TOKEN not in stranger.stderr

@@ -61,10 +61,10 @@ def test_wait_ends_when_the_model_is_ready(server: ModelServer) -> None:
 
 def test_wait_in_vain_is_one_line(server: ModelServer) -> None:
     server.ready = False
-    result = CliRunner().invoke(main, ["status", "affine", "--wait", "--timeout", "0.2"])
+    result = CliRunner().invoke(main, ["status", "affine", "--wait", "--timeout", "2"])
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "Error: DEADLINE_EXCEEDED: Model affine was not ready within 0.2 s: version 7 is LOADING"
+        "Error: DEADLINE_EXCEEDED: Model affine was not ready within 2 s: version 7 is LOADING"
     )
     assert len(result.stderr.splitlines()) == 1
 
