@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import run_server
 from tests.saved_models import predict_request, write_warmup
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 
 
 def loadtest(*arguments: str) -> dict[str, Any]:
     command = [COMMAND, "run", "m", *arguments, "--generator-limit", "note", "--json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert run.returncode == 0, run.stderr
     document: dict[str, Any] = json.loads(run.stdout)
     return document
@@ -38,6 +39,8 @@ def test_what_a_server_logged_is_sent_to_it_again(tmp_path: Path) -> None:
         addresses = ("--grpc", server.grpc, "--rest", server.rest)
         first = loadtest(*addresses, "--rate", "40", "--duration", "2s", "--warm-up", "0", "--rows", "1..4")
         (path,) = logged.parent.iterdir()
+        while path.read_bytes().count(b"\n") < first["total"]["requests"]:
+            time.sleep(0.1)  # written after they are answered, by another process
         sent = path.with_name("sent")  # the log goes on
         sent.write_bytes(path.read_bytes())
         again = loadtest(*addresses, "--recorded", str(sent), "--speed", "2", "--warm-up", "0")

@@ -145,7 +145,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         operator = Operator(server, root)
         labelled = operator.predict("good", label="stable")
         operator.wait_for("bad", 1, "END")
-        with httpx.Client(base_url=server.rest) as rest:
+        with httpx.Client(base_url=server.rest, timeout=PATIENCE_S) as rest:
             wait_for(lambda: rest.get("/readyz").status_code == 200)
             models = {model["name"]: model for model in rest.get("/v1/models").json()["models"]}
         yield Started(server, labelled, operator.states("bad"), models)
@@ -179,7 +179,7 @@ def test_a_reload_adds_a_model_moves_a_label_and_removes_a_model(operator: Opera
     assert operator.reload(both, operator.model("n")).status.error_code == 0
     assert operator.predict("n") == 4
     assert (operator.predict("m", label="stable"), operator.predict("m", label="canary")) == (1, 2)
-    with httpx.Client(base_url=operator.server.rest) as rest:
+    with httpx.Client(base_url=operator.server.rest, timeout=PATIENCE_S) as rest:
         answer = rest.post("/v1/models/m/labels/stable:predict", json={"inputs": [3.0]})
         assert answer.json() == {"outputs": [3.0]}
         listed = {model["name"] for model in rest.get("/v1/models").json()["models"]}
@@ -238,7 +238,7 @@ def test_a_deleted_version_falls_back_and_a_mended_one_is_tried_again(operator: 
     for version in (1, 4):
         shutil.rmtree(operator.root / "m" / str(version))
     operator.wait_for("m", 4, "END")
-    with httpx.Client(base_url=operator.server.rest) as rest:
+    with httpx.Client(base_url=operator.server.rest, timeout=PATIENCE_S) as rest:
         wait_for(lambda: rest.get("/readyz").status_code == 503)
     operator.root.joinpath("m").rename(operator.root / "away")
     publish(operator.root / "m", 7)

@@ -26,6 +26,7 @@ ROWS = np.random.default_rng(3).random((2, 3)).astype(np.float32)
 _TRAIN = """
 import sys, keras, numpy as np
 assert keras.backend.backend() == "jax"
+keras.utils.set_random_seed(1)
 features = keras.Input((3,), name="features")
 x = keras.layers.BatchNormalization()(keras.layers.Dense(4, activation="gelu")(features))
 model = keras.Model(features, keras.layers.Dense(2, name="scores")(x))

@@ -14,7 +14,8 @@ from typing import Any, Self
 import psutil
 
 ECHO = Path(__file__).with_name("echo_application.py")
-PATIENCE_S = 15.0
+# On a machine that is busy, too.
+PATIENCE_S = 60.0
 
 
 class HostProcess:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
-from tests.server.hosts.host_process import HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.core.errors import Code
 
 MEBIBYTE = 1 << 20
@@ -126,7 +126,8 @@ def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
 
 
 def test_passed_deadline_cancels_the_method(host: HostProcess, channel: grpc.Channel) -> None:
-    code, _ = failure(unary(channel, "Held"), b"", timeout=0.2)
+    unary(channel, "Unary")(b"")  # connected, so that the next call is begun before its deadline
+    code, _ = failure(unary(channel, "Held"), b"", timeout=2)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     host.wait_for("cancelled")
 
@@ -185,7 +186,8 @@ async def test_cancelled_stream_cancels_the_method(host: HostProcess, aio_channe
 
 
 async def test_deadline_ends_a_stream(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:
-    call = server_stream(aio_channel, "Watch")(b"", timeout=0.3)
+    await unary(aio_channel, "Unary")(b"")  # connected, so that the next call is begun before its deadline
+    call = server_stream(aio_channel, "Watch")(b"", timeout=2)
     assert await call.read() == b"watching"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call.read()
@@ -205,18 +207,18 @@ def test_unix_socket_serves_the_same_table(host: HostProcess) -> None:
 
 
 def test_rest_reaches_its_application(host: HostProcess) -> None:
-    response = httpx.post(f"{host.rest}/v1/models/m:predict?x=1", content=b"body")
+    response = httpx.post(f"{host.rest}/v1/models/m:predict?x=1", content=b"body", timeout=PATIENCE_S)
     assert (response.status_code, response.content, response.headers["x-echo"]) == (200, b"body", "1")
 
 
 @pytest.mark.parametrize("size", [0, 1, MEBIBYTE, 64 * MEBIBYTE])
 def test_rest_bodies_of_every_size(host: HostProcess, size: int) -> None:
-    assert httpx.post(host.rest, content=bytes(size), timeout=15).content == bytes(size)
+    assert httpx.post(host.rest, content=bytes(size), timeout=PATIENCE_S).content == bytes(size)
 
 
 def test_rest_refuses_a_body_before_it_has_all_come(host: HostProcess) -> None:
     # httpx stops sending when an answer comes early, or sees the connection end after it: both are an answer.
-    response = httpx.post(f"{host.rest}/limited", content=(bytes(MEBIBYTE) for _ in range(3)))
+    response = httpx.post(f"{host.rest}/limited", content=(bytes(MEBIBYTE) for _ in range(3)), timeout=PATIENCE_S)
     assert response.status_code == 413
 
 
@@ -232,7 +234,7 @@ def test_rest_client_that_writes_all_before_it_reads_gets_its_refusal(
     host: HostProcess, path: bytes, chunked: bool
 ) -> None:
     address, port = host.listening["rest"].split(":")
-    with socket.create_connection((address, int(port)), timeout=15) as client:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" % path
         client.sendall(head + framed(bytes(20 * MEBIBYTE), chunked))
         answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
@@ -241,7 +243,7 @@ def test_rest_client_that_writes_all_before_it_reads_gets_its_refusal(
 
 def test_answer_to_head_is_not_taken_for_the_next_one(host: HostProcess) -> None:
     address, port = host.listening["rest"].split(":")
-    with contextlib.closing(http.client.HTTPConnection(address, int(port), timeout=15)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(address, int(port), timeout=PATIENCE_S)) as connection:
         for method in ("HEAD", "GET", "HEAD", "GET"):
             connection.request(method, "/hello")
             response = connection.getresponse()
@@ -250,7 +252,7 @@ def test_answer_to_head_is_not_taken_for_the_next_one(host: HostProcess) -> None
 
 def test_rest_hears_that_its_client_left(host: HostProcess) -> None:
     address, port = host.listening["rest"].split(":")
-    with socket.create_connection((address, int(port))) as client:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(b"POST /held HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx")
         host.wait_for("held")
     host.wait_for("http.disconnect")
@@ -258,14 +260,14 @@ def test_rest_hears_that_its_client_left(host: HostProcess) -> None:
 
 def test_gzipped_rest_body_is_passed_on_as_it_is(host: HostProcess) -> None:
     body = gzip.compress(b"{}")
-    assert httpx.post(host.rest, content=body, headers={"content-encoding": "gzip"}).content == body
+    assert httpx.post(host.rest, content=body, headers={"content-encoding": "gzip"}, timeout=PATIENCE_S).content == body
 
 
 @pytest.mark.parametrize("offer", [b"h2c", b"websocket", b"something/1.0"])
 def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -> None:
     address, port = host.listening["rest"].split(":")
     head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\n" % offer
-    with socket.create_connection((address, int(port)), timeout=15) as client:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         # In two parts, and another request behind it.
         client.sendall(head + b"http2-settings: AAMAAABkAAQAAP__\r\ncontent-length: 4\r\n\r\nbo")
         client.sendall(b"dyGET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -277,7 +279,7 @@ def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -
 
 def test_headers_without_end_are_cut_off(host: HostProcess) -> None:
     address, port = host.listening["rest"].split(":")
-    with socket.create_connection((address, int(port)), timeout=15) as client:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(b"GET /hello HTTP/1.1\r\nhost: x\r\n")
         with contextlib.suppress(ConnectionError):
             for number in range(1000):
@@ -298,7 +300,7 @@ def test_headers_without_end_are_cut_off(host: HostProcess) -> None:
 )
 def test_what_is_no_request_is_refused_in_json(host: HostProcess, request_line: bytes) -> None:
     address, port = host.listening["rest"].split(":")
-    with socket.create_connection((address, int(port)), timeout=15) as client:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(request_line + b"\r\nhost: x\r\n\r\n")
         head, _, content = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")

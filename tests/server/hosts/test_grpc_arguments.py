@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from tests.server.hosts.grpc_calls import unary
-from tests.server.hosts.host_process import HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.grpc_arguments import apply_to_manager, unknown_to_envoy
 
@@ -75,7 +75,7 @@ def test_old_connections_are_closed_and_calls_go_on(backend: str) -> None:
         call = unary(channel, "Unary")
         while states.count(grpc.ChannelConnectivity.READY) < 2:
             # With each new connection the channel was READY once more.
-            assert call(b"x", wait_for_ready=True, timeout=10) == b"x"
+            assert call(b"x", wait_for_ready=True, timeout=PATIENCE_S) == b"x"
 
 
 def test_envoy_says_what_it_cannot_do() -> None:

@@ -57,7 +57,7 @@ async def _call_until_refused(address: str, done: list[bytes], broken: list[str]
 
 
 def _post_until_refused(url: str, done: list[bytes], broken: list[str]) -> None:
-    with httpx.Client() as client:
+    with httpx.Client(timeout=PATIENCE_S) as client:
         for number in itertools.count():
             try:
                 done.append(client.post(url, content=b"%d" % number).content)
@@ -84,7 +84,7 @@ async def test_sigterm_under_load_breaks_no_call_and_exits_0(host: HostProcess) 
 
 
 def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
-    with grpc.insecure_channel(host.grpc) as channel, httpx.Client(base_url=host.rest) as client:
+    with grpc.insecure_channel(host.grpc) as channel, httpx.Client(base_url=host.rest, timeout=PATIENCE_S) as client:
         client.get("/ready").raise_for_status()  # Connected before the port closes.
         held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
@@ -96,12 +96,19 @@ def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
 
 
 def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
-    with running(backend, drain_delay_s=1.0) as host, grpc.insecure_channel(host.grpc) as channel:
-        assert httpx.get(f"{host.rest}/ready").status_code == 200
+    with running(backend, drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
+        assert httpx.get(f"{host.rest}/ready", timeout=PATIENCE_S).status_code == 200
         host.terminate()
         host.wait_for("drain")
-        assert httpx.get(f"{host.rest}/ready").status_code == 503
+        assert httpx.get(f"{host.rest}/ready", timeout=PATIENCE_S).status_code == 503
         assert unary(channel, "Unary")(b"still") == b"still"
+        host.terminate()  # a second time: nobody waits ten minutes
+        assert host.exit_code() == 128 + signal.SIGTERM
+
+
+def test_what_comes_before_the_delay_is_over_is_waited_for(backend: str) -> None:
+    with running(backend, drain_delay_s=0.5) as host:
+        host.terminate()
         assert host.exit_code() == 0
 
 
@@ -250,7 +257,7 @@ def test_application_that_will_never_serve_ends_the_host_in_order(backend: str) 
     with running(backend) as host:
         with grpc.insecure_channel(host.grpc) as channel, contextlib.suppress(grpc.RpcError):
             # Its answer may come or not: the host ends meanwhile.
-            unary(channel, "Doom")(b"", timeout=10)
+            unary(channel, "Doom")(b"", timeout=PATIENCE_S)
         host.wait_for("stop")
         assert host.exit_code() == 1
         assert host.errors[-1] == "tpuserve: There will never be an echo.\n"

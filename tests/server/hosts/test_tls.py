@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from tests.server.hosts.grpc_calls import unary
-from tests.server.hosts.host_process import HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.tls import TlsOptions, server_context
 
@@ -79,23 +79,25 @@ def test_the_unix_socket_speaks_tls_as_in_tensorflow_serving(host: HostProcess) 
 
 def test_rest_is_served_over_tls_and_says_so(host: HostProcess) -> None:
     assert host.listening["tls"] is True
-    response = httpx.post(f"{https(host)}/v1/models/m:predict", content=b"body", verify=client_context())
+    response = httpx.post(
+        f"{https(host)}/v1/models/m:predict", content=b"body", verify=client_context(), timeout=PATIENCE_S
+    )
     assert (response.status_code, response.content) == (200, b"body")
 
 
 def test_curl_trusts_it_by_the_authority_alone(host: HostProcess, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     CA.cert_pem.write_to_path(str(authority))
-    curl = ["curl", "--silent", "--show-error", "--max-time", "10", "--data", "hello", "--cacert", str(authority)]
+    curl = ["curl", "--silent", "--show-error", "--max-time", "60", "--data", "hello", "--cacert", str(authority)]
     assert subprocess.run([*curl, https(host)], capture_output=True, text=True).stdout == "hello"
 
 
 def test_a_client_in_the_clear_gets_nothing(host: HostProcess) -> None:
     with grpc.insecure_channel(host.grpc) as channel, pytest.raises(grpc.RpcError) as raised:
-        unary(channel, "Unary")(b"plain", timeout=10)
+        unary(channel, "Unary")(b"plain", timeout=PATIENCE_S)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     with pytest.raises(httpx.TransportError):
-        httpx.post(host.rest, content=b"plain")
+        httpx.post(host.rest, content=b"plain", timeout=PATIENCE_S)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
@@ -105,7 +107,7 @@ def test_old_tls_is_refused(host: HostProcess) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(httpx.ConnectError, match=r"(?i)alert protocol version|EOF occurred"):
-        httpx.post(https(host), verify=context)
+        httpx.post(https(host), verify=context, timeout=PATIENCE_S)
 
 
 def test_envoys_process_and_folder_tell_no_key() -> None:
@@ -121,7 +123,7 @@ def test_envoys_process_and_folder_tell_no_key() -> None:
 def test_a_client_with_a_certificate_of_the_authority_is_served(mutual_host: HostProcess) -> None:
     with secure_channel(mutual_host.grpc, CLIENT) as channel:
         assert unary(channel, "Unary")(b"known") == b"known"
-    response = httpx.post(https(mutual_host), content=b"known", verify=client_context(CLIENT))
+    response = httpx.post(https(mutual_host), content=b"known", verify=client_context(CLIENT), timeout=PATIENCE_S)
     assert response.content == b"known"
 
 
@@ -130,10 +132,10 @@ def test_a_client_without_such_a_certificate_is_refused(
     mutual_host: HostProcess, certificate: trustme.LeafCert | None
 ) -> None:
     with secure_channel(mutual_host.grpc, certificate) as channel, pytest.raises(grpc.RpcError) as raised:
-        unary(channel, "Unary")(b"unknown", timeout=10)
+        unary(channel, "Unary")(b"unknown", timeout=PATIENCE_S)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     with pytest.raises(httpx.TransportError):
-        httpx.post(https(mutual_host), content=b"unknown", verify=client_context(certificate))
+        httpx.post(https(mutual_host), content=b"unknown", verify=client_context(certificate), timeout=PATIENCE_S)
 
 
 def test_a_context_for_pythons_servers() -> None:

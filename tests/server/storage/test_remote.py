@@ -36,7 +36,7 @@ def base(store: RunningStore, tmp_path: Path) -> str:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[RemoteStorage]:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=15)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=100)
     yield storage
     storage.close()
 
@@ -246,13 +246,13 @@ def test_a_restart_loads_from_the_cache(
     path = storage.fetch(find(storage, store, base)[1])
     storage.release(path)
     with caplog.at_level(logging.INFO, "tpuserve_server.storage"):
-        again = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=15)
+        again = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=100)
         assert again.fetch(find(again, store, base)[1]) == path
     assert "Copying" not in caplog.text
 
 
 def test_a_version_larger_than_the_cache_says_so(store: RunningStore, base: str, tmp_path: Path) -> None:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10), patience_s=15)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10), patience_s=100)
     put_version(store, f"{base}/1")
     with pytest.raises(ResourceExhausted, match="15 bytes, more than the storage cache may hold: 10"):
         storage.fetch(find(storage, store, base)[1])
@@ -292,7 +292,7 @@ def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
 ) -> None:
     storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6))
     put_version(store, f"{base}/1")
-    location = find(storage, store, base)[1]
+    location = poll_until_found(storage, store, base)[1]
     store.stop()
     try:
         # What the library says once it has tried long enough, or that it has not said anything yet.
