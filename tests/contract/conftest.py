@@ -8,7 +8,8 @@ import pytest
 
 from tests.contract.serving_client import ServingClient
 from tests.contract.serving_models import save_half_plus_two, save_kinds
-from tests.e2e.running_server import run_configured_server
+from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
+from tpuserve_client import Client
 
 HOSTS = ["envoy", "python"]
 # TensorFlow Serving's own test models are numbered so; the second adds 3 where the first adds 2.
@@ -45,6 +46,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(folder / "half", folder / "kinds")
 
 
+def wait_for_half(server: RunningServer) -> None:
+    """Until both its versions are there: it is told neither by `kinds` nor by one of them."""
+    with Client(server.grpc) as client:
+        for version in (FIRST, SECOND):
+            client.wait_until_ready(START_TIMEOUT_S, "half", version=version)
+
+
 @pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def serving(
     request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
@@ -65,4 +73,5 @@ def serving(
         run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
+        wait_for_half(server)
         yield client

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from grpc import RpcError, StatusCode
 from tensorflow_serving.apis import model_management_pb2
 
-from tests.contract.conftest import FIRST, HOSTS, SECOND, Models
+from tests.contract.conftest import FIRST, HOSTS, SECOND, Models, wait_for_half
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
@@ -30,6 +30,7 @@ def reloading(
         ) as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
+        wait_for_half(server)
         yield client
 
 
