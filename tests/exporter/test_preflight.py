@@ -294,11 +294,13 @@ def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:
     started: list[CompilerProcess] = []
 
     def start() -> CompilerProcess:
-        started.append(CompilerProcess(module="tests.exporter.hanging_compiler"))
-        return started[-1]
+        process = CompilerProcess(module="tests.exporter.hanging_compiler")
+        started.append(process)
+        if len(started) == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)  # by then both are asked
+        return process
 
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt), Compilers(most=2, start=start) as compilers:
             list(compilers.run([job] * 3))
