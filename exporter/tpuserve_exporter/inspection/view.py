@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
 from tpuserve_exporter.units import difference, megabytes, percent
+from tpuserve_exporter.version.manifest_device import describe_sizes
 
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12
@@ -61,6 +62,7 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, one in (manifest.get("signatures") or {}).items():
         shared = "" if one.get("rows_independent") else "; rows are not shared"
         yield f"batch sizes of {name}", f"{', '.join(map(str, one.get('batch_sizes') or ())) or 'none'}{shared}"
+    yield from _device_facts(manifest.get("device") or {}, manifest.get("signatures") or {})
     if parity:
         allowed = f"allowed {parity.get('atol')} + {parity.get('rtol')} * |expected|"
         yield "largest difference", f"{difference(parity.get('max_abs_difference'))} ({allowed})"
@@ -68,6 +70,20 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for output, one in signature["outputs"].items():
             best = "" if one["top1_agreement"] is None else f", top-1 {percent(one['top1_agreement'])}"
             yield f"{name}.{output}", f"mean difference {difference(one['mean_abs_difference'])}{best}"
+
+
+def _device_facts(device: Mapping[str, Any], signatures: Iterable[str]) -> Iterator[tuple[str, str]]:
+    if not device:
+        return
+    programs = [program for part in device["parts"].values() for program in part["programs"]]
+    sizes = describe_sizes((one.get("batch_size"), one.get("sequence_length")) for one in programs)
+    yield "device programs", f"{sizes}; lowered with jax {device['lowered_with'].get('jax')}"
+    if without := [name for name in signatures if name not in device["signatures"]]:
+        yield "without programs", f"{', '.join(without)}: by TensorFlow on the CPU"
+    for together in device.get("preflight_together") or ():
+        mesh = ",".join(f"{axis}={size}" for axis, size in together["mesh"].items() if size > 1)
+        spread = f", over --mesh {mesh}" if mesh else ""
+        yield f"on {together['topology']}", f"all together: {together['verdict']}{spread}"
 
 
 def _describe_weights(weights: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.manifest import ManifestParity
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_exporter.version.manifest_device import ManifestDevice, describe_sizes
 
 # Of a mismatch table: enough to see what is wrong, and still on one screen.
 _MOST_ROWS = 30
@@ -163,13 +163,9 @@ def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
     if device is None:
         return []
     programs = [program for part in device.parts.values() for program in part.programs]
-    rows = sorted({one.batch_size for one in programs if one.batch_size is not None})
-    lengths = sorted({one.sequence_length for one in programs if one.sequence_length is not None})
-    sizes = ", ".join(
-        f"{what} of {', '.join(map(str, ones))}" for what, ones in (("batches", rows), ("lengths", lengths)) if ones
-    )
+    sizes = describe_sizes((one.batch_size, one.sequence_length) for one in programs)
     known = "" if exported.preflight is not None else "; `tpuserve check` tells whether a TPU takes them"
-    return [("device programs", f"{len(programs)}{f' for {sizes}' if sizes else ''}{known}")]
+    return [("device programs", f"{sizes}{known}")]
 
 
 def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """The manifest's `device`: programs for a TPU, what they take and return, and how signatures reach them."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,6 +42,18 @@ class DevicePartEntry(_Part):
     outputs: dict[str, DeviceTensor]
     compute_dtype: str
     programs: tuple[DeviceProgram, ...]
+
+
+def describe_sizes(programs: Iterable[tuple[int | None, int | None]]) -> str:
+    """Of batch size and length of each: `4 for batches of 1, 8, lengths of 64, 128`."""
+    listed = list(programs)
+    by_kind = (("batches", {rows for rows, _ in listed}), ("lengths", {length for _, length in listed}))
+    sizes = [
+        f"{kind} of {', '.join(map(str, sorted(known)))}"
+        for kind, found in by_kind
+        if (known := [one for one in found if one is not None])
+    ]
+    return f"{len(listed)} for {', '.join(sizes)}" if sizes else str(len(listed))
 
 
 class DeviceHost(_Part):
