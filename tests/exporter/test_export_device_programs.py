@@ -175,6 +175,23 @@ def test_words_are_looked_up_on_the_host_and_padded_for_the_device(
             session.run(before, {"text": np.array([b""], object)})
 
 
+@pytest.mark.parametrize(("beside", "warned"), [((), True), (("--signature", "tokens=tensor"), False)])
+def test_rows_that_depend_on_others_on_the_host_alone_are_padded_where_the_model_s_do_not(
+    export: Export, tensorflow: None, tmp_path: Path, beside: tuple[str, ...], warned: bool
+) -> None:
+    tagger = save_tagger(tmp_path / "tagger")
+    samples = {"text": np.array([b"one two", b"zero", b"two seven one", b"one"])}
+    if beside:
+        samples["ids"] = np.array([[2, 3], [1, 1], [3, 4], [2, 2]], np.int32)
+    np.savez(tmp_path / "check.npz", **samples)
+    text = ("--signature", "serving_default=tests.exporter.signature_functions:any_words", *beside)
+    rest = ("--check", tmp_path / "check.npz", "--sequence-buckets", "4")
+    finished = export(tagger, tmp_path / "m", *text, *rest, *PROGRAMS)
+    assert finished.code == 0, finished.err
+    assert "a row of serving_default depends on being alone: output 'attention' has shape" in finished.out
+    assert ("serving_default: its device programs take 1, 4 rows and nothing between" in finished.out) is warned
+
+
 def test_a_signature_that_asks_the_model_twice_has_no_program(export: Export, tensorflow: None, tmp_path: Path) -> None:
     model = save(tmp_path / "model.keras", builders.tiny())
     twice = ("--signature", "twice=tests.exporter.signature_functions:averaged")

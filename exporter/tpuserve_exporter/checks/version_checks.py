@@ -106,9 +106,16 @@ class Checks:
         return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
 
     def _warn_of_rows(self, checked: Mapping[str, CheckedSignature], device: ManifestDevice | None) -> None:
-        """A program takes as many rows as it takes, and what cannot be padded has to have just as many."""
-        for name in () if device is None else device.signatures:
-            if checked[name].signature.is_batchable and not checked[name].rows_independent:
+        """A program takes as many rows as it takes, and what cannot be padded has to have just as many.
+
+        Rows that depend on each other by what the host makes of them alone can be padded between the two.
+        """
+        if device is None:
+            return
+        independent = {name for name, one in checked.items() if one.rows_independent}
+        padded = {one.part for name, one in device.signatures.items() if name in independent and device.is_part(name)}
+        for name, one in device.signatures.items():
+            if checked[name].signature.is_batchable and name not in independent and one.part not in padded:
                 sizes = ", ".join(map(str, self._options.batch_sizes))
                 self._warn(
                     f"{name}: its device programs take {sizes} rows and nothing between, as rows cannot be padded"

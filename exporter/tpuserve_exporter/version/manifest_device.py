@@ -97,3 +97,8 @@ class ManifestDevice(_Part):
     preflight: tuple[dict[str, Any], ...] = ()
     preflight_together: tuple[dict[str, Any], ...] = Field(default=(), exclude_if=lambda value: not value)
     numerics: DeviceNumerics | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    def is_part(self, signature: str) -> bool:
+        """Whether the signature is its part and nothing else: no host part, and all that the part gives."""
+        one = self.signatures[signature]
+        return one.host is None and set(one.outputs.values()) == self.parts[one.part].outputs.keys()

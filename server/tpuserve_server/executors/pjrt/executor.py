@@ -144,11 +144,7 @@ def _signature_programs(
     }
     return {
         name: SignatureProgram.of(
-            name,
-            manifest.signatures[name],
-            entry,
-            parts[entry.part],
-            hosts[entry.host.model] if entry.host is not None else None,
+            name, manifest, parts[entry.part], hosts[entry.host.model] if entry.host is not None else None
         )
         for name, entry in manifest.device.signatures.items()
     }

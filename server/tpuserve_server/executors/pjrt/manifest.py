@@ -161,6 +161,19 @@ class ProgramManifest(_Entry):
         """Signatures that only the SavedModel beside the programs can answer."""
         return sorted(self.signatures.keys() - self.device.signatures.keys())
 
+    def has_independent_rows(self, signature: str) -> bool:
+        """Whether the rows of the signature's part do not depend on each other, whatever a host part makes of them.
+
+        So it was found of the signature itself, or of one that is the part and nothing else.
+        """
+        part = self.device.signatures[signature].part
+        alone = (name for name, entry in self.device.signatures.items() if self._is_part(entry, part))
+        return any(self.signatures[name].rows_independent for name in (signature, *alone))
+
+    def _is_part(self, entry: SignatureEntry, part: str) -> bool:
+        outputs = set((entry.outputs or {}).values())
+        return entry.part == part and entry.host is None and outputs == set(self.device.parts[part].outputs)
+
     def _check(self, version_path: Path) -> None:
         device = self.device
         if device.format_version > FORMAT_VERSION:

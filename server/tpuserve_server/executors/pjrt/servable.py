@@ -10,7 +10,13 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.manifest import HostEntry, ServedEntry, ServedTensor, SignatureEntry
+from tpuserve_server.executors.pjrt.manifest import (
+    HostEntry,
+    ProgramManifest,
+    ServedEntry,
+    ServedTensor,
+    SignatureEntry,
+)
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
 # Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
@@ -30,21 +36,21 @@ class SignatureProgram:
     host: Servable | None
 
     @classmethod
-    def of(
-        cls, name: str, served: ServedEntry, entry: SignatureEntry, part: DevicePart, host: Servable | None
-    ) -> "SignatureProgram":
+    def of(cls, name: str, manifest: ProgramManifest, part: DevicePart, host: Servable | None) -> "SignatureProgram":
         """From what the manifest says of the signature.
 
         Raises:
             FailedPrecondition: the host's part is not there, or does not go with the device's.
         """
+        served, entry = manifest.signatures[name], manifest.device.signatures[name]
         if entry.host is not None and host is not None:
             _check_host(name, served, entry.host, part, host)
         # The part's own are for inputs that the host makes.
         pad_values = _pad_values(part.entry.inputs)
         given = _pad_values(served.inputs)
         pad_values |= {to: given[alias] for alias, to in (entry.inputs or {}).items() if alias in given}
-        may_pad = served.rows_independent and all(tensor.has_rows for tensor in part.entry.outputs.values())
+        have_rows = all(tensor.has_rows for tensor in part.entry.outputs.values())
+        may_pad = have_rows and manifest.has_independent_rows(name)
         return cls(served.signature(name, entry.method_name), entry, part, pad_values, may_pad, host)
 
     def before(self, inputs: Tensors) -> Tensors:

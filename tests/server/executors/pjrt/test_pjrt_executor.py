@@ -300,6 +300,22 @@ class TestHostPart:
             servable.dispatch("raw", {"text": np.array([b"one"], object)}, ("double",))
         servable.close()
 
+    def test_rows_that_depend_on_others_on_the_host_alone_are_padded_for_the_device(self, version: Path) -> None:
+        manifest = read_manifest(version)
+        manifest["signatures"]["raw"]["rows_independent"] = False
+        write_device_manifest(version, manifest["signatures"], manifest["device"])
+        text = {"text": np.array([b"1", b"2", b"3"], object)}
+        servable = load_with_tensorflow(version)
+        assert servable.dispatch("raw", text, ("double",)).result()["double"].tolist() == [[2, 2], [4, 4], [6, 6]]
+        servable.close()
+        # Of the part itself nobody knows it any more.
+        manifest["signatures"]["serving_default"]["rows_independent"] = False
+        write_device_manifest(version, manifest["signatures"], manifest["device"])
+        servable = load_with_tensorflow(version)
+        with pytest.raises(InvalidArgument, match="for 1, 2, 4 rows only, as rows depend on others; got 3"):
+            servable.dispatch("raw", text, ("double",))
+        servable.close()
+
     def test_host_part_that_is_not_there_is_refused(self, version: Path) -> None:
         manifest = read_manifest(version)
         manifest["device"]["signatures"]["raw"]["host"]["before"] = "raw/before"
