@@ -180,7 +180,7 @@ def test_rows_that_depend_on_others_on_the_host_alone_are_padded_where_the_model
     export: Export, tensorflow: None, tmp_path: Path, beside: tuple[str, ...], warned: bool
 ) -> None:
     tagger = save_tagger(tmp_path / "tagger")
-    samples = {"text": np.array([b"one two", b"zero", b"two seven one", b"one"])}
+    samples: dict[str, Any] = {"text": np.array([b"one two", b"zero", b"two seven one", b"one"])}
     if beside:
         samples["ids"] = np.array([[2, 3], [1, 1], [3, 4], [2, 2]], np.int32)
     np.savez(tmp_path / "check.npz", **samples)

@@ -1,5 +1,6 @@
 """What is PJRT's own among executors: programs by size, dtypes, host parts, refusals. The rest is the contract's."""
 
+import gc
 import json
 import re
 from collections.abc import Mapping
@@ -95,6 +96,7 @@ def test_pieces_of_a_large_request_are_on_the_device_two_at_a_time(tmp_path: Pat
         np.testing.assert_array_equal(flight.result()["double"], x * 2)
         return on_device
 
+    gc.collect()  # what other tests have left
     assert count_arrays(1) < count_arrays(2) == count_arrays(50)
     servable.close()
 
