@@ -115,6 +115,14 @@ def test_what_is_not_known_of_both_sides_is_told_once() -> None:
     assert notes() == ()
 
 
+def test_a_search_that_is_part_of_something_tells_no_note_again() -> None:
+    unknown = Watched.of(run(), Seen(note=WHY))
+    servers = SearchServers(unknown, [(probe(100, Outcome.HOLDS), unknown)])
+    found = Found(probe(100, Outcome.HOLDS), None)
+    assert servers.notes(found) == [WHY]
+    assert servers.notes(found, told=WHY) == []
+
+
 def probe(rate_per_s: float, outcome: Outcome) -> Probe:
     return Probe(rate_per_s, outcome, "")
 

@@ -199,7 +199,7 @@ def _tell(model: str, result: "Result", watched: "Watched", searched: Searched |
         return
     print_mlperf(result, watched, model, Console())
     if searched:
-        print_search_servers(searched.servers, searched.found, Console())
+        print_search_servers(searched.servers, searched.found, Console(), told=watched.note)
 
 
 def _objectives(given: dict[str, Any]) -> "tuple[Threshold, ...]":

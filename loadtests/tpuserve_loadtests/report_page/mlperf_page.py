@@ -67,7 +67,7 @@ def mlperf_page(
         show_server(watched),
         show_server_timeline(watched.server, measured.load.seconds),
         *show_tries(found, tries, objectives),
-        *_show_servers(found, servers),
+        *_show_servers(found, servers, told=watched.note),
         show_errors([measured]),
         show_settings({"Scenario": str(result.rules.scenario), **describe_load(measured), **settings}),
     ]
@@ -96,12 +96,12 @@ def mlperf_search_page(
     return render_page(_title(model, Scenario.SERVER), describe_origin(runs), sections)
 
 
-def _show_servers(found: Found | None, servers: SearchServers | None) -> list[Markup]:
-    """What gave in during the search."""
+def _show_servers(found: Found | None, servers: SearchServers | None, told: str = "") -> list[Markup]:
+    """What gave in during the search; a note that was `told` already is left out."""
     if servers is None:
         return []
-    told = [element("p", line, class_="quiet") for line in (servers.gave_in(found), *servers.notes(found)) if line]
-    return [show_servers("tried", servers.rows(found)), *told]
+    lines = filter(None, (servers.gave_in(found), *servers.notes(found, told)))
+    return [show_servers("tried", servers.rows(found)), *(element("p", line, class_="quiet") for line in lines)]
 
 
 def _title(model: str, scenario: Scenario) -> str:

@@ -46,9 +46,10 @@ class SearchServers:
         told = changes(self.alone, watched)
         return f"{probe.rate_per_s:,.1f}/s beside {self.alone.runs[0].load}: {told}" if told else ""
 
-    def notes(self, found: Found | None) -> list[str]:
-        """What to know of the rows, each once."""
-        return list(dict.fromkeys(watched.note for _, watched in self.rows(found) if watched.note))
+    def notes(self, found: Found | None, told: str = "") -> list[str]:
+        """What to know of the rows, each once, but for what was `told` already."""
+        found_notes = dict.fromkeys(watched.note for _, watched in self.rows(found))
+        return [note for note in found_notes if note not in ("", told)]
 
     def _around(self, found: Found | None) -> tuple[_Try | None, _Try | None]:
         """Of a search that did not end, the highest rate that held and the lowest beyond it that failed."""
@@ -63,12 +64,12 @@ class SearchServers:
         return tries.get(held or 0), tries.get(failed or 0)
 
 
-def print_search_servers(servers: SearchServers, found: Found | None, console: Console) -> None:
-    """Where the time went, what gave in, and notes."""
+def print_search_servers(servers: SearchServers, found: Found | None, console: Console, told: str = "") -> None:
+    """Where the time went, what gave in, and notes, but for one that was `told` already."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     print_server_table("load", servers.rows(found), console)
-    for line in (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found))):
+    for line in (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found, told))):
         if line:
             console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
 
