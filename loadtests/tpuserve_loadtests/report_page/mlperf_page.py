@@ -100,8 +100,9 @@ def _show_servers(found: Found | None, servers: SearchServers | None, told: str 
     """What gave in during the search; a note that was `told` already is left out."""
     if servers is None:
         return []
-    lines = filter(None, (servers.gave_in(found), *servers.notes(found, told)))
-    return [show_servers("tried", servers.rows(found)), *(element("p", line, class_="quiet") for line in lines)]
+    lines = [element("p", line) for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
+    said = [element("section", *lines, class_="quiet")] if lines else []
+    return [show_servers("tried", servers.rows(found)), *said]
 
 
 def _title(model: str, scenario: Scenario) -> str:
