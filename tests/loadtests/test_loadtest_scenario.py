@@ -134,6 +134,16 @@ def test_what_is_no_scenario_is_refused_with_the_key_what_was_expected_and_what_
     assert "mixed.yaml: " in str(caught.value)
 
 
+def test_a_models_golden_answers_may_be_a_versions(folder: Path) -> None:
+    (folder / "8").mkdir()
+    (part,) = read_scenario(written(folder, "models: [{model: m, golden: '8'}]")).parts
+    assert part.golden == folder / "8"
+    with pytest.raises(BadScenario, match=r"\[0\]: expected no rows beside golden, a version directory"):
+        read_scenario(written(folder, "models: [{model: m, golden: './8', rows: 4}]"))
+    with pytest.raises(BadScenario, match=r"models\[0\]\.golden: expected .* or a version directory, received '9'"):
+        read_scenario(written(folder, "models: [{model: m, golden: '9'}]"))
+
+
 SMALL_AND_LARGE = f"""
 models:
   - {{model: {MODEL}, name: small, weight: 3}}
