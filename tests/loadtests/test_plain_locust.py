@@ -60,9 +60,8 @@ def test_each_locustfile_runs_by_itself(server: Doubling, name: str, lines: list
     assert run.returncode == 0, run.stderr
     counted = requests_in(run.stdout)
     assert list(counted) == [*lines, "total"]
-    # Locust kills requests that are under way when time is up: the server may have seen one more of each user, and on a
-    # busy machine two.
-    assert 0 <= len(server.rows) - counted["total"] <= 2 * 4
+    # Locust kills requests that are under way when it ends: the server may have seen one more of each user.
+    assert 0 <= len(server.rows) - counted["total"] <= 4
     assert set(server.rows) == {3}
     assert "p99 ms" in run.stdout
 

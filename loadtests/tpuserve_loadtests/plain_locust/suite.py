@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import click
 from locust import User, constant, task
 from locust.exception import StopUser
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from rich.console import Console
 
 from tpuserve_loadtests.cli.asked import find_asked
@@ -148,6 +148,9 @@ class Suite:
         """Print the table and set the exit code, once a run was tried."""
         if self._tallies is None or isinstance(environment.runner, WorkerRunner):
             return
+        if isinstance(environment.runner, LocalRunner):
+            # Ended by a signal, Locust would stop them after this: they would send what is counted nowhere.
+            environment.runner.stop()
         options = environment.parsed_options
         lines = () if self._target is None else tuple(line.name for line in self._target.workload.lines)
         report = build_report(
