@@ -38,8 +38,10 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
         yield
     finally:
         _OUTER.pop()
-        if not _OUTER:
+        if _OUTER:
+            signal.signal(signal.SIGINT, before)
+        else:
             # Ignored first: given back first, the next of many presses would raise KeyboardInterrupt in between.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if _OUTER or not pressed.is_set():
-            signal.signal(signal.SIGINT, before)
+            if not pressed.is_set():
+                signal.signal(signal.SIGINT, before)
