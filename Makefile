@@ -13,6 +13,7 @@ SOURCES := server exporter clients loadtests examples benchmarks deploy tests
 TORCH := .torch
 # Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
 TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --cov
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
 # All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
@@ -23,7 +24,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples test format lint types layers unit lock upgrade clean
+.PHONY: help setup torch demo serve examples test rest suite format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +67,9 @@ serve: setup ## Train and export the digits model if need be, serve it until Ctr
 examples: setup ## Train, export, serve and check every example; ONLY=name,name for some; PyTorch's after `make torch`
 	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
 
-test: setup lint types layers unit ## Format check, lint, types, layers, tests with coverage
+test: setup lint types layers unit ## Format check, lint, types, layers, and most tests: under 8 minutes on 2 cores
+
+suite: test rest ## All tests, and the floor of branch coverage: under 40 minutes on 2 cores
 
 format: setup ## Rewrite the sources in the house format
 	$(BIN)/ruff format $(SOURCES)
@@ -83,7 +86,10 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --cov --cov-report=term
+	$(PYTEST) -m "not rest" --cov-report=
+
+rest: setup ## The tests that `make test` leaves out (tests/rest.txt); coverage adds to that of `make test`
+	$(PYTEST) -m rest --cov-append --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
 
 upgrade: ## Renew requirements/*.lock: the newest versions that are allowed

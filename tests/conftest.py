@@ -1,9 +1,12 @@
-"""Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all.
+"""Modules that tests/rest.txt lists are marked `rest`: `make test` leaves them out.
+
+Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all.
 
 Properties are tested with the same examples each time, and however long one takes on a busy machine.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from _pytest.nodeid import NodeId
@@ -19,6 +22,27 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Hypothesis' own for such machines; it would choose it by itself where it finds a variable CI.
 settings.load_profile("ci")
+
+
+REST = Path(__file__).with_name("rest.txt")
+
+
+def read_rest() -> frozenset[Path]:
+    """Modules of tests that `make test` leaves out.
+
+    Raises:
+        FileNotFoundError: The list names a module that is gone.
+    """
+    lines = (line.partition("#")[0].strip() for line in REST.read_text().splitlines())
+    return frozenset((REST.parent.parent / line).resolve(strict=True) for line in lines if line)
+
+
+LEFT_OUT = read_rest()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path in LEFT_OUT:
+        item.add_marker("rest")
 
 
 @pytest.hookimpl(trylast=True)
