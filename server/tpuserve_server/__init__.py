@@ -1,0 +1,31 @@
+"""Batching inference server, a drop-in for TensorFlow Serving. Importing this imports nothing else.
+
+import tpuserve_server
+
+with tpuserve_server.start({"digits": "models/digits"}) as server:
+    print(server.grpc_address, server.rest_address)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpuserve_server.launch.errors import StartFailed
+    from tpuserve_server.launch.running_server import RunningServer
+    from tpuserve_server.launch.start import start
+
+__all__ = ["start", "RunningServer", "StartFailed"]
+
+_MODULES = {
+    "start": "tpuserve_server.launch.start",
+    "RunningServer": "tpuserve_server.launch.running_server",
+    "StartFailed": "tpuserve_server.launch.errors",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
+    """The server's own processes import this package too, and need none of its Python API."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES[name]), name)

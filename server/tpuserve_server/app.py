@@ -47,6 +47,7 @@ from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.settings import Settings
+from tpuserve_server.start_report import report_start
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
@@ -104,8 +105,9 @@ class Server:
         return describe_failures(self._service.start_failures(), "servable(s)")
 
     def announce(self, listening: Listening) -> None:
-        """Print the start-up block, now or as soon as every model is up."""
+        """Print the start-up block, now or as soon as every model is up, and report how the start goes."""
         print_banner(self._service, listening, self._host_note)
+        report_start(self._service, listening)
 
     def drain(self) -> None:
         """Say not ready; requests that come are still served."""

@@ -1,0 +1,12 @@
+"""Errors of `tpuserve_server.start`."""
+
+
+class StartFailed(Exception):
+    """The server did not become ready, and is stopped.
+
+    The message names the model or the setting, and the reason. `log` is all that the server has logged.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log

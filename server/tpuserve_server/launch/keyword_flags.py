@@ -1,0 +1,90 @@
+"""Flags of `tpuserve serve` from Python keywords: the same names, values in Python's types."""
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.flags import SECTIONS
+from tpuserve_server.launch.errors import StartFailed
+
+Models: TypeAlias = Mapping[str, str | os.PathLike[str]]
+
+_NAMES = frozenset(flag.name for flags in SECTIONS.values() for flag in flags)
+_NAME_MODELS = ("model_name", "model_base_path", "model_config_file")
+
+
+def check_keywords(models: Models | None, settings: Mapping[str, object]) -> None:
+    """Raise TypeError for a keyword that is no flag, ValueError for models that are named twice or not at all."""
+    for name in settings:
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, _NAMES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "tpuserve serve --help lists the flags"
+            raise TypeError(f"start() has no setting {name!r}: {hint}")
+    if models is None:
+        return
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models maps names to base paths, such as {{'digits': 'models/digits'}}; got {models!r}")
+    if not models:
+        raise ValueError("models is empty: name at least one model and its base path")
+    if named := [name for name in _NAME_MODELS if settings.get(name) is not None]:
+        raise ValueError(f"models and {named[0]} both name models: give one of them")
+
+
+def check_base_paths(base_paths: Models) -> None:
+    """Raise StartFailed for a local base path that holds no version: the server would wait for one without end."""
+    for name, given in base_paths.items():
+        path = os.fspath(given)
+        if "://" in path:
+            continue
+        if not os.path.isdir(path):
+            raise StartFailed(f"Cannot serve {name}: its base path {path} is not a folder.")
+        if LocalStorage(lambda _: None).find_versions(path):
+            continue
+        if os.path.exists(os.path.join(path, "saved_model.pb")):
+            raise StartFailed(
+                f"Cannot serve {name}: its base path {path} is a version itself. Give the folder that holds version "
+                "folders such as 1/."
+            )
+        raise StartFailed(f"Cannot serve {name}: its base path {path} holds no version folder such as 1/.")
+
+
+def model_config(models: Models) -> str:
+    """A ModelServerConfig in text format."""
+    configs = (
+        f'  config {{ name: {_quote(name)} base_path: {_quote(_absolute(path))} model_platform: "tensorflow" }}\n'
+        for name, path in models.items()
+    )
+    return f"model_config_list {{\n{''.join(configs)}}}\n"
+
+
+def words(settings: Mapping[str, object]) -> list[str]:
+    """As typed on a command line; nothing for None."""
+    return [f"--{name}={_text(value)}" for name, value in settings.items() if value is not None]
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _text(value: object) -> str:
+    """`True` → `true`, `(1, 8)` → `1,8`, `{"data": 2}` → `data=2`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_text(one)}" for key, one in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(_text, value))
+    return str(value)

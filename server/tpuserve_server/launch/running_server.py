@@ -1,0 +1,99 @@
+"""RunningServer: the handle on a started server."""
+
+import os
+import shutil
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tpuserve_server.hosts.application import Listening
+from tpuserve_server.launch.server_process import ServerProcess
+
+# Longer than the default of drain_timeout_seconds.
+DEFAULT_STOP_TIMEOUT_S = 60.0
+# By address families: where a client on this machine finds a server that listens everywhere.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+class RunningServer:
+    """A server in a process of its own. Stops at the end of a `with` statement.
+
+    It stops as well when the handle is garbage-collected, when the interpreter exits, and when this process ends in any
+    other way. Methods may be called from any thread, one at a time.
+    """
+
+    def __init__(self, process: ServerProcess, listening: Listening, log_path: Path, folder: Path) -> None:
+        """`folder` holds the server's files and is removed with the handle."""
+        self._process = process
+        self._listening = listening
+        self.log_path = log_path
+        self._release = weakref.finalize(self, _release, process, folder, os.getpid())
+
+    @property
+    def grpc_address(self) -> str:
+        """`127.0.0.1:PORT`, `grpcs://…` with TLS, or `unix:PATH` where there is no port.
+
+        Raises LookupError for a server without gRPC.
+        """
+        if self._listening.grpc is not None:
+            return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
+        if self._listening.grpc_socket is not None:
+            return self._listening.grpc_socket
+        raise LookupError("This server has no gRPC: it was started with port=0 and without grpc_socket_path.")
+
+    @property
+    def rest_address(self) -> str:
+        """`http://127.0.0.1:PORT`, or `https://…` with TLS. Raises LookupError for a server without REST."""
+        if self._listening.rest is None:
+            raise LookupError("This server has no REST: it was started with rest_api_port=0.")
+        return f"{'https' if self._listening.tls else 'http'}://{_reachable(self._listening.rest)}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, which is the leader of a session of its own."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs: False after `stop`, and after it ended by itself."""
+        return self._process.poll() is None
+
+    def logs(self) -> str:
+        """All that the server has logged so far. Works after `stop` too."""
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self, timeout_s: float = DEFAULT_STOP_TIMEOUT_S) -> int:
+        """Send SIGTERM, wait until the requests in flight are answered, and return the exit status: 0 after a drain.
+
+        Blocks for at most about `timeout_s` seconds, then forces the end. Does nothing to a server that has ended.
+        """
+        return self._process.stop(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<tpuserve server: {self.describe()}{'' if self.is_running else ', stopped'}>"
+
+    def describe(self) -> str:
+        """`gRPC ADDRESS, REST ADDRESS`, for people."""
+        listening = self._listening
+        addresses = [f"gRPC {self.grpc_address}"] if listening.grpc or listening.grpc_socket else []
+        return ", ".join([*addresses, *([f"REST {self.rest_address}"] if listening.rest else [])])
+
+
+def _reachable(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"
+
+
+def _release(process: ServerProcess, folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        process.stop(DEFAULT_STOP_TIMEOUT_S)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""Waiting for a server's start: its reports arrive through a named pipe, whose end is the end of the server."""
+
+import os
+import selectors
+import time
+from pathlib import Path
+
+from tpuserve_server.hosts.application import Listening
+from tpuserve_server.launch.errors import StartFailed
+from tpuserve_server.launch.server_process import ServerProcess
+from tpuserve_server.launch.start_progress import Show
+from tpuserve_server.start_report import StartReport
+
+# How long the process may take to end after its last report.
+_END_TIMEOUT_S = 10.0
+_USAGE = 2
+
+
+class StartPipe:
+    """The named pipe. The reader's end is open from the beginning, as is a writer's, for the server to inherit."""
+
+    def __init__(self, path: Path) -> None:
+        """Create it. Raises OSError."""
+        os.mkfifo(path, 0o600)
+        self.path = path
+        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.writer = os.open(path, os.O_WRONLY)
+        self._rest = b""
+
+    def close_writer(self) -> None:
+        """Once the server has inherited it: from then on the pipe ends when the server does."""
+        os.close(self.writer)
+
+    def close(self) -> None:
+        os.close(self._reader)
+
+    def read(self, timeout_s: float) -> list[StartReport] | None:
+        """Block until there are reports, and return them; none after `timeout_s` seconds; None at the pipe's end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reader, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                return []
+        data = os.read(self._reader, 1 << 16)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [StartReport.from_json(line.decode()) for line in lines]
+
+
+def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout_s: float, show: Show) -> Listening:
+    """Block until every model is available. Raises StartFailed, with the server's own reason where it gave one.
+
+    Raises ValueError where the server refused a setting.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    waiting = "it does not listen yet"
+    while (remaining_s := deadline_s - time.monotonic()) > 0:
+        reports = pipe.read(remaining_s)
+        if reports is None:
+            raise _ended(process, log)
+        for report in reports:
+            if report.settled and report.failures:
+                raise StartFailed(f"Cannot serve {'; '.join(report.failures)}", _read(log))
+            if report.settled:
+                return report.listening
+            waiting = "; ".join([report.waiting, *report.failures])
+            show(f"the server listens; {waiting}")
+    raise StartFailed(
+        f"The server was not ready after {timeout_s:g} s: {waiting}. Allow more time with timeout_s. Its last line: "
+        f"{_last_line(log)}",
+        _read(log),
+    )
+
+
+def _ended(process: ServerProcess, log: Path) -> Exception:
+    status = process.wait(_END_TIMEOUT_S)
+    last = _last_line(log)
+    # As click and the hosts begin an error.
+    reason = last.removeprefix("Error: ").removeprefix("tpuserve: ")
+    if status == _USAGE:
+        return ValueError(reason)
+    if reason != last:
+        return StartFailed(reason, _read(log))
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    return StartFailed(f"The server ended {how} before it was ready. Its last line: {last}", _read(log))
+
+
+def _read(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in _read(log).splitlines() if line.strip()]
+    return lines[-1] if lines else "none"

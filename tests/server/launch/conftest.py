@@ -1,0 +1,15 @@
+"""A model that a server loads in a moment: it needs no TensorFlow."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tflite_models import half_plus_two, save
+
+
+@pytest.fixture(scope="session")
+def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base path with version 1 of half_plus_two for `prefer_tflite_model`: serving_default_x [?, 1] → x / 2 + 2."""
+    base_path = tmp_path_factory.mktemp("light")
+    save(base_path / "1", half_plus_two())
+    return base_path

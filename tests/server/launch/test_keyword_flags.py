@@ -1,0 +1,77 @@
+"""Python keywords become the flags that a user would type, and mistakes are named before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from tpuserve_server.core.batching.options import BatchingMode
+from tpuserve_server.launch.errors import StartFailed
+from tpuserve_server.launch.keyword_flags import check_base_paths, check_keywords, model_config, words
+
+
+def test_values_are_written_as_on_the_command_line() -> None:
+    settings = {
+        "max_batch_size": 8,
+        "enable_batching": True,
+        "enable_profiler": False,
+        "allowed_batch_sizes": (1, 4, 8),
+        "model_config_file": Path("/etc/models.config"),
+        "batching_mode": BatchingMode.GREEDY,
+        "mesh": {"data": 2, "model": 4},
+        "grpc_channel_arguments": {"grpc.max_connection_age_ms": 2000},
+        "drain_delay_seconds": 0.5,
+        "device": "cpu",
+        "monitoring_config_file": None,
+    }
+    assert words(settings) == [
+        "--max_batch_size=8",
+        "--enable_batching=true",
+        "--enable_profiler=false",
+        "--allowed_batch_sizes=1,4,8",
+        "--model_config_file=/etc/models.config",
+        "--batching_mode=greedy",
+        "--mesh=data=2,model=4",
+        "--grpc_channel_arguments=grpc.max_connection_age_ms=2000",
+        "--drain_delay_seconds=0.5",
+        "--device=cpu",
+    ]
+
+
+def test_an_unknown_setting_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match=r"start\(\) has no setting 'max_batchsize': did you mean 'max_batch_size'\?"):
+        check_keywords({"m": "m"}, {"max_batchsize": 8})
+    with pytest.raises(TypeError, match="no setting 'zzz': tpuserve serve --help lists the flags"):
+        check_keywords({"m": "m"}, {"zzz": 8})
+
+
+def test_models_that_are_no_mapping_or_named_twice_are_refused() -> None:
+    with pytest.raises(TypeError, match="models maps names to base paths"):
+        check_keywords("models/digits", {})  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ValueError, match="models is empty"):
+        check_keywords({}, {})
+    with pytest.raises(ValueError, match="models and model_base_path both name models"):
+        check_keywords({"m": "m"}, {"model_base_path": "m"})
+
+
+def test_any_name_and_path_survive_the_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = {'a "quoted" näme': Path("folder with ' and \\ and ü"), "stored": "gs://bucket/models/m"}
+    parsed = text_format.Parse(model_config(models), ModelServerConfig())
+    assert {config.name: config.base_path for config in parsed.model_config_list.config} == {
+        'a "quoted" näme': str(tmp_path / "folder with ' and \\ and ü"),
+        "stored": "gs://bucket/models/m",
+    }
+
+
+def test_a_base_path_without_a_version_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match=r"^Cannot serve m: its base path \S+/none is not a folder\.$"):
+        check_base_paths({"m": tmp_path / "none"})
+    with pytest.raises(StartFailed, match="holds no version folder such as 1/"):
+        check_base_paths({"m": tmp_path})
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(StartFailed, match=r"is a version itself\. Give the folder that holds version folders"):
+        check_base_paths({"m": tmp_path})
+    (tmp_path / "1").mkdir()
+    check_base_paths({"m": tmp_path, "stored": "s3://bucket/models/m"})
