@@ -24,14 +24,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import tpuserve_server
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from examples.example import Example, Tensors, find_names, load_example  # noqa: E402 - the repository is no package
-from examples.local_server import BIN, LocalServer, ServerFailed, serving  # noqa: E402
 from examples.trained import Trained, TrainingFailed, train_apart  # noqa: E402
 from tpuserve_client import Client, TpuserveError  # noqa: E402
 
+BIN = Path(sys.executable).parent
 REQUEST_TIMEOUT_S = 60.0
 # Columns of a table written to a file or a pipe.
 LOG_WIDTH = 120
@@ -152,23 +154,26 @@ def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[s
 
 
 def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
-    """One server for all; a model that is not served, or answers otherwise, is noted in its outcome."""
+    """Ask one server for all models. A wrong answer is noted in its model's outcome, a failed start in every one."""
     say(console, f"Serve and ask {len(exported)} model(s)")
     base_paths = {one.example.name: one.base_path for one in exported}
-    with serving(base_paths, work, work / "server.log") as server:
+    try:
+        with tpuserve_server.start(base_paths, log_path=work / "server.log", progress=False) as server:
+            for one in exported:
+                outcome = outcomes[one.example.name]
+                try:
+                    ask(one, server, outcome)
+                except (StepFailed, TpuserveError) as error:
+                    outcome.error = str(error)
+                say(console, f"      {outcome.name}: {describe(outcome)}")
+    except tpuserve_server.StartFailed as error:
         for one in exported:
-            outcome = outcomes[one.example.name]
-            try:
-                server.wait_for(one.example.name)
-                ask(one, server, outcome)
-            except (ServerFailed, StepFailed, TpuserveError) as error:
-                outcome.error = str(error)
-            say(console, f"      {outcome.name}: {describe(outcome)}")
+            outcomes[one.example.name].error = str(error)
 
 
-def ask(one: Exported, server: LocalServer, outcome: Outcome) -> None:
+def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) -> None:
     """Every request by both protocols. Raises StepFailed for the first answer that is not the source's."""
-    for protocol, address in (("grpc", server.grpc), ("rest", server.rest)):
+    for protocol, address in (("grpc", server.grpc_address), ("rest", server.rest_address)):
         largest = 0.0
         with Client(address) as client:
             for request, expected in zip(one.trained.requests, one.trained.answers, strict=True):

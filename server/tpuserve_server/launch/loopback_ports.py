@@ -4,10 +4,13 @@ import socket
 
 
 def reserve_port() -> int:
-    """A port that no other process is given for about a minute, except one that asks for it by number.
+    """Return a port that the kernel gives to no other process for about a minute, except by number.
 
-    One end of a connection on it was closed first. TCP then keeps the port (TIME_WAIT, RFC 9293 section 3.6) from
-    everyone except a listener that sets SO_REUSEADDR, as both hosts do.
+    A server may take seconds until it listens. Meanwhile the kernel must give its port neither to another server nor to
+    a client that tries to connect, which would then connect to itself.
+
+    The end of a connection that closes first keeps its port (TIME_WAIT, RFC 9293 section 3.6) from all but listeners
+    that name it and set SO_REUSEADDR, as both hosts do.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = listener.getsockname()
