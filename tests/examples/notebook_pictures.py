@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "notebooks" / "train_export_serve.ipynb"
 PICTURES = ROOT / "docs" / "images"
 WIDTH = 860
-# Cells of each picture.
-PARTS = {"notebook-export": ("export",), "notebook-answers": ("answers", "load")}
+# Cells of each picture, and whether it shows their code.
+PARTS = {"notebook-export": (("export",), True), "notebook-answers": (("answers", "load"), False)}
 
 # As JupyterLab shows cells and tables.
 _STYLE = """
-body { font: 14px/1.5 system-ui, sans-serif; margin: 12px 20px; color: #1f2328; }
+body { font: 14px/1.5 system-ui, sans-serif; margin: 0; padding: 8px 16px; color: #1f2328; }
 pre { font-size: 12px; margin: 6px 0; white-space: pre-wrap; }
 .input { background: #f6f8fa; border: 1px solid #d1d9e0; border-radius: 4px; padding: 2px 10px; margin: 10px 0 6px; }
 .output { padding-left: 10px; }
@@ -58,12 +58,13 @@ def without_remarks(notebook: NotebookNode) -> NotebookNode:
 def take_pictures(notebook: NotebookNode, folder: Path) -> None:
     """PNG files in `folder`, named as in PARTS, and `notebook.png` of the whole."""
     cells = {cell.id: cell for cell in notebook.cells}
-    pages = {name: render([cells[one] for one in ids], code=False) for name, ids in PARTS.items()}
+    pages = {name: render([cells[one] for one in ids], code=code) for name, (ids, code) in PARTS.items()}
     with tempfile.TemporaryDirectory() as scratch, open_browser(Path(scratch, "profile")) as browser:
         for name, page in {**pages, "notebook": render(notebook.cells)}.items():
             Path(scratch, f"{name}.html").write_text(page)
             browser.open(Path(scratch, f"{name}.html"), WIDTH, "light")
-            browser.take_picture(folder / f"{name}.png")
+            end = browser.evaluate("Math.ceil(document.body.getBoundingClientRect().bottom)")
+            browser.take_picture(folder / f"{name}.png", height=end)
 
 
 def _parts(cell: NotebookNode, code: bool) -> Iterator[str]:

@@ -25,17 +25,20 @@ class Reader:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self.ended = False
+        self._ended = False
 
     def read(self) -> list[StartReport]:
         lines = []
         try:
             while data := os.read(self._descriptor, 1 << 16):
                 lines += data.decode().splitlines()
-            self.ended = True
+            self._ended = True
         except BlockingIOError:
             pass
         return [StartReport.from_json(line) for line in lines]
+
+    def has_ended(self) -> bool:
+        return self._ended
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -71,11 +74,11 @@ def test_reports_end_when_every_model_serves_or_has_failed(registry: ModelRegist
     assert first.listening == LISTENING
     registry.failed(begin(registry, "bad"), Internal("no weights"))
     assert [report.failures for report in reader.read()] == [("bad version 1: no weights",)]
-    assert not reader.ended
+    assert not reader.has_ended()
     make_available(registry, "good")
     (last,) = reader.read()
     assert (last.settled, last.failures) == (True, ("bad version 1: no weights",))
-    assert reader.ended
+    assert reader.has_ended()
     registry.unloading(ServableId("good", 1))
     assert reader.read() == []
 

@@ -82,7 +82,7 @@ def _text(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return str(os.fspath(value))
     if isinstance(value, Mapping):
         return ",".join(f"{key}={_text(one)}" for key, one in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -57,7 +57,10 @@ def test_models_that_are_no_mapping_or_named_twice_are_refused() -> None:
 
 def test_any_name_and_path_survive_the_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    models = {'a "quoted" näme': Path("folder with ' and \\ and ü"), "stored": "gs://bucket/models/m"}
+    models: dict[str, str | Path] = {
+        'a "quoted" näme': Path("folder with ' and \\ and ü"),
+        "stored": "gs://bucket/models/m",
+    }
     parsed = text_format.Parse(model_config(models), ModelServerConfig())
     assert {config.name: config.base_path for config in parsed.model_config_list.config} == {
         'a "quoted" näme': str(tmp_path / "folder with ' and \\ and ü"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from tpuserve_server import RunningServer, StartFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-LIGHT = {"prefer_tflite_model": True, "progress": False}
+start_light = functools.partial(tpuserve_server.start, prefer_tflite_model=True, progress=False)
 END_TIMEOUT_S = 60.0
 
 
@@ -56,11 +57,10 @@ def no_process_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("host", ["envoy", "python"])
 def test_a_server_answers_at_its_addresses_until_the_context_ends(host: str, light_model: Path) -> None:
-    with tpuserve_server.start({"half": light_model}, host_backend=host, **LIGHT) as server:
+    with start_light({"half": light_model}, host_backend=host) as server:
         assert ask(server.grpc_address) == ask(server.rest_address) == 4.0
         assert server.grpc_address.startswith("127.0.0.1:")
         assert server.rest_address.startswith("http://127.0.0.1:")
-        assert server.is_running
         assert repr(server) == f"<tpuserve server: gRPC {server.grpc_address}, REST {server.rest_address}>"
         running = processes_of(server.pid)
         # A terminal's Ctrl-C and a notebook's interrupt go to the caller's group of processes.
@@ -75,10 +75,15 @@ def test_a_server_answers_at_its_addresses_until_the_context_ends(host: str, lig
 
 
 def test_a_server_has_only_what_it_was_asked_for(light_model: Path, tmp_path: Path) -> None:
-    sockets = {"port": 0, "rest_api_port": 0, "grpc_socket_path": tmp_path / "grpc.sock"}
     log = tmp_path / "server.log"
-    settings = {"model_name": "half", "model_base_path": light_model, **sockets}
-    with tpuserve_server.start(log_path=log, **settings, **LIGHT) as server:
+    with start_light(
+        model_name="half",
+        model_base_path=light_model,
+        port=0,
+        rest_api_port=0,
+        grpc_socket_path=tmp_path / "grpc.sock",
+        log_path=log,
+    ) as server:
         assert server.grpc_address == f"unix:{tmp_path / 'grpc.sock'}"
         assert ask(server.grpc_address) == 4.0
         with pytest.raises(LookupError, match="rest_api_port=0"):
@@ -88,7 +93,7 @@ def test_a_server_has_only_what_it_was_asked_for(light_model: Path, tmp_path: Pa
 
 def test_two_servers_run_at_once_and_from_async_code(light_model: Path) -> None:
     async def start_two() -> list[RunningServer]:
-        starts = [asyncio.to_thread(tpuserve_server.start, {"half": light_model}, **LIGHT) for _ in range(2)]
+        starts = [asyncio.to_thread(start_light, {"half": light_model}) for _ in range(2)]
         return await asyncio.gather(*starts)
 
     # The threads that started them end with this loop, and the servers go on.
@@ -117,7 +122,7 @@ def test_a_port_that_is_taken_is_named(light_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, no_process_left():
         port = taken.getsockname()[1]
         with pytest.raises(StartFailed, match=f"Cannot listen for REST on 127.0.0.1:{port}: it is in use"):
-            tpuserve_server.start({"half": light_model}, rest_api_port=port, **LIGHT)
+            start_light({"half": light_model}, rest_api_port=port)
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["beside_one_that_serves", "alone"])
@@ -127,7 +132,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(others: bool, light
     models = {"broken": tmp_path / "bad"} | ({"half": light_model} if others else {})
     with no_process_left():
         with pytest.raises(StartFailed, match=r"Cannot serve broken version 7: \S+") as failure:
-            tpuserve_server.start(models, **LIGHT)
+            start_light(models)
         assert "broken version: 7" in failure.value.log
 
 
@@ -205,7 +210,7 @@ def test_the_owner_s_exit_stops_the_server_and_a_forked_copy_s_does_not(light_mo
 
 def test_a_handle_that_is_dropped_stops_its_server(light_model: Path) -> None:
     with no_process_left():
-        server = tpuserve_server.start({"half": light_model}, **LIGHT)
+        server = start_light({"half": light_model})
         folder = server.log_path.parent
         del server
         assert not folder.exists()
@@ -213,7 +218,7 @@ def test_a_handle_that_is_dropped_stops_its_server(light_model: Path) -> None:
 
 def test_starts_from_threads_share_nothing(light_model: Path) -> None:
     with ThreadPoolExecutor(2) as pool, no_process_left():
-        starts = [pool.submit(tpuserve_server.start, {"half": light_model}, **LIGHT) for _ in range(2)]
+        starts = [pool.submit(start_light, {"half": light_model}) for _ in range(2)]
         servers = [start.result() for start in starts]
         assert [ask(server.grpc_address) for server in servers] == [4.0, 4.0]
         assert [server.stop() for server in servers] == [0, 0]
