@@ -59,7 +59,9 @@ def take_pictures(notebook: NotebookNode, folder: Path) -> None:
     """PNG files in `folder`, named as in PARTS, and `notebook.png` of the whole."""
     cells = {cell.id: cell for cell in notebook.cells}
     pages = {name: render([cells[one] for one in ids], code=code) for name, (ids, code) in PARTS.items()}
-    with tempfile.TemporaryDirectory() as scratch, open_browser(Path(scratch, "profile")) as browser:
+    # The browser's helpers may write to its profile for a moment after its end.
+    temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with temporary as scratch, open_browser(Path(scratch, "profile")) as browser:
         for name, page in {**pages, "notebook": render(notebook.cells)}.items():
             Path(scratch, f"{name}.html").write_text(page)
             browser.open(Path(scratch, f"{name}.html"), WIDTH, "light")

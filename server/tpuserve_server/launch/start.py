@@ -38,13 +38,14 @@ def start(
     differ from the command's: `bind_address` is 127.0.0.1, `port` and `rest_api_port` are free ones, and
     `max_num_load_retries` is 0, so that a model that does not load is reported at once.
 
-    Progress is shown in the notebook's cell, or on standard error. The server's output goes to `log_path`, or to a
-    temporary file. In async code, call it by `asyncio.to_thread`.
+    Progress appears in the notebook's cell, or on standard error. The server's output goes to `log_path`, or to a
+    temporary file. In async code, call it through `asyncio.to_thread`.
 
     Raises:
         StartFailed: a model cannot be served, an address is in use, or `timeout_s` passed. No server is left behind.
         TypeError: there is no such setting. The message names the nearest one.
         ValueError: a setting has a wrong value, or there is no model to serve.
+        OSError: `log_path` cannot be written.
     """
     if not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s is a number of seconds above 0; got {timeout_s!r}")

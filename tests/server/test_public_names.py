@@ -1,0 +1,25 @@
+"""The package's public names, which cost nothing before they are used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tpuserve_server
+
+
+def test_every_public_name_is_there() -> None:
+    assert [getattr(tpuserve_server, name).__name__ for name in tpuserve_server.__all__] == tpuserve_server.__all__
+    with pytest.raises(AttributeError, match="module 'tpuserve_server' has no attribute 'stop'"):
+        _ = tpuserve_server.stop  # type: ignore[attr-defined]  # the mistake
+
+
+def test_neither_the_package_nor_its_start_imports_a_framework() -> None:
+    look = (
+        "import sys, tpuserve_server\n"
+        "print(sorted(name for name in sys.modules if name.startswith('tpuserve_server')))\n"
+        "tpuserve_server.start\n"
+        "print([name for name in ('grpc', 'pydantic', 'fastapi', 'tensorflow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['tpuserve_server']", "[]"]
