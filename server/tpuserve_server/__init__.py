@@ -22,10 +22,12 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
-    """The server's own processes import this package too, and need none of its Python API."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # A type checker would take any name for one that this function returns.
 
-    return getattr(import_module(_MODULES[name]), name)
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
+        """The server's own processes import this package too, and need none of its Python API."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_MODULES[name]), name)

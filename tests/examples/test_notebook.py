@@ -31,7 +31,8 @@ print(json.dumps({
 }))
 """
 
-slow = [pytest.mark.slow, pytest.mark.timeout(400)]
+# One group: one process runs the notebook.
+slow = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("notebook")]
 
 
 @pytest.fixture(scope="module")

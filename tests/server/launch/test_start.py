@@ -153,17 +153,18 @@ def test_an_interrupt_during_the_wait_leaves_no_server(tmp_path: Path, capsys: p
 
 
 OWNER = """
-import json, os, sys, time, multiprocessing
+import json, os, sys, time
 import tpuserve_server
 
-server = tpuserve_server.start({"half": sys.argv[1]}, prefer_tflite_model=True, progress=False)
+settings = {"prefer_tflite_model": True, "host_backend": sys.argv[3], "progress": False}
+server = tpuserve_server.start({"half": sys.argv[1]}, **settings)
 # A copy that outlives its owner, as workers of multiprocessing may.
 copy = os.fork()
 if copy == 0:
     if sys.argv[2] == "copy_exits":
         sys.exit()
     time.sleep(300)
-print(json.dumps([server.pid, copy, server.log_path.name, server.grpc_address]), flush=True)
+print(json.dumps([server.pid, copy]), flush=True)
 if sys.argv[2] == "copy_exits":
     os.waitpid(copy, 0)
     assert server.is_running
@@ -172,16 +173,16 @@ else:
 """
 
 
-def run_owner(model: Path, how: str) -> tuple[subprocess.Popen[str], list[psutil.Process], int]:
+def run_owner(model: Path, how: str, host: str = "auto") -> tuple[subprocess.Popen[str], list[psutil.Process], int]:
     """A program that starts a server; the server's processes, and a forked copy of the program."""
     owner = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", OWNER, str(model), how],
+        [sys.executable, "-W", "ignore", "-c", OWNER, str(model), how, host],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert owner.stdout is not None
-    pid, copy, *_ = json.loads(owner.stdout.readline())
+    pid, copy = json.loads(owner.stdout.readline())
     return owner, processes_of(pid), copy
 
 
@@ -191,8 +192,9 @@ def end(owner: subprocess.Popen[str], act: Callable[[], object]) -> int:
         return owner.wait(END_TIMEOUT_S)
 
 
-def test_a_killed_owner_leaves_no_server(light_model: Path) -> None:
-    owner, server, copy = run_owner(light_model, "copy_stays")
+@pytest.mark.parametrize("host", ["envoy", "python"])
+def test_a_killed_owner_leaves_no_server(host: str, light_model: Path) -> None:
+    owner, server, copy = run_owner(light_model, "copy_stays", host)
     try:
         assert end(owner, owner.kill) == -signal.SIGKILL
         _, alive = psutil.wait_procs(server, END_TIMEOUT_S)
