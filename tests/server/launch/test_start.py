@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 import tpuserve_server
-from tpuserve_client import Client
+from tests.certificates import Authority
+from tpuserve_client import Client, Tls
 from tpuserve_server import RunningServer, StartFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -28,8 +29,8 @@ start_light = functools.partial(tpuserve_server.start, prefer_tflite_model=True,
 END_TIMEOUT_S = 60.0
 
 
-def ask(address: str) -> float:
-    with Client(address) as client:
+def ask(address: str, tls: Tls | None = None) -> float:
+    with Client(address, tls=tls) as client:
         (answer,) = client.predict("half", {"serving_default_x": np.array([[4.0]], np.float32)}).outputs.values()
     return float(answer[0, 0])
 
@@ -89,6 +90,24 @@ def test_a_server_has_only_what_it_was_asked_for(light_model: Path, tmp_path: Pa
         with pytest.raises(LookupError, match="rest_api_port=0"):
             _ = server.rest_address
         assert "tpuserve is ready" in log.read_text()
+
+
+def test_a_server_with_tls_and_client_certificates_has_addresses_that_say_so(light_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "certificates").mkdir()
+    authority = Authority(tmp_path / "certificates")
+    texts = {
+        "server_key": authority.server.key,
+        "server_cert": authority.server.cert,
+        "custom_ca": authority.ca,
+    }
+    fields = [f"{name}: {json.dumps(path.read_text())}" for name, path in texts.items()]
+    (tmp_path / "ssl.config").write_text("\n".join([*fields, "client_verify: true"]))
+    client = authority.issue("client.test")
+    tls = Tls(ca=authority.ca, cert=client.cert, key=client.key)
+    with start_light({"half": light_model}, ssl_config_file=tmp_path / "ssl.config") as server:
+        assert server.grpc_address.startswith("grpcs://127.0.0.1:")
+        assert server.rest_address.startswith("https://127.0.0.1:")
+        assert ask(server.grpc_address, tls) == ask(server.rest_address, tls) == 4.0
 
 
 def test_two_servers_run_at_once_and_from_async_code(light_model: Path) -> None:
