@@ -29,7 +29,13 @@ from tpuserve_exporter.options.export_options import (
     TpuOptions,
     Weights,
 )
-from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest, check_names
+from tpuserve_exporter.options.image_scale import IMAGE_SCALES
+from tpuserve_exporter.options.signature_request import (
+    DEFAULT_SIGNATURE,
+    SignatureRequest,
+    check_names,
+    scale_images,
+)
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.reporting.reporter import Reporter
 
@@ -138,6 +144,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     multiple=True,
     help="A signature to offer: tensor, image_bytes, tf_example, classify, regress, or a function of your own, "
     "pkg.module:function. Repeat. [serving_default=tensor]",
+)
+@click.option(
+    "--image-scale",
+    type=click.Choice(list(IMAGE_SCALES)),
+    help="Pixel values that signatures of image_bytes feed the model: none (0..255), 0..1, -1..1, or the modes torch "
+    "and caffe of keras.applications. [none where the model itself rescales]",
 )
 @click.option("--labels", type=_FILE, help="Names of the classes, one a line, for classify.")
 @click.option(
@@ -315,6 +327,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     """Options as click parsed them, grouped. Raises OptionConflict."""
     kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
     signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])
+    signatures = scale_images(signatures, arguments.pop("image_scale"))
     model = ModelOptions(
         builder=arguments.pop("builder"),
         builder_args=_read_model_args(arguments.pop("model_args")),

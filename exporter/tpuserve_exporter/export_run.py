@@ -221,6 +221,7 @@ class Export:
 
     def _write(self, source: OpenedSource, staged: Path) -> OpenedSource:
         """The source with a reference that answers to every signature that was written."""
+        notes = list[str]()
         with self._progress.step("Write the SavedModel") as step:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
@@ -229,13 +230,14 @@ class Export:
             else:
                 device = DevicePart(source.model)
                 signatures = self._write_signatures(device, staged)
+                notes += [one.note for one in signatures.values() if one.note]
                 convert = functools.partial(write_tflite, staged, device, signatures.values())
                 to_lower = contextlib.nullcontext(lower_part(device, source.jax, signatures))
                 if source.reference is not None:
                     source = replace(source, reference=WrappedReference(signatures, device, source.reference))
             write_labels(staged, read_labels(self._options.labels))
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
-            step.detail = megabytes(size_bytes)
+            step.detail = "; ".join([megabytes(size_bytes), *dict.fromkeys(notes)])
         if "tflite" in self._options.also:
             with self._progress.step(f"Write {TFLITE_FILE}") as step:
                 step.detail = megabytes(convert())
@@ -287,6 +289,8 @@ class Export:
         labels = read_labels(options.labels)
         requests = options.signatures or (SignatureRequest(options.model.signature_name),)
         signatures = serve_signatures(requests, device, options.sequences.pad_values, labels)
+        for warning in dict.fromkeys(one.warning for one in signatures.values() if one.warning):
+            self._warn(warning)
         call = batch_calls(device, options.batching, options.batch_sizes) if options.batching else device.call
         write_saved_model(staged, device, call, signatures.values())
         return signatures

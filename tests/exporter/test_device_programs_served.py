@@ -28,7 +28,7 @@ PROGRAMS = ("--device-programs", "--batch-sizes", "1,4")
 def test_pictures_are_decoded_on_the_host(export: Export, tmp_path: Path) -> None:
     model = builders.pictures()
     model.save(tmp_path / "model.keras")
-    signatures = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes")
+    signatures = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes,scale=0..1")
     assert export(tmp_path / "model.keras", tmp_path / "m", *signatures, *PROGRAMS).code == 0
     raw = np.random.default_rng(1).integers(0, 256, (3, 6, 8, 3), dtype=np.uint8)
     with (

@@ -131,7 +131,7 @@ def test_a_jax_model_is_lowered_from_its_own_function(tensorflow: None, tmp_path
 
 def test_what_the_host_does_is_cut_from_what_the_device_does(export: Export, tensorflow: None, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
-    asked = ("serving_default=tensor", "photo=image_bytes", "classes=classify", "area=regress,value=area")
+    asked = ("serving_default=tensor", "photo=image_bytes,scale=0..1", "classes=classify", "area=regress,value=area")
     flags = [flag for one in asked for flag in ("--signature", one)]
     model = save(tmp_path / "model.keras", builders.pictures())
     finished = export(model, tmp_path / "m", *flags, "--labels", tmp_path / "labels.txt", *PROGRAMS)

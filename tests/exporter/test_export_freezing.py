@@ -68,7 +68,7 @@ def test_a_model_with_nothing_to_fold_is_published(export: Export, tmp_path: Pat
 
 def test_a_frozen_model_takes_other_signatures_too(export: Export, convolutions: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", image=np.random.default_rng(0).random((3, 8, 8, 3), np.float32))
-    signatures = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes")
+    signatures = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes,scale=0..1")
     finished = export(convolutions, tmp_path / "m", "--freeze", "--batch-sizes", "1,2", *signatures)
     assert finished.code == 0, finished.err
     assert read_manifest(tmp_path / "m/1")["signatures"].keys() == {"serving_default", "photo"}

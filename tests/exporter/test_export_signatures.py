@@ -53,7 +53,7 @@ def labels(tmp_path: Path) -> Path:
 def test_several_signatures_share_one_device_part(export: Export, pictures: Path, labels: Path, tmp_path: Path) -> None:
     asked = (
         "serving_default=tensor",
-        "photo=image_bytes",
+        "photo=image_bytes,scale=0..1",
         "examples=tf_example",
         "classes=classify",
         "area=regress,value=area",
@@ -111,7 +111,7 @@ def test_image_bytes_are_decoded_resized_and_normalised(export: Export, pictures
 @pytest.mark.parametrize(
     ("shape", "dtype", "options"),
     [
-        ((6, 8), "float32", ""),
+        ((6, 8), "float32", ",scale=0..1"),
         ((1, 6, 8), "uint8", ",resize=nearest"),
         ((None, None, 3), "float32", ",size=6x8,scale=1"),
     ],
@@ -191,7 +191,11 @@ def test_signatures_that_cannot_be_are_refused(
     ("option", "said"),
     [
         ("size=8x8", "size=8x8, the model's input 'image' is 6x8"),
-        ("mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
+        ("scale=1,mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
+        (
+            "size=6x8",
+            "the model does not tell which pixel values it was trained with. Add --image-scale with one of none",
+        ),
         ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),
     ],
 )
@@ -218,6 +222,11 @@ def test_image_options_that_do_not_fit_are_refused(
         (("a=image_bytes,scale=1/x",), "scale=1/x is no number"),
         (("a=image_bytes,scale=1/0",), "scale=1/0 is no number"),
         (("a=image_bytes,mean=nan",), "mean=nan is no number"),
+        (("a=image_bytes,mean=0.5",), "mean= needs scale=, which is applied first: scale=1/255 where the mean is of"),
+        (("a=image_bytes,scale=torch,std=2",), "scale=torch sets the mean, the deviation and the order too: omit std="),
+        (("a=image_bytes,scale=imagenet",), "scale=imagenet is no number, and none of none, 0..1, -1..1, torch, caffe"),
+        (("a=image_bytes,scale=1,order=gbr",), "order=gbr is neither rgb nor bgr"),
+        (("a=tensor", "--image-scale", "0..1"), "--image-scale is for signatures of image files without scale=: add"),
         (("a=image_bytes,scale=1:2",), "scale=1:2 gives 2 numbers; it takes one number"),
         (("a=image_bytes,resize=best",), "resize=best is none of bilinear, nearest"),
     ],
@@ -225,7 +234,8 @@ def test_image_options_that_do_not_fit_are_refused(
 def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
     export: Export, tmp_path: Path, asked: tuple[str, ...], said: str
 ) -> None:
-    flags = [flag for one in asked for flag in ("--signature", one)]
+    scale = asked.index("--image-scale") if "--image-scale" in asked else len(asked)
+    flags = [*(flag for one in asked[:scale] for flag in ("--signature", one)), *asked[scale:]]
     finished = export(tmp_path / "not there.keras", tmp_path / "m", *flags)
     assert (finished.code, said in finished.err.replace("\n", " ")) == (2, True), finished.err
 
@@ -256,7 +266,14 @@ def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Exp
 
 def test_signatures_are_put_before_that_of_a_saved_model(export: Export, pictures: Path, tmp_path: Path) -> None:
     assert export(pictures, tmp_path / "first", *SIZES).code == 0
-    asked = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes", "--batching", "in-graph")
+    asked = (
+        "--signature",
+        "serving_default=tensor",
+        "--signature",
+        "photo=image_bytes,scale=0..1",
+        "--batching",
+        "in-graph",
+    )
     finished = export(tmp_path / "first/1", tmp_path / "second", *asked, *SIZES)
     assert finished.code == 0, finished.err
     raw = np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8)

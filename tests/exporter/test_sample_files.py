@@ -55,7 +55,7 @@ def test_arrays_serve_signatures_of_examples(export: Export, tiny: Path, tmp_pat
 def test_arrays_that_an_image_signature_lacks_are_asked_for(export: Export, tmp_path: Path, tensorflow: None) -> None:
     builders.pictures().save(tmp_path / "pictures.keras")
     np.savez(tmp_path / "samples.npz", image=np.ones((2, 6, 8, 3)))
-    flags = ("--signature", "photo=image_bytes", "--check", tmp_path / "samples.npz")
+    flags = ("--signature", "photo=image_bytes,scale=0..1", "--check", tmp_path / "samples.npz")
     finished = export(tmp_path / "pictures.keras", tmp_path / "m", *flags)
     assert finished.code == 9
     assert "samples.npz has no array for input 'image_bytes' of photo; it holds image" in finished.err
@@ -64,7 +64,7 @@ def test_arrays_that_an_image_signature_lacks_are_asked_for(export: Export, tmp_
 def test_given_inputs_that_the_model_refuses_are_explained(export: Export, tmp_path: Path, tensorflow: None) -> None:
     builders.pictures().save(tmp_path / "pictures.keras")
     np.savez(tmp_path / "samples.npz", image_bytes=[b"no image", b"neither"])
-    flags = ("--signature", "photo=image_bytes", "--check", tmp_path / "samples.npz")
+    flags = ("--signature", "photo=image_bytes,scale=0..1", "--check", tmp_path / "samples.npz")
     finished = export(tmp_path / "pictures.keras", tmp_path / "m", *flags)
     assert finished.code == 9
     assert "photo fails on the inputs of --check: Unknown image file format" in finished.err

@@ -22,7 +22,7 @@ from tpuserve_client import Client
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__), pytest.mark.timeout(180)]
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SIGNATURES = ("serving_default=tensor", "photo=image_bytes", "names=classify")
+SIGNATURES = ("serving_default=tensor", "photo=image_bytes,scale=0..1", "names=classify")
 
 
 @pytest.fixture

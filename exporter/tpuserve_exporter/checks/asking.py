@@ -11,6 +11,7 @@ from pathlib import Path
 from tpuserve_exporter.checks.asking_programs import ask_programs
 from tpuserve_exporter.checks.parity import list_cases
 from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.raw_image_check import RawAnswer, ask_raw_images
 from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
 from tpuserve_exporter.checks.tpu_numerics import compare_numerics
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
@@ -20,6 +21,7 @@ from tpuserve_exporter.runnable import Sampled
 from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
 from tpuserve_exporter.samples.samples import find_samples, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
 from tpuserve_exporter.version.manifest_device import ManifestDevice
@@ -32,14 +34,15 @@ LEAST_ROWS = 4
 class Asked:
     """Samples by signature, and what the source and `python` answered to every case made of them.
 
-    `programs` by what the comparison calls them, each for the signatures that it has answers to; `numerics` what
-    --tpu-numerics found of them. All empty where there
-    is nobody to ask but the session, as the version does not load by Python.
+    `raw` are the source's answers to images of known pixels. `programs` by what the comparison calls them, each for the
+    signatures that it has answers to; `numerics` what --tpu-numerics found of them. All are empty where there is nobody
+    to ask but the session, as the version does not load by Python.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)
     source: RecordedAnswers | None = None
     python: RecordedAnswers | None = None
+    raw: dict[str, RawAnswer] = field(default_factory=dict)
     programs: dict[str, RecordedAnswers] = field(default_factory=dict)
     numerics: dict[str, ParityResult] = field(default_factory=dict)
 
@@ -62,6 +65,8 @@ class Asking:
             return Asked() if python is None else self._ask_and_release(python, version, device)
         written = WrittenModel(version, source.reference)
         asked = self._ask_source(written, device)
+        if isinstance(source.reference, WrappedReference):
+            asked.raw = ask_raw_images(source.reference, asked.samples)
         source.release()
         asked.python = self._ask_python(written, asked, version)
         self._ask_programs(written, asked, version, device)

@@ -10,6 +10,7 @@ from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.padding_independence import check_padding
 from tpuserve_exporter.checks.parity import compare_cases, require_parity
 from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
 from tpuserve_exporter.checks.row_independence import find_dependence
 from tpuserve_exporter.errors import OptionConflict, ParityFailed
 from tpuserve_exporter.options.export_options import ExportOptions
@@ -96,6 +97,7 @@ class Checks:
                 loaded
                 | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {})
                 | {way: answers for way, answers in asked.programs.items() if answers.knows(signature)},
+                asked.raw.get(name),
                 tolerance,
             )
             for name, signature in session.signatures.items()
@@ -158,6 +160,7 @@ class Checks:
         session: SessionModel,
         reference: Runnable,
         loaded: Mapping[str, Runnable],
+        raw: RawAnswer | None,
         tolerance: Tolerance,
     ) -> CheckedSignature:
         independent = self._check_rows(signature, samples, session, tolerance)
@@ -168,6 +171,8 @@ class Checks:
                 signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
             )
             require_parity(signature, parity, tolerance)
+            if raw is not None:
+                check_raw_images(signature, raw, session, tolerance)
             step.detail = (
                 f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance})"

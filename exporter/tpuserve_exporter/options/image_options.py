@@ -1,47 +1,72 @@
-"""What a signature of images says of them: `size=224x224,scale=1/255,mean=0.485:0.456:0.406`."""
+"""The options of an image signature: `size=224x224,scale=1/255,mean=0.485:0.456:0.406`."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.image_scale import IMAGE_SCALES, ImageScale
 
-IMAGE_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std")
+IMAGE_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std", "order")
+# The options that together make an ImageScale.
+VALUE_OPTIONS = ("scale", "mean", "std", "order")
 _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """As far as the text alone tells; None for what the model says, or has a say in.
+    """The options that the text alone determines; None for what the model determines, or may contradict.
 
-    `size` is height and width, `crop` the part of an image that is taken, of its middle. `mean` and `std` are one
-    number, or one for each channel.
+    `size` is height and width, `crop` the part of an image that is taken, of its middle. `values` is None where no
+    option is given for them.
     """
 
     input: str | None
     size: tuple[int, int] | None
     crop: float | None
     resize: str
-    scale: float | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    values: ImageScale | None
 
     @classmethod
     def read(cls, options: Mapping[str, str], signature: str) -> "ImageOptions":
-        """From the options of `signature`, which messages name. Raises OptionConflict for values that cannot be."""
+        """Read the options of `signature`, which messages name. Raises OptionConflict for impossible values."""
         resize = options.get("resize", "bilinear")
         if resize not in _METHODS:
             raise OptionConflict(f"{signature}: resize={resize} is none of {', '.join(_METHODS)}")
-        crop, scale = (_read_one(options, name, signature) for name in ("crop", "scale"))
+        crop = _read_one(options, "crop", signature)
         if crop is not None and not 0 < crop <= 1:
             raise OptionConflict(
                 f"{signature}: crop is the part of the image to take, above 0 and at most 1, as crop=0.875"
             )
-        mean = _read_numbers(options, "mean", signature) or (0.0,)
-        std = _read_numbers(options, "std", signature) or (1.0,)
-        if 0.0 in std:
-            raise OptionConflict(f"{signature}: std is divided by, and cannot be 0")
-        return cls(options.get("input"), _read_size(options, signature), crop, resize, scale, mean, std)
+        return cls(options.get("input"), _read_size(options, signature), crop, resize, _read_values(options, signature))
+
+
+def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | None:
+    """Those of a name such as scale=torch, or of numbers. A mean is of a scale, and needs one."""
+    given = [name for name in VALUE_OPTIONS if name in options]
+    named = IMAGE_SCALES.get(options.get("scale", ""))
+    if named is not None:
+        if given != ["scale"]:
+            raise OptionConflict(
+                f"{signature}: scale={options['scale']} sets the mean, the deviation and the order too: "
+                f"omit {given[1]}="
+            )
+        return named
+    scale = _read_one(options, "scale", signature)
+    mean = _read_numbers(options, "mean", signature) or (0.0,)
+    std = _read_numbers(options, "std", signature) or (1.0,)
+    if 0.0 in std:
+        raise OptionConflict(f"{signature}: std is divided by, and cannot be 0")
+    if (order := options.get("order", "rgb")) not in ("rgb", "bgr"):
+        raise OptionConflict(f"{signature}: order={order} is neither rgb nor bgr")
+    if not given:
+        return None
+    if scale is None:
+        raise OptionConflict(
+            f"{signature}: {given[0]}= needs scale=, which is applied first: scale=1/255 where the mean is of 0..1 "
+            "(such as 0.485), scale=1 where it is of 0..255 (such as 123.68)"
+        )
+    return ImageScale("as given", scale, mean, std, bgr=order == "bgr")
 
 
 def _read_size(options: Mapping[str, str], signature: str) -> tuple[int, int] | None:
@@ -68,7 +93,8 @@ def _read_numbers(options: Mapping[str, str], name: str, signature: str) -> tupl
     try:
         return tuple(_read_number(part) for part in text.split(":"))
     except (ValueError, ZeroDivisionError) as error:
-        raise OptionConflict(f"{signature}: {name}={text} is no number") from error
+        names = f", and none of {', '.join(IMAGE_SCALES)}" if name == "scale" else ""
+        raise OptionConflict(f"{signature}: {name}={text} is no number{names}") from error
 
 
 def _read_number(text: str) -> float:

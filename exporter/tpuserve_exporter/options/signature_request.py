@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options.image_options import IMAGE_OPTIONS, ImageOptions
+from tpuserve_exporter.options.image_options import IMAGE_OPTIONS, VALUE_OPTIONS, ImageOptions
 
 DEFAULT_SIGNATURE = "serving_default"
 TENSOR_KIND = "tensor"
@@ -69,3 +69,20 @@ def check_names(requests: "tuple[SignatureRequest, ...]") -> None:
     for name in names:
         if names.count(name) > 1:
             raise OptionConflict(f"--signature {name}=… is given {names.count(name)} times: each name once")
+
+
+def scale_images(requests: "tuple[SignatureRequest, ...]", scale: str | None) -> "tuple[SignatureRequest, ...]":
+    """Apply --image-scale to the signatures of images that have no values of their own.
+
+    Raises OptionConflict where there is no such signature.
+    """
+    if scale is None:
+        return requests
+    open_requests = [one for one in requests if one.kind == IMAGE_KIND and not set(VALUE_OPTIONS) & one.options.keys()]
+    if not open_requests:
+        raise OptionConflict(
+            "--image-scale is for signatures of image files without scale=: add --signature NAME=image_bytes"
+        )
+    return tuple(
+        replace(one, options={**one.options, "scale": scale}) if one in open_requests else one for one in requests
+    )

@@ -1,14 +1,21 @@
-"""`image_bytes`: JPEG, PNG, BMP or GIF files in, decoded, resized and normalised on the host."""
+"""`image_bytes`: JPEG, PNG, BMP, GIF or WebP files in, decoded, resized and normalised on the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.image_options import ImageOptions
+from tpuserve_exporter.options.image_scale import ImageScale
 from tpuserve_exporter.options.signature_request import SignatureRequest
+from tpuserve_exporter.preprocessing.leading import find_leading
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
+from tpuserve_exporter.signatures.image_decoding import decode_image
+from tpuserve_exporter.signatures.image_scale_choice import ScaleChoice, choose_scale
+from tpuserve_exporter.signatures.raw_images import RawImages
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ _AT_ONCE = 32
 class _Pixels:
     """What the model's image input takes: rows of `height`, `width` and `channels`, in the order of `layout`.
 
-    A value is `(byte * scale - mean) / std`. `crop` is how much of the image is taken, of its middle; None for all.
+    `crop` is how much of the image is taken, of its middle; None for all.
     """
 
     name: str
@@ -36,22 +43,30 @@ class _Pixels:
     channels: int
     crop: float | None
     method: str
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    values: ImageScale
+
+    @property
+    def raw_images(self) -> RawImages:
+        dtype = np.dtype(self.spec.dtype.as_numpy_dtype)
+        return RawImages(self.name, self.layout, self.height, self.width, self.channels, dtype, self.values)
 
 
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
     """One input of the model takes images, and is called `image_bytes`; the others stay as they are.
 
-    Raises OptionConflict where no input takes images, or the options do not fit the one that does.
+    Raises OptionConflict where no input takes images, where the options do not fit the one that does, or where nothing
+    tells which values the model was trained with.
     """
-    pixels = _fit(request, device)
+    pixels, choice = _fit(request, device)
 
     def wrap(call: Call) -> ServedFunction:
         return ServedFunction(_input_specs(device, pixels.name), lambda **inputs: call(**_decode(inputs, pixels)), [])
 
-    return ServedSignature(request.name, request.kind, wrap)
+    # A crop takes part of an image, which then is not known pixel by pixel.
+    raw_images = pixels.raw_images if pixels.crop in (None, 1) else None
+    return ServedSignature(
+        request.name, request.kind, wrap, raw_images=raw_images, note=choice.note, warning=choice.warning
+    )
 
 
 def _input_specs(device: DevicePart, image: str) -> "dict[str, tf.TensorSpec]":
@@ -72,7 +87,9 @@ def _decode(inputs: "Mapping[str, tf.Tensor]", pixels: _Pixels) -> "dict[str, tf
             parallel_iterations=_AT_ONCE,
             fn_output_signature=tf.TensorSpec([pixels.height, pixels.width, pixels.channels], tf.float32),
         )
-        normalised = (decoded * pixels.scale - tf.constant(pixels.mean)) / tf.constant(pixels.std)
+        ordered = tf.reverse(decoded, [-1]) if pixels.values.bgr else decoded
+        scaled = ordered * pixels.values.scale
+        normalised = (scaled - tf.constant(pixels.values.mean)) / tf.constant(pixels.values.std)
         arranged = _arrange(normalised, pixels.layout)
         values = tf.round(arranged) if pixels.spec.dtype.is_integer else arranged
         image = tf.saturate_cast(values, pixels.spec.dtype)
@@ -80,11 +97,10 @@ def _decode(inputs: "Mapping[str, tf.Tensor]", pixels: _Pixels) -> "dict[str, tf
 
 
 def _decode_one(image: "tf.Tensor", pixels: _Pixels) -> "tf.Tensor":
-    """One file as float32 [height, width, channels], 0 to 255; of a moving GIF the first picture."""
+    """One file as float32 [height, width, channels], 0 to 255."""
     import tensorflow as tf
 
-    decoded = tf.io.decode_image(image, channels=pixels.channels, expand_animations=False)
-    decoded.set_shape([None, None, pixels.channels])
+    decoded = decode_image(image, pixels.channels)
     taken = decoded if pixels.crop is None else _crop(decoded, pixels.crop, pixels.height, pixels.width)
     resized = tf.image.resize(taken, [pixels.height, pixels.width], pixels.method)
     return tf.cast(resized, tf.float32)
@@ -109,8 +125,8 @@ def _arrange(image: "tf.Tensor", layout: str) -> "tf.Tensor":
     return tf.transpose(image, [0, 3, 1, 2]) if layout == "NCHW" else image
 
 
-def _fit(request: SignatureRequest, device: DevicePart) -> _Pixels:
-    """The request's options, and the model's own where they say nothing."""
+def _fit(request: SignatureRequest, device: DevicePart) -> "tuple[_Pixels, ScaleChoice]":
+    """The request's options, and the model's own where the request has none."""
     options = ImageOptions.read(request.options, str(request))
     name = _find_input(request, options.input, device)
     spec = device.inputs[name]
@@ -118,11 +134,11 @@ def _fit(request: SignatureRequest, device: DevicePart) -> _Pixels:
     height, width = _find_size(request, options.size, name, dims)
     channels = dims.get("C", 1)
     assert channels is not None
-    _check_channels(request, options, channels)
-    scale = options.scale if options.scale is not None else 1 if spec.dtype.is_integer else 1 / 255
-    return _Pixels(
-        name, spec, layout, height, width, channels, options.crop, options.resize, scale, options.mean, options.std
-    )
+    if options.values is not None:
+        _check_channels(request, options.values, channels)
+    choice = choose_scale(request, options.values, spec, lambda: find_leading(device.graph, list(device.inputs), name))
+    pixels = _Pixels(name, spec, layout, height, width, channels, options.crop, options.resize, choice.values)
+    return pixels, choice
 
 
 def _find_input(request: SignatureRequest, named: str | None, device: DevicePart) -> str:
@@ -176,13 +192,21 @@ def _find_size(
     return sizes[0], sizes[1]
 
 
-def _check_channels(request: SignatureRequest, options: ImageOptions, channels: int) -> None:
-    """One number, or one for each channel."""
-    for option, numbers in (("mean", options.mean), ("std", options.std)):
-        if len(numbers) not in (1, channels):
-            wanted = "one number" if channels == 1 else f"one number, or {channels} with colons between"
+def _check_channels(request: SignatureRequest, values: ImageScale, channels: int) -> None:
+    """A number for all channels, or one for each."""
+    for option, numbers in (("mean", values.mean), ("std", values.std)):
+        if len(numbers) in (1, channels):
+            continue
+        wanted = "one number" if channels == 1 else f"one number, or {channels} with colons between"
+        if option in request.options:
             given = f"{option}={request.options[option]} gives {len(numbers)} numbers"
             raise OptionConflict(f"{request}: {given}; it takes {wanted}")
+        raise OptionConflict(
+            f"{request}: the {option} of scale={request.options['scale']} is of {len(numbers)} channels, the model "
+            f"takes {channels}: give scale=, mean= and std= as numbers"
+        )
+    if values.bgr and channels != 3:
+        raise OptionConflict(f"{request}: order=bgr is for 3 channels, the model takes {channels}")
 
 
 def _text(spec: "tf.TensorSpec") -> str:

@@ -8,6 +8,7 @@ from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.runnable import Releasable, Runnable
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
+from tpuserve_exporter.signatures.raw_images import RawImages
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -21,13 +22,18 @@ REGRESS = "tensorflow/serving/regress"
 class ServedSignature:
     """`wrap` puts the host part around a device part: around the one that is written, and around the source itself.
 
-    What it returns tracks the host part's own tables and assets, and not the model's.
+    What it returns tracks the host part's own tables and assets, and not the model's. `raw_images` are images of known
+    pixels, for signatures that take image files. `note` states a choice that the exporter made, `warning` one that is
+    likely wrong.
     """
 
     name: str
     kind: str
     wrap: Callable[[Call], ServedFunction]
     method_name: str = PREDICT
+    raw_images: RawImages | None = None
+    note: str = ""
+    warning: str = ""
 
 
 class WrappedReference:
@@ -48,6 +54,15 @@ class WrappedReference:
         whole = self._wrapped[signature.name]
         tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in whole.inputs.items()}
         return {name: value.numpy() for name, value in whole.call(**tensors).items()}
+
+    @property
+    def raw_images(self) -> dict[str, RawImages]:
+        """Of the signatures that take image files."""
+        return {name: one.raw_images for name, one in self._signatures.items() if one.raw_images is not None}
+
+    def run_device(self, inputs: Tensors) -> Tensors:
+        """Ask the source itself, without any host part."""
+        return self._source.run(self._device, inputs)
 
     def release(self) -> None:
         """Give the source's memory back, if it can; it cannot be asked any more."""

@@ -1,0 +1,53 @@
+"""Whether a signature of image files answers as the source does to pixels that were prepared without TensorFlow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.errors import ParityFailed
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors
+from tpuserve_exporter.signatures.image_bytes import INPUT
+from tpuserve_exporter.signatures.raw_images import encode_png
+from tpuserve_exporter.signatures.served_signature import WrappedReference
+
+_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnswer:
+    """Image files with the signature's other inputs, and what the source answers to their pixels."""
+
+    inputs: Tensors
+    expected: Tensors
+
+
+def ask_raw_images(source: WrappedReference, samples: Mapping[str, Tensors]) -> dict[str, RawAnswer]:
+    """Ask the source about images of known pixels, by signature. Other inputs are those of `samples`."""
+    return {
+        name: _ask(source, raw.name, raw.prepare(pixels), pixels, samples[name])
+        for name, raw in source.raw_images.items()
+        for pixels in [raw.draw(_ROWS)]
+    }
+
+
+def _ask(source: WrappedReference, name: str, prepared: Array, pixels: Array, sample: Tensors) -> RawAnswer:
+    others = take_rows({other: value for other, value in sample.items() if other != INPUT}, slice(0, _ROWS))
+    files = np.array([encode_png(one) for one in pixels], object)
+    return RawAnswer({INPUT: files, **others}, source.run_device({name: prepared, **others}))
+
+
+def check_raw_images(signature: Signature, raw: RawAnswer, version: Runnable, tolerance: Tolerance) -> None:
+    """Raises ParityFailed where `version` answers otherwise."""
+    difference = compare(raw.expected, version.run(signature, raw.inputs), tolerance)
+    if difference.beyond:
+        raise ParityFailed(
+            f"{signature.name}, PNG files against their pixels given to the source: {difference.beyond}, allowed is "
+            f"{tolerance} (--atol, --rtol)",
+            max_abs_difference=difference.max_abs if np.isfinite(difference.max_abs) else None,
+            atol=tolerance.atol,
+            rtol=tolerance.rtol,
+        )

@@ -1,0 +1,213 @@
+"""Follow an image from a TensorFlow graph's input to the first operations that are no preparation of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuserve_exporter.preprocessing.arithmetic import BINARY, PASSING, compute_constant, describe_constant
+from tpuserve_exporter.preprocessing.pixel_values import PixelValues
+from tpuserve_exporter.signature import Array
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# Operations that read the shape of an image alone, and those that check it.
+_SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Assert"})
+# Those that move, crop, pad or resize an image, on the way of the image only.
+_MOVING = frozenset(
+    {"Transpose", "Reverse", "ReverseV2", "StridedSlice", "Slice", "Split", "SplitV", "Unpack", "Pack", "ConcatV2"}
+    | {"Concat", "GatherV2", "Pad", "PadV2", "MirrorPad", "CropAndResize", "ScaleAndTranslate"}
+    | {"ResizeArea", "ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "SpaceToDepth"}
+)
+_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+_MODULE = "XlaCallModule"
+# Of constants that images are prepared with: a value, one for each channel, or a mean image. Weights are larger.
+_MOST_ELEMENTS = 1 << 20
+
+# What a StableHLO module makes of its argument of some number: the values, the module, the number, its other arguments.
+ModuleWalk = Callable[[PixelValues, "NodeDef", int, Callable[[int], Array | None]], "Iterator[PixelValues]"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A graph or the body of a function. `takers` are the nodes that take a tensor, by the node that makes it."""
+
+    nodes: "Mapping[str, NodeDef]"
+    takers: "Mapping[str, list[tuple[NodeDef, int]]]"
+    arguments: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, nodes: "Sequence[NodeDef]", arguments: Sequence[str] = (), returns: Sequence[str] = ()) -> "_Part":
+        takers: dict[str, list[tuple[NodeDef, int]]] = {}
+        for node in nodes:
+            for index, name in enumerate(node.input):
+                if not name.startswith("^"):
+                    takers.setdefault(_node_of(name), []).append((node, index))
+        return cls({node.name: node for node in nodes}, takers, tuple(arguments), tuple(returns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A part as one call runs it. `call` is the node that called it, and that node's frame; None for the graph."""
+
+    part: _Part
+    call: "tuple[_Frame, NodeDef] | None" = None
+
+    def argument(self, tensor: str) -> "tuple[_Frame, str] | None":
+        """The tensor that a call gave for an argument, in the caller's frame; None for other tensors."""
+        name = _node_of(tensor)
+        if self.call is None or name not in self.part.arguments:
+            return None
+        caller, node = self.call
+        return caller, node.input[self.part.arguments.index(name)]
+
+
+@dataclass(slots=True)
+class GraphWalk:
+    """Walks one graph. `captures` are values and handles of variables, by the placeholders that stand for them."""
+
+    graph_def: "GraphDef"
+    captures: "Mapping[str, tf.Tensor]"
+    walk_module: ModuleWalk
+    _functions: dict[str, _Part] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for function in self.graph_def.library.function:
+            arguments = [one.name for one in function.signature.input_arg]
+            returns = [function.ret[one.name] for one in function.signature.output_arg]
+            self._functions[function.signature.name] = _Part.of(function.node_def, arguments, returns)
+
+    def run(self, placeholder: str) -> list[PixelValues]:
+        """What each operation at the end of the leading ones is given."""
+        return list(self._follow(PixelValues(), _Frame(_Part.of(self.graph_def.node)), placeholder, 0))
+
+    def _follow(self, pixels: PixelValues, frame: _Frame, name: str, output: int) -> Iterator[PixelValues]:
+        """From output number `output` of a node, or from an argument of a function."""
+        for node, index in frame.part.takers.get(name, ()):
+            if _index_of(node.input[index]) == output or name in frame.part.arguments:
+                yield from self._through(pixels, frame, node, index)
+        for number, returned in enumerate(frame.part.returns):
+            if _node_of(returned) == name and _index_of(returned) == output and frame.call is not None:
+                caller, call = frame.call
+                yield from self._follow(pixels, caller, call.name, number)
+
+    def _through(self, pixels: PixelValues, frame: _Frame, node: "NodeDef", index: int) -> Iterator[PixelValues]:
+        if node.op in _SHAPE_ONLY:
+            return
+        if node.op in PASSING or node.op in _MOVING:
+            for output in [index] if node.op == "IdentityN" else _all_outputs(node):
+                yield from self._follow(pixels, frame, node.name, output)
+        elif (called := self._called(node)) is not None:
+            yield from self._follow(pixels, _Frame(called, (frame, node)), called.arguments[index], 0)
+        elif node.op == _MODULE:
+            yield from self.walk_module(pixels, node, index, lambda other: self._constant(frame, node.input[other]))
+        elif (changed := self._change(pixels, frame, node, index)) is not None:
+            yield from self._follow(changed, frame, node.name, 0)
+        else:
+            yield pixels
+
+    def _called(self, node: "NodeDef") -> _Part | None:
+        if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
+            return self._functions.get(node.attr["f"].func.name)
+        return self._functions.get(node.op)
+
+    def _change(self, pixels: PixelValues, frame: _Frame, node: "NodeDef", index: int) -> PixelValues | None:
+        """The values after arithmetic with constants; None for any other operation."""
+        if node.op in _NORMS and index == 0:
+            return self._normalise(pixels, frame, node)
+        if node.op not in BINARY:
+            return None
+        constant = self._constant(frame, node.input[1 - index])
+        if constant is None or not constant.size:
+            return None
+        sign, function = BINARY[node.op]
+        described = f"{node.name}: {sign} {describe_constant(constant)}"
+        return (pixels.apply if index == 0 else pixels.apply_reversed)(function, constant, described)
+
+    def _normalise(self, pixels: PixelValues, frame: _Frame, node: "NodeDef") -> PixelValues | None:
+        """A batch norm with its moving statistics."""
+        found = [self._constant(frame, name) for name in node.input[1:5]]
+        scale, offset, mean, variance = found
+        if scale is None or offset is None or mean is None or variance is None or not mean.size:
+            return None
+        factor = scale / np.sqrt(variance + node.attr["epsilon"].f)
+        described = f"{node.name}: batch norm with a mean of {describe_constant(mean)}"
+        scaled = pixels.apply(np.multiply, factor, described)
+        moved = scaled.apply(np.add, offset - mean * factor, described)
+        return PixelValues(moved.values, tuple(dict.fromkeys(moved.operations)))
+
+    def _constant(self, frame: _Frame, name: str) -> Array | None:
+        """The value of a tensor that follows from constants and variables alone; None for any other tensor."""
+        node = frame.part.nodes.get(_node_of(name))
+        if node is None:
+            given = frame.argument(name)
+            return None if given is None else self._constant(*given)
+        if node.op == "Const":
+            return _read_constant(node)
+        if node.op == "Placeholder":
+            return _read_value(self.captures.get(node.name))
+        if node.op == "ReadVariableOp":
+            return _read_variable(self._handle(frame, node.input[0]))
+        names = [one for one in node.input if not one.startswith("^")]
+        operands = [self._constant(frame, one) for one in (names[:1] if node.op in PASSING else names)]
+        known = [one for one in operands if one is not None]
+        return compute_constant(node.op, known) if known and len(known) == len(operands) else None
+
+    def _handle(self, frame: _Frame, name: str) -> "tf.Tensor | None":
+        """What a variable is read from, where the graph is given it."""
+        node = frame.part.nodes.get(_node_of(name))
+        if node is None:
+            given = frame.argument(name)
+            return None if given is None else self._handle(*given)
+        return self._handle(frame, node.input[0]) if node.op == "Identity" else self.captures.get(node.name)
+
+
+def _node_of(tensor: str) -> str:
+    return tensor.split(":")[0]
+
+
+def _index_of(tensor: str) -> int:
+    """`node` → 0, `node:1` → 1, and within functions `node:output:1` → 1."""
+    last = tensor.rpartition(":")[2]
+    return int(last) if ":" in tensor and last.isdecimal() else 0
+
+
+def _all_outputs(node: "NodeDef") -> range:
+    """Of a node that may split an image."""
+    count = node.attr["num_split"].i or node.attr["num"].i
+    return range(count if node.op in ("Split", "SplitV", "Unpack") and count else 1)
+
+
+def _read_constant(node: "NodeDef") -> Array | None:
+    import tensorflow as tf
+
+    proto = node.attr["value"].tensor
+    elements = np.prod([dim.size for dim in proto.tensor_shape.dim], dtype=np.int64)
+    return None if elements > _MOST_ELEMENTS else _as_number(tf.make_ndarray(proto))
+
+
+def _read_value(tensor: "Any") -> Array | None:  # noqa: ANN401 - eager tensors, which TensorFlow does not type
+    if tensor is None or tensor.dtype.name == "resource" or (tensor.shape.num_elements() or 0) > _MOST_ELEMENTS:
+        return None
+    return _as_number(tensor.numpy())
+
+
+def _read_variable(handle: "Any") -> Array | None:  # noqa: ANN401 - a resource, which TensorFlow does not type
+    import tensorflow as tf
+
+    if handle is None:
+        return None
+    shape, dtype = tf.raw_ops.VariableShape(input=handle).numpy(), handle._handle_data.shape_and_type[0].dtype
+    if np.prod(shape, dtype=np.int64) > _MOST_ELEMENTS:
+        return None
+    return _as_number(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy())
+
+
+def _as_number(value: Array) -> Array | None:
+    is_number = value.dtype.kind in "iuf" or value.dtype.name == "bfloat16"
+    return value.astype(np.float64) if is_number else None

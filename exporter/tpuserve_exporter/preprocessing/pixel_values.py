@@ -1,0 +1,64 @@
+"""What leading arithmetic makes of pixel values, and which pixel values that arithmetic is meant for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tpuserve_exporter.signature import Array
+
+# Values that are followed through the arithmetic: the ends of 0..1 and of 0..255.
+_POINTS = np.array([[0.0], [1.0], [255.0]])
+# Normalised values stay within this: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
+_NORMALISED = 16.0
+# Values of which only a mean was taken: 0 - 123.68 to 255 - 103.94.
+_CENTRED = 300.0
+# A smaller range is of values that were divided twice.
+_LEAST_RANGE = 0.05
+
+Operation = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class PixelValues:
+    """The values 0, 1 and 255 after the arithmetic so far, in rows; a column for each way a channel may go.
+
+    `operations` describe the arithmetic for a reader, in the order of the graph.
+    """
+
+    values: Array = field(default_factory=lambda: _POINTS)
+    operations: tuple[str, ...] = ()
+
+    def apply(self, operation: Operation, constant: Array, described: str) -> "PixelValues":
+        """After `operation(values, constant)`. Of a constant's elements the extremes count.
+
+        An operation that changes nothing, such as `+ 0`, tells nothing, and is not described.
+        """
+        extremes = np.unique([np.min(constant), np.max(constant)]).astype(np.float64)
+        with np.errstate(all="ignore"):
+            columns = [operation(self.values, one) for one in extremes]
+        if all(np.array_equal(one, self.values) for one in columns):
+            return self
+        return PixelValues(np.concatenate(columns, axis=1), (*self.operations, described))
+
+    def apply_reversed(self, operation: Operation, constant: Array, described: str) -> "PixelValues":
+        """After `operation(constant, values)`."""
+        return self.apply(lambda values, one: operation(one, values), constant, described)
+
+    @property
+    def are_of_bytes(self) -> bool:
+        """Whether the arithmetic normalises or centres values of 0 to 255."""
+        return bool(self.operations) and _are_prepared(self.values[[0, 2]])
+
+    @property
+    def are_of_units(self) -> bool:
+        """Whether the arithmetic normalises or centres values of 0 to 1, and not those of 0 to 255."""
+        return bool(self.operations) and not self.are_of_bytes and _are_prepared(self.values[[0, 1]])
+
+
+def _are_prepared(ends: Array) -> bool:
+    if not np.isfinite(ends).all():
+        return False
+    largest, ranges = np.abs(ends).max(), np.abs(ends[1] - ends[0])
+    is_centred = bool((ends.min(axis=0) <= -_NORMALISED).all()) and largest <= _CENTRED
+    return bool((ranges >= _LEAST_RANGE).all()) and (largest <= _NORMALISED or is_centred)

@@ -1,0 +1,94 @@
+"""Image files to pixels, in TensorFlow: JPEG, PNG, BMP, GIF and WebP, whatever channels file and model have.
+
+TensorFlow's decoders convert between channels only in part: they refuse a GIF for a model of one channel, and a JPEG
+for one of four. Orientation in EXIF is ignored, as TensorFlow's, Keras' and torchvision's loaders ignore it in training.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import tensorflow as tf
+
+_PNG, _JPEG, _BMP, _WEBP = b"\x89PNG", b"\xff\xd8\xff", b"BM", b"WEBP"
+# ITU-R 601-2, as Pillow computes it: grey stays as it is.
+_GREY, _HALF, _ONE = (19595, 38470, 7471), 1 << 15, 1 << 16
+_OPAQUE = 255
+
+
+def decode_image(image: "tf.Tensor", channels: int) -> "tf.Tensor":
+    """A file as uint8 [height, width, channels] of 1, 3 or 4 channels; of an animation the first picture."""
+    decode = {1: _decode_grey, 3: _decode_colour, 4: _decode_with_alpha}[channels]
+    return _with_channels(decode(image), channels)
+
+
+def _decode_colour(image: "tf.Tensor") -> "tf.Tensor":
+    return _if(_is_webp(image), lambda: _decode(image, 0)[..., :3], lambda: _decode(image, 3), 3)
+
+
+def _decode_grey(image: "tf.Tensor") -> "tf.Tensor":
+    """PNG's and JPEG's decoders know grey, except of JPEGs in CMYK."""
+    return _if(_has_grey(image), lambda: _decode(image, 1), lambda: _to_grey(_decode_colour(image)), 1)
+
+
+def _has_grey(image: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    return tf.cond(_begins(image, _JPEG), lambda: tf.io.extract_jpeg_shape(image)[2] != 4, lambda: _begins(image, _PNG))
+
+
+def _decode_with_alpha(image: "tf.Tensor") -> "tf.Tensor":
+    """PNG's and BMP's decoders know alpha; WebP's has as many channels as the file, and other files have no alpha."""
+    has_alpha = _begins(image, _PNG) | _begins(image, _BMP)
+    return _if(has_alpha, lambda: _decode(image, 4), lambda: _add_alpha(image), 4)
+
+
+def _add_alpha(image: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    decoded = _if(_is_webp(image), lambda: _decode(image, 0), lambda: _decode(image, 3), None)
+    opaque = tf.fill(tf.concat([tf.shape(decoded)[:2], [1]], 0), tf.constant(_OPAQUE, tf.uint8))
+    return tf.concat([decoded, opaque], -1)[..., :4]
+
+
+def _to_grey(colour: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    weighted = tf.reduce_sum(tf.cast(colour, tf.int32) * tf.constant(_GREY), -1, keepdims=True)
+    return tf.cast((weighted + _HALF) // _ONE, tf.uint8)
+
+
+def _decode(image: "tf.Tensor", channels: int) -> "tf.Tensor":
+    import tensorflow as tf
+
+    return _with_channels(tf.io.decode_image(image, channels=channels, expand_animations=False), channels or None)
+
+
+def _with_channels(image: "tf.Tensor", channels: int | None) -> "tf.Tensor":
+    import tensorflow as tf
+
+    return tf.ensure_shape(image, [None, None, channels])
+
+
+def _if(
+    condition: "tf.Tensor", then: "Callable[[], tf.Tensor]", otherwise: "Callable[[], tf.Tensor]", channels: int | None
+) -> "tf.Tensor":
+    import tensorflow as tf
+
+    return _with_channels(tf.cond(condition, then, otherwise), channels)
+
+
+def _begins(image: "tf.Tensor", start: bytes) -> "tf.Tensor":
+    return _part(image, 0, len(start)) == start
+
+
+def _is_webp(image: "tf.Tensor") -> "tf.Tensor":
+    return _part(image, 8, len(_WEBP)) == _WEBP
+
+
+def _part(image: "tf.Tensor", start: int, length: int) -> "tf.Tensor":
+    """The bytes there; fewer where the file ends."""
+    import tensorflow as tf
+
+    return tf.strings.substr(image, tf.minimum(start, tf.strings.length(image)), length)

@@ -1,0 +1,68 @@
+"""Which pixel values a signature of images feeds a model: the user's choice, else what the model itself tells."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.image_scale import IMAGE_SCALES, ImageScale, describe_scales
+from tpuserve_exporter.options.signature_request import SignatureRequest
+from tpuserve_exporter.preprocessing.leading import LeadingArithmetic
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_BYTES = IMAGE_SCALES["none"]
+# Given values of a range below this, a model that normalises 0 to 255 itself sees hardly any difference in them.
+_LEAST_RANGE = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleChoice:
+    """`note` states a choice that the exporter made, `warning` one of the user's that is likely wrong."""
+
+    values: ImageScale
+    note: str = ""
+    warning: str = ""
+
+
+def choose_scale(
+    request: SignatureRequest,
+    given: ImageScale | None,
+    spec: "tf.TensorSpec",
+    find_leading: Callable[[], LeadingArithmetic],
+) -> ScaleChoice:
+    """Choose for the input `spec`; `find_leading` reads the model's graph.
+
+    Raises OptionConflict where nothing is given and the model does not tell either.
+    """
+    if given is not None:
+        return ScaleChoice(given, warning=_doubt(request, given, find_leading()))
+    if spec.dtype.is_integer and spec.dtype.max >= 255:
+        return ScaleChoice(_BYTES, note=f"{request.name} takes pixels as 0..255, as its input is {spec.dtype.name}")
+    leading = find_leading()
+    if leading.is_for_bytes:
+        return ScaleChoice(_BYTES, note=f"{request.name} takes pixels as 0..255: the model begins with {leading}")
+    raise OptionConflict(
+        f"{request}: {_explain(leading)} which pixel values it was trained with. Add --image-scale with one of "
+        f"{describe_scales()}"
+    )
+
+
+def _explain(leading: LeadingArithmetic) -> str:
+    if leading.is_for_units:
+        return f"the model begins with {leading}, which suggests 0..1, but it does not tell for certain"
+    if str(leading):
+        return f"the model begins with {leading}, which does not tell"
+    return "the model does not tell"
+
+
+def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithmetic) -> str:
+    """Why the given values are likely wrong; empty where they are not."""
+    ends = [(value * given.scale - mean) / std for value in (0, 255) for mean in given.mean for std in given.std]
+    if not leading.is_for_bytes or max(ends) - min(ends) >= _LEAST_RANGE:
+        return ""
+    return (
+        f"{request.name} feeds pixels as {min(ends):.3g}..{max(ends):.3g}, and the model itself begins with {leading}, "
+        "which is for 0..255: images are likely scaled twice. Use --image-scale none"
+    )

@@ -1,0 +1,63 @@
+"""Image files of known pixels, and what a model is to be given for them: prepared without TensorFlow.
+
+A comparison that prepares images for the source as the written version does cannot find a wrong preparation.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpuserve_exporter.options.image_scale import ImageScale
+from tpuserve_exporter.signature import Array
+
+_SEED = 20
+# PNG's colour types, by channels.
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
+_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RawImages:
+    """Images in the size that the model's input `name` takes, so that nothing is resized.
+
+    `layout` is the order of the input's dimensions, such as `NHWC`.
+    """
+
+    name: str
+    layout: str
+    height: int
+    width: int
+    channels: int
+    dtype: np.dtype[np.generic]
+    values: ImageScale
+
+    def draw(self, rows: int) -> Array:
+        """Random pixels, uint8 [rows, height, width, channels]."""
+        shape = (rows, self.height, self.width, self.channels)
+        return np.random.default_rng(_SEED).integers(0, _BYTES, shape).astype(np.uint8)
+
+    def prepare(self, pixels: Array) -> Array:
+        """What the model is to be given for the pixels, in its layout and dtype."""
+        ordered = pixels[..., ::-1] if self.values.bgr else pixels
+        scaled = ordered.astype(np.float64) * self.values.scale
+        prepared = (scaled - np.array(self.values.mean)) / np.array(self.values.std)
+        if self.dtype.kind in "iu":
+            limits = np.iinfo(self.dtype)
+            prepared = np.clip(np.rint(prepared), limits.min, limits.max)
+        arranged = {"NHW": prepared[..., 0], "NCHW": np.moveaxis(prepared, -1, 1)}.get(self.layout, prepared)
+        return arranged.astype(self.dtype)
+
+
+def encode_png(pixels: Array) -> bytes:
+    """A PNG file of uint8 [height, width, channels]."""
+    height, width, channels = pixels.shape
+    lines = b"".join(b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels))
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in parts)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
