@@ -12,13 +12,24 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _PNG, _JPEG, _BMP, _WEBP = b"\x89PNG", b"\xff\xd8\xff", b"BM", b"WEBP"
+_ANIMATED = "an animated WebP is not decoded: send one picture as JPEG, PNG or still WebP"
+# The flag of an animation in an extended WebP header, and where the flags are.
+_ANIMATION_FLAG, _FLAGS_AT, _EXTENDED, _EXTENDED_AT = 2, 20, b"VP8X", 12
 # ITU-R 601-2, as Pillow computes it: grey stays as it is.
 _GREY, _HALF, _ONE = (19595, 38470, 7471), 1 << 15, 1 << 16
 _OPAQUE = 255
 
 
 def decode_image(image: "tf.Tensor", channels: int) -> "tf.Tensor":
-    """A file as uint8 [height, width, channels] of 1, 3 or 4 channels; of an animation the first picture."""
+    """A file as uint8 [height, width, channels] of 1, 3 or 4 channels; of an animated GIF the first picture.
+
+    Refuses an animated WebP: TensorFlow 2.21 decodes it beyond the end of its buffer, and the process aborts.
+    """
+    import tensorflow as tf
+
+    still = tf.debugging.Assert(tf.logical_not(_is_animated_webp(image)), [_ANIMATED], name="still_image")
+    with tf.control_dependencies([still]):
+        image = tf.identity(image)
     decode = {1: _decode_grey, 3: _decode_colour, 4: _decode_with_alpha}[channels]
     return _with_channels(decode(image), channels)
 
@@ -85,6 +96,14 @@ def _begins(image: "tf.Tensor", start: bytes) -> "tf.Tensor":
 
 def _is_webp(image: "tf.Tensor") -> "tf.Tensor":
     return _part(image, 8, len(_WEBP)) == _WEBP
+
+
+def _is_animated_webp(image: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    flags = tf.io.decode_raw(tf.strings.join([_part(image, _FLAGS_AT, 1), b"\0"]), tf.uint8)[0]
+    is_extended = _is_webp(image) & (_part(image, _EXTENDED_AT, len(_EXTENDED)) == _EXTENDED)
+    return is_extended & (tf.bitwise.bitwise_and(flags, tf.constant(_ANIMATION_FLAG, tf.uint8)) != 0)
 
 
 def _part(image: "tf.Tensor", start: int, length: int) -> "tf.Tensor":
