@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Arrays by the inputs' names, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+# A file, `text:…` or `json:…`, a file's bytes, an array or arrays by name; and a label, a class or outputs.
+Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def export(
     *,
     check: Samples | None = None,
     warmup: Samples | None = None,
+    examples: Examples = (),
     report: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     progress: bool = True,
     **options: object,
@@ -72,8 +75,10 @@ def export(
 
     `source` is a path of any kind that the command takes, or lives in this process: a Keras model, a JAX function with
     its parameters `(apply_fn, params)`, a Flax NNX module, or a ServedFunction. `check` and `warmup` are files or
-    arrays by name. `options` are the command's, with underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`,
-    `from_="keras"`; those that are repeated take a list or, for NAME=VALUE, a dictionary. Blocks.
+    arrays by name. `examples` are pairs of an input and its expected answer, as for --example:
+    `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's, with
+    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`; those that are repeated take a list
+    or, for NAME=VALUE, a dictionary. Blocks.
 
     Raises ExportError with nothing published: of its subclasses each is an exit code of the command. TypeError for an
     option that there is not.
@@ -82,7 +87,11 @@ def export(
     path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     reports = [report] if isinstance(report, str | os.PathLike) else list(report)
     with tempfile.TemporaryDirectory() as scratch:
-        given = {"check": _as_file(check, scratch, "check"), "warmup": _as_file(warmup, scratch, "warmup")}
+        given: dict[str, object] = {
+            "check": _as_file(check, scratch, "check"),
+            "warmup": _as_file(warmup, scratch, "warmup"),
+            "example": list(_example_texts(examples, scratch)),
+        }
         parsed = _parse(path or type(source).__name__, os.fspath(out_base), given | options)
         live = source if path is None else None
         return _run(parsed, live, [Path(one) for one in reports], progress, started)
@@ -147,15 +156,42 @@ def _check_keras() -> None:
         )
 
 
+def _example_texts(examples: Examples, folder: str) -> Iterator[str]:
+    """`INPUT=EXPECTED` for each, with files for what is no text."""
+    pairs = examples.items() if isinstance(examples, Mapping) else examples
+    for number, (given, expected) in enumerate(pairs, start=1):
+        source = _as_content(given, os.path.join(folder, f"example {number}"))
+        answer = os.path.join(folder, f"expected {number}")
+        yield f"{source}={expected if isinstance(expected, str | int) else _as_content(expected, answer)}"
+
+
+def _as_content(value: object, path: str) -> str:
+    """A text or path as it is; bytes and arrays as a file."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bytes):
+        Path(path).write_bytes(value)
+        return path
+    if isinstance(value, Mapping):
+        return _save_arrays(value, f"{path}.npz")
+    import numpy as np
+
+    np.save(f"{path}.npy", np.asarray(value), allow_pickle=False)
+    return f"{path}.npy"
+
+
 def _as_file(samples: Samples | None, folder: str, name: str) -> str | None:
     """The command's options take files."""
     if samples is None or isinstance(samples, str | os.PathLike):
         return None if samples is None else os.fspath(samples)
+    return _save_arrays(samples, os.path.join(folder, f"{name}.npz"))
+
+
+def _save_arrays(arrays: Mapping[str, Any], path: str) -> str:
+    """Save them as `path`, which is returned. Pickles are never read: strings go by their bytes."""
     import numpy as np
 
-    path = os.path.join(folder, f"{name}.npz")
-    arrays = {key: np.asarray(value) for key, value in samples.items()}
-    # Pickles are never read: strings go by their bytes.
-    plain = {key: value.astype(np.bytes_) if value.dtype == object else value for key, value in arrays.items()}
+    given = {key: np.asarray(value) for key, value in arrays.items()}
+    plain = {key: value.astype(np.bytes_) if value.dtype == object else value for key, value in given.items()}
     np.savez(path, allow_pickle=False, **plain)
     return path

@@ -16,6 +16,7 @@ from tpuserve_exporter.cli_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, Batch
 from tpuserve_exporter.command_run import run_program
 from tpuserve_exporter.errors import ExportError, OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh
+from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
     InGraphBatching,
@@ -52,6 +53,14 @@ Examples:
   # a Keras file, checked and warmed with real inputs
   tpuserve export model.keras models/digits --check samples.npz --warmup samples.npz
 \b
+  # image files in, and two photos that must get their labels
+  tpuserve export model.keras models/cats --signature photo=image_bytes --labels labels.txt \\
+      --example tabby.jpg=tabby --example siamese.jpg=siamese
+\b
+  # sentences in, one of them with a known answer
+  tpuserve export checkpoints/ models/films --model films:build --signature text=films:serve \\
+      --example 'text:a good film=positive'
+\b
   # an existing SavedModel, checked and published as version 7
   tpuserve export saved/ models/digits --version 7
 
@@ -60,13 +69,13 @@ Exit codes:
   0  published (or, with --dry-run, all checks passed)
   1  an error nobody foresaw
   2  wrong usage, or the checkpoint does not fit the model
-  3  parity: the SavedModel answers otherwise than the source
+  3  parity: the SavedModel answers otherwise than the source, or than an --example expects
   4  an operation that what was asked for cannot have; with --tpu-strict, a program that does not fit
   5  the version is taken, or the base cannot be written
   6  the source cannot be read
   7  the builder failed
   8  the SavedModel does not load in a session
-  9  no inputs that fit to check with
+  9  no inputs that fit to check with, or an --example that no signature takes
   10  the source's framework is not installed
   11  reading the source would run code that came with it
   12  weights that are NaN or infinite
@@ -262,6 +271,14 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Inputs to check with, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
 )
 @click.option(
+    "--example",
+    "examples",
+    metavar="INPUT=EXPECTED",
+    multiple=True,
+    help="An input as users have it (a file, text:… or json:…) and the answer that it must get: a label, a class's "
+    "number, or an .npy file of outputs. A wrong answer ends the export with exit code 3. Repeat.",
+)
+@click.option(
     "--atol",
     type=click.FloatRange(min=0),
     help="Absolute tolerance [1e-5; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2].",
@@ -350,10 +367,11 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:
         raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
+    examples = tuple(Example.parse(text) for text in arguments.pop("examples"))
     batching = _read_batching(arguments)
     tpu = _read_tpu(arguments)
     return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, batching=batching, tpu=tpu,
+        model=model, sequences=sequences, signatures=signatures, examples=examples, batching=batching, tpu=tpu,
         kind=None if kind == "auto" else kind, **arguments,
     )  # fmt: skip
 

@@ -3,13 +3,13 @@
 ExportError                 1   (nothing more exact is known)
 ├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
 ├── OptionConflict          2   options that do not go together
-├── ParityFailed            3   the SavedModel answers otherwise than the source model
+├── ParityFailed            3   the SavedModel answers otherwise than the source model, or than an example expects
 ├── CannotLower             4   an operation that what was asked for cannot have
 ├── PublishFailed           5   the version is taken, or the base directory cannot be written
 ├── SourceUnreadable        6   not there, of no known kind, truncated, a shard missing
 ├── BuilderFailed           7   --model cannot be imported, raises, or returns no model
 ├── SessionLoadFailed       8   the SavedModel does not load in a session, as a server loads it
-├── SamplesUnfit            9   no inputs to check with: --check or --warmup does not fit the signature
+├── SamplesUnfit            9   no inputs to check with: --check, --warmup or --example does not fit the signature
 ├── MissingExtra           10   the source's framework is not installed
 ├── UnsafeSource           11   reading it would run code that came with it
 └── WeightsNotFinite       12   weights that are NaN or infinite

@@ -15,6 +15,7 @@ from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import CannotLower, OptionConflict
+from tpuserve_exporter.examples.asking import ExampleAsking, ShownSample
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
@@ -84,6 +85,7 @@ class Exported:
     serve_check: ServeCheck | None = None
     variables: tuple[StoredArray, ...] = ()
     preflight: PreflightReport | None = None
+    samples: tuple[ShownSample, ...] = ()
 
 
 class Export:
@@ -128,6 +130,7 @@ class Export:
                 self._device = self._device.model_copy(update={"numerics": found})
             with self._checks.open(staged) as session:
                 checked = self._checks.run(source, asked, staged, session, self._device)
+                samples = self._ask_examples(checked, session)
                 records = self._warm(staged, checked, session)
                 questions = make_questions(checked, options.batch_sizes) if options.serve_check else []
             variables = list_served(staged)
@@ -151,6 +154,7 @@ class Export:
             serve_check=served,
             variables=variables,
             preflight=self._preflight,
+            samples=tuple(samples),
         )
 
     def _warn(self, message: str) -> None:
@@ -294,6 +298,16 @@ class Export:
         call = batch_calls(device, options.batching, options.batch_sizes) if options.batching else device.call
         write_saved_model(staged, device, call, signatures.values())
         return signatures
+
+    def _ask_examples(self, checked: CheckedVersion, session: SessionModel) -> list[ShownSample]:
+        options = self._options
+        title = "Ask the examples" if options.examples else "Answer sample inputs"
+        with self._progress.step(title) as step:
+            asking = ExampleAsking(session, checked, options.signatures, read_labels(options.labels))
+            samples = asking.ask(options.examples)
+            if options.examples:
+                step.detail = f"{len(options.examples)} answered as expected"
+            return samples
 
     def _warm(self, staged: Path, checked: CheckedVersion, session: SessionModel) -> int:
         options = self._options

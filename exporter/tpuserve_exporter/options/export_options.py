@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
+from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.options.tpu_topology import TpuTopology
@@ -190,6 +191,7 @@ class ExportOptions:
     tpu: TpuOptions = field(default_factory=TpuOptions)
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
+    examples: tuple[Example, ...] = ()
     atol: float | None = None
     rtol: float | None = None
     warmup: Path | None = None

@@ -8,6 +8,7 @@ from tpuserve_exporter.report_page.facts import show_facts, show_heading, show_w
 from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.parity_section import show_parity
 from tpuserve_exporter.report_page.preflight_section import show_preflight
+from tpuserve_exporter.report_page.samples_section import show_samples
 from tpuserve_exporter.report_page.serving_section import show_serving, show_signatures
 from tpuserve_exporter.report_page.sizes_section import show_files, show_steps
 from tpuserve_exporter.report_page.variables_section import show_variables
@@ -39,6 +40,7 @@ def _sections(document: Document) -> list[Markup]:
         show_heading(document),
         show_warnings(document),
         show_facts(document),
+        show_samples(document),
         show_parity(document),
         show_preflight(document),
         show_signatures(document),

@@ -39,6 +39,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "preflight_advice": [] if exported.preflight is None else list(exported.preflight.advice),
         "suggested_batch_sizes": [] if exported.preflight is None else list(exported.preflight.batch_sizes),
         "serve_check": None if exported.serve_check is None else asdict(exported.serve_check),
+        "samples": [one.to_json() for one in exported.samples],
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
         "variables": [{"name": one.name, "model": str(one)} for one in exported.variables],

@@ -78,7 +78,7 @@ def read_samples(given: SampleFile, signature: Signature, rows: int, model: Samp
     """
     inputs: Tensors
     try:
-        inputs = {name: _fit(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
+        inputs = {name: fit_input(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
     except SamplesUnfit:
         examples = _as_examples(given, signature)
         if examples is None or refusal_of(signature, examples, model) is not None:
@@ -126,7 +126,8 @@ def count_rows(inputs: Tensors) -> int:
     return len(next(iter(inputs.values())))
 
 
-def _fit(name: str, spec: TensorSpec, value: Array) -> Array:
+def fit_input(name: str, spec: TensorSpec, value: Array) -> Array:
+    """Return `value` in the dtype of `spec`. Raises SamplesUnfit for another shape, or a dtype that loses values."""
     dims = spec.shape
     if dims is not None and not (
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))

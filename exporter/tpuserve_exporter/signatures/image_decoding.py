@@ -1,7 +1,7 @@
 """Image files to pixels, in TensorFlow: JPEG, PNG, BMP, GIF and WebP, whatever channels file and model have.
 
 TensorFlow's decoders convert between channels only in part: they refuse a GIF for a model of one channel, and a JPEG
-for one of four. Orientation in EXIF is ignored, as TensorFlow's, Keras' and torchvision's loaders ignore it in training.
+for one of four. Orientation in EXIF is ignored, as the loaders of TensorFlow, Keras and torchvision ignore it.
 """
 
 from typing import TYPE_CHECKING
