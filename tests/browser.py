@@ -93,7 +93,9 @@ class Browser:
         if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
             self.complaints.append(json.dumps(params))
         if method == "Network.requestWillBeSent" and params["type"] != "Document":
-            self.complaints.append(f"fetched {params['request']['url'][:100]}")
+            url = params["request"]["url"]
+            if not url.startswith("data:"):  # a part of the page itself
+                self.complaints.append(f"fetched {url[:100]}")
 
 
 @contextlib.contextmanager

@@ -303,7 +303,8 @@ class Export:
         options = self._options
         title = "Ask the examples" if options.examples else "Answer sample inputs"
         with self._progress.step(title) as step:
-            asking = ExampleAsking(session, checked, options.signatures, read_labels(options.labels))
+            rows_from = "made up" if options.check is None else options.check.name
+            asking = ExampleAsking(session, checked, options.signatures, read_labels(options.labels), rows_from)
             samples = asking.ask(options.examples)
             if options.examples:
                 step.detail = f"{len(options.examples)} answered as expected"

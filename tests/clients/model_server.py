@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import uvicorn
 from google.protobuf.message import Message
+from google.protobuf.wrappers_pb2 import StringValue
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -92,6 +93,7 @@ class ModelServer:
         self.version = 7
         self.version_header = True
         self.signatures = dict(SIGNATURES)
+        self.labels: list[str] = []
         self.run: Callable[[str, Arrays], Arrays] = run_model
         self.gate = threading.Event()  # cleared: predictions and health checks wait for it
         self.gate.set()
@@ -184,6 +186,8 @@ class GrpcFace(grpc.GenericRpcHandler):
         response = serving_pb2.GetModelMetadataResponse(model_spec=self._spec(request))
         response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
         response.metadata["signature_def"].value = self._server.metadata(request.model_spec.name).SerializeToString()
+        if self._server.labels:
+            response.metadata["tpuserve_labels"].Pack(StringValue(value="\n".join(self._server.labels)))
         return response
 
     def _status(self, request: serving_pb2.GetModelStatusRequest) -> Message:
@@ -266,10 +270,11 @@ class RestFace:
             return refused
         inputs, outputs = self._server.signatures[served.model]
         definition = {"inputs": _infos(inputs), "outputs": _infos(outputs), "method_name": "", "defaults": {}}
+        labels = {"tpuserve_labels": self._server.labels} if self._server.labels else {}
         return JSONResponse(
             {
                 "model_spec": {"name": served.model, "signature_name": "", "version": str(self._server.version)},
-                "metadata": {"signature_def": {"signature_def": {"serving_default": definition}}},
+                "metadata": {"signature_def": {"signature_def": {"serving_default": definition}}, **labels},
             }
         )
 

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_client import dtypes, tensor
 from tpuserve_client._proto import serving_pb2
@@ -24,6 +25,8 @@ _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _SIGNATURE_DEF = "signature_def"
+# tpuserve's own: a StringValue with a class on each line.
+_LABELS = "tpuserve_labels"
 
 # By number: a newer server may send one that is not here.
 _STATES: dict[int, State] = {state.value: state for state in State}
@@ -69,6 +72,7 @@ class GrpcWire:
             model=response.model_spec.name or spec.name,
             version=_version(response.model_spec),
             signatures={name: _signature(name, proto) for name, proto in signatures.signature_def.items()},
+            labels=_labels(response),
         )
 
     def status(self, spec: ModelSpec) -> Exchange:
@@ -93,6 +97,14 @@ def _parse(message: Message, body: bytes) -> None:
         message.ParseFromString(body)
     except DecodeError as error:
         raise Internal(f"The server's answer is not a {message.DESCRIPTOR.name}: {error}") from None
+
+
+def _labels(response: serving_pb2.GetModelMetadataResponse) -> tuple[str, ...]:
+    if _LABELS not in response.metadata:
+        return ()
+    labels = StringValue()
+    _parse(labels, response.metadata[_LABELS].value)
+    return tuple(labels.value.split("\n"))
 
 
 def _spec_proto(spec: ModelSpec) -> serving_pb2.ModelSpec:

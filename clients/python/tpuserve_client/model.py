@@ -74,11 +74,15 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The signatures of one version of a model. `version` is None only if the server did not say."""
+    """The signatures of one version of a model. `version` is None only if the server did not report it.
+
+    `labels` are the names of its classes in the order of its scores: tpuserve reports them for versions that have some.
+    """
 
     model: str
     version: int | None
     signatures: Mapping[str, Signature]
+    labels: tuple[str, ...] = ()
 
     def signature(self, name: str | None = None) -> Signature:
         """The signature of that name, or the default one. InvalidArgument if there is none."""

@@ -76,6 +76,7 @@ class RestWire:
                 model=spec.name,
                 version=None if version is None else int(version),
                 signatures={name: _signature(name, value) for name, value in signatures.items()},
+                labels=tuple(str(label) for label in document["metadata"].get("tpuserve_labels", ())),
             )
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise Internal(f"The server's metadata of model {spec} is not understood: {error!r}") from None

@@ -43,12 +43,16 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleAsking:
-    """Asks `version`, which answers as a server does. `requests` are the signatures that the export was asked for."""
+    """Asks `version`, which answers as a server does. `requests` are the signatures that the export was asked for.
+
+    `rows_from` names the source of the checks' inputs.
+    """
 
     version: Runnable
     checked: CheckedVersion
     requests: tuple[SignatureRequest, ...]
     labels: Sequence[str]
+    rows_from: str = "made up"
 
     def ask(self, examples: Sequence[Example]) -> list[ShownSample]:
         """Every example, and after them inputs of the checks, up to 12.
@@ -96,7 +100,7 @@ class ExampleAsking:
         for number, row in enumerate(rows):
             inputs = one.samples if row is None else take_rows(one.samples, slice(row, row + 1))
             prediction = Prediction.read(self.version.run(one.signature, inputs), self.labels)
-            yield ShownSample(one.signature.name, f"row {number}", show_inputs(inputs), prediction)
+            yield ShownSample(one.signature.name, f"row {number}, {self.rows_from}", show_inputs(inputs), prediction)
 
     def _choose(self) -> CheckedSignature:
         images = [one.name for one in self.requests if one.kind == IMAGE_KIND]

@@ -50,6 +50,6 @@ def _ranked(one: Mapping[str, Any]) -> Markup:
 def _verdict(sample: Mapping[str, Any]) -> Iterator[Markup]:
     if sample["passed"] is None:
         return
-    told, kind = ("as expected", "good") if sample["passed"] else ("not as expected", "bad")
+    told, kind = ("correct", "good") if sample["passed"] else ("wrong", "bad")
     expected = f" expected {sample['expected']}"
     yield element("p", element("span", told, class_=f"badge {kind}"), expected)

@@ -13,7 +13,7 @@ from tpuserve_server.core.types import AspiredVersion
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
     """A servable, warmed, behind its batcher, which goes on learning `costs`. `path` is what its storage's `fetch`
-    returned.
+    returned. `labels` are the names of its classes, in the order of its scores.
     """
 
     servable: Servable
@@ -21,6 +21,7 @@ class LoadedVersion:
     notes: tuple[str, ...] = ()
     path: Path | None = None
     costs: CostModel = field(default_factory=CostModel)
+    labels: tuple[str, ...] = ()
 
 
 class Loader(Protocol):

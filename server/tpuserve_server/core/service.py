@@ -239,7 +239,7 @@ class InferenceService:
             ServingError: as `predict` for the same spec.
         """
         with self._registry.acquire(spec) as handle:
-            return ModelMetadata(handle.servable_id, handle.loaded.servable.signatures)
+            return ModelMetadata(handle.servable_id, handle.loaded.servable.signatures, handle.loaded.labels)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         """Every version of the model, newest first, or the one version named.

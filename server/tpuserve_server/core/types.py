@@ -158,7 +158,8 @@ class AspiredVersion:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The signatures of one version."""
+    """The signatures of one version, and the names of its classes where it has some."""
 
     servable: ServableId
     signatures: Mapping[str, Signature]
+    labels: tuple[str, ...] = ()

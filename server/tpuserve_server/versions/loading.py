@@ -21,6 +21,7 @@ from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
+from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.run_timer import RunTimer
@@ -145,6 +146,7 @@ class VersionLoader:
         if manifest is not None:
             run_in_background(functools.partial(manifest.verify_files, path), "verify")
         allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
+        labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
         threads = options.parameters.num_batch_threads or 1
@@ -172,7 +174,7 @@ class VersionLoader:
             raise
         self._metrics.version_loaded(servable=servable_id, costs=costs)
         notes = _notes(servable, manifest, batching, runs, options.parameters)
-        return LoadedVersion(servable, batcher, notes, path, costs)
+        return LoadedVersion(servable, batcher, notes, path, costs, labels)
 
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]

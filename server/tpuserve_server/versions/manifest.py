@@ -60,6 +60,7 @@ class Manifest(_Part):
     format_version: int
     signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
     cpu: CpuEntry = CpuEntry()
+    labels: str | None = None
     files: Mapping[str, FileEntry] = Field(default_factory=dict)
 
     @classmethod

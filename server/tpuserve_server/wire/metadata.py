@@ -1,7 +1,8 @@
-"""GetModelMetadata: signatures as SignatureDef messages and as JSON."""
+"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and the names of classes where there are some."""
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
+from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, Signature, TensorSpec
@@ -18,6 +19,8 @@ from tpuserve_server.wire.model_spec import decode_model_spec
 
 # The one metadata field there is (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
 SIGNATURE_DEF = "signature_def"
+# tpuserve's own, beside upstream's and only for versions that have labels: a StringValue with a class on each line.
+LABELS = "tpuserve_labels"
 
 
 def decode_metadata_request(body: bytes) -> ModelSpec:
@@ -43,6 +46,8 @@ def encode_metadata_response(metadata: ModelMetadata) -> bytes:
     """A serialized GetModelMetadataResponse; its spec has name and version, no signature."""
     response = _response_spec(metadata)
     response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
+    if metadata.labels:
+        response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
     return bytes(response.SerializeToString())
 
 
@@ -54,7 +59,8 @@ def metadata_to_json(metadata: ModelMetadata) -> dict[str, object]:
     signatures = MessageToDict(
         signature_def_map(metadata), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures}}
+    labels = {LABELS: list(metadata.labels)} if metadata.labels else {}
+    return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures, **labels}}
 
 
 def signature_def_map(metadata: ModelMetadata) -> SignatureDefMap:

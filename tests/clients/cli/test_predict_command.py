@@ -118,7 +118,11 @@ def test_outputs_are_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "options", "white"),
-    [(serving_pb2.DT_FLOAT, [], 1.0), (serving_pb2.DT_FLOAT, ["--no-scale"], 255.0), (serving_pb2.DT_UINT8, [], 255)],
+    [
+        (serving_pb2.DT_FLOAT, ["--scale", "0..1"], 1.0),
+        (serving_pb2.DT_FLOAT, ["--no-scale"], 255.0),
+        (serving_pb2.DT_UINT8, [], 255),
+    ],
 )
 @pytest.mark.parametrize("shape", [[-1, 2, 3, 3], [-1, 3, 2, 3], [-1, 2, 3], [2, 3, 3], [2, 3], [-1, 2, 3, 1]])
 def test_image_takes_the_shape_and_dtype_of_the_input(
@@ -144,6 +148,70 @@ def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
     content = png(np.zeros((1, 1), np.uint8))
     result = predict(content, "mirror", "--json")
     assert json.loads(result.stdout)["outputs"]["x"][0]["b64"]
+
+
+def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_FLOAT, [-1, 2, 2, 3])}
+    server.signatures["mirror"] = (spec, spec)
+    content = png(np.full((4, 6, 3), 255, np.uint8))
+    refused = predict(content, "mirror")
+    assert refused.exit_code == 1
+    assert "nothing tells which the model was trained with: add --scale none (0..255), --scale 0..1" in refused.stderr
+    assert "Predict" not in server.methods()
+    result = predict(content, "mirror", "--scale", "-1..1", "--json")
+    assert np.unique(json.loads(result.stdout)["outputs"]["x"]).tolist() == [1.0]
+    assert result.stderr == "image: RGB 6x4, sent as 2x2; pixel values: -1..1\n"
+
+
+def test_sixteen_bits_and_orientation_are_heeded(server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_UINT8, [-1, -1, -1, 1])}
+    server.signatures["mirror"] = (spec, spec)
+    deep = np.array([[0, 0x8080, 0xFFFF]], np.uint16)
+    assert answer(png(deep), "mirror") == {"x": [[[[0], [128], [255]]]]}
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.fromarray(np.array([[0, 255]], np.uint8)).save(file, "PNG", exif=exif)
+    result = predict(file.getvalue(), "mirror", "--json")
+    assert json.loads(result.stdout)["outputs"] == {"x": [[[[0]], [[255]]]]}
+    assert "turned upright" in result.stderr
+
+
+def test_text_goes_to_a_string_input(server: ModelServer, tmp_path: Path) -> None:
+    spec = {"x": (serving_pb2.DT_STRING, [-1])}
+    server.signatures["mirror"] = (spec, spec)
+    (tmp_path / "review.txt").write_text("a good film\n")
+    for given in (["--text", "a good film"], ["--input", str(tmp_path / "review.txt")]):
+        result = CliRunner().invoke(main, ["predict", "mirror", *given, "--json"])
+        assert json.loads(result.stdout)["outputs"] == {"x": ["a good film"]}
+    result = CliRunner().invoke(main, ["predict", "affine", "--text", "a good film"])
+    assert (result.exit_code, "takes no text; send an array" in result.stderr) == (1, True)
+    assert CliRunner().invoke(main, ["predict", "mirror"]).exit_code == 2
+
+
+def test_best_classes_are_named_by_the_servers_labels_or_a_file(server: ModelServer, tmp_path: Path) -> None:
+    server.labels = ["cat", "dog", "owl", "emu"]
+    top = json.loads(predict([ROW], "affine", "--json").stdout)["top"]
+    assert [(one["label"], one["index"], one["score"]) for one in top["y"][0]] == [
+        ("emu", 3, 9.0),
+        ("owl", 2, 7.0),
+        ("dog", 1, 5.0),
+        ("cat", 0, 3.0),
+    ]
+    assert "y\t1\temu\t9" in predict([ROW], "affine").stdout.splitlines()
+    (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
+    top = json.loads(predict([ROW], "affine", "--json", "--labels", str(tmp_path / "names.txt")).stdout)["top"]
+    assert top["y"][0][0]["label"] == "d"
+
+
+def test_numbers_that_are_no_scores_are_not_ranked() -> None:
+    assert json.loads(predict([ROW], "affine", "--json").stdout)["top"] == {}
+
+
+def test_probabilities_are_ranked_without_labels(server: ModelServer) -> None:
+    spec = {"x": (serving_pb2.DT_FLOAT, [-1, 3])}
+    server.signatures["mirror"] = (spec, spec)
+    lines = predict([[0.25, 0.5, 0.25]], "mirror").stdout.splitlines()
+    assert lines[1:] == ["x\t1\tclass 1\t0.5", "x\t2\tclass 0\t0.25", "x\t3\tclass 2\t0.25"]
 
 
 @pytest.mark.parametrize(
@@ -202,9 +270,9 @@ def test_timeout_spans_all_requests_of_the_command(server: ModelServer, monkeypa
         return begin(served)
 
     monkeypatch.setattr(server, "begin", slowly)
-    result = predict(png(np.zeros((2, 2), np.uint8)), "single", "--timeout", "30")
+    result = predict(png(np.zeros((2, 2), np.uint8)), "single", "--timeout", "30", "--scale", "none")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: DEADLINE_EXCEEDED")
+    assert "Error: DEADLINE_EXCEEDED" in result.stderr
     assert server.methods() == ["GetModelMetadata"]
 
 

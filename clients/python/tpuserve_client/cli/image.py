@@ -1,7 +1,9 @@
 """An image file as the model's only input: its size, channels, dtype and value range."""
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,7 +11,14 @@ from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.errors import FailedPrecondition, InvalidArgument
 from tpuserve_client.model import Signature, TensorSpec
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+# Names as the exporter's --image-scale has them: a value is byte * scale - shift.
+SCALES: Mapping[str, tuple[float, float]] = {"none": (1.0, 0.0), "0..1": (1 / 255, 0.0), "-1..1": (1 / 127.5, 1.0)}
+_DEEP_MODES = ("I", "I;16", "I;16B", "I;16L")
+_ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +54,82 @@ def image_layout(spec: TensorSpec) -> ImageLayout:
     raise InvalidArgument(f"Input {spec} has no shape for an image; send an array (.npy, .npz or JSON).")
 
 
-def image_input(content: bytes, signature: Signature, *, scale: bool) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """Inputs made of an image, and `told`: what was done to it."""
+
+    inputs: dict[str, Array]
+    told: str
+
+
+def image_input(content: bytes, signature: Signature, scale: str | None) -> ImageInput:
     """An encoded image as the signature's only input, a batch of one where it takes batches.
 
-    A string input gets the file as it is. Floating point is scaled to 0..1 if `scale`. InvalidArgument if the
-    signature has several inputs, or one that is no image.
+    A string input gets the file as it is. `scale` is one of SCALES; integers without one are sent as 0 to 255.
+    InvalidArgument if the signature has several inputs, or one that is no image, or takes floating point without
+    `scale`: nothing tells which values a model was trained with.
     """
-    if len(signature.inputs) != 1:
-        raise InvalidArgument(f"An image is one input, and the model has {sorted(signature.inputs)}.")
-    ((name, spec),) = signature.inputs.items()
+    name, spec = only_input(signature, "An image")
     if spec.dtype == STRING:
-        encoded = np.empty((), STRING)
-        encoded[()] = content
-        return {name: encoded.reshape([1] * len(spec.shape or ()))}
+        return ImageInput({name: string_input(content, spec)}, f"sent as it is, {len(content)} bytes")
     layout = image_layout(spec)
-    return {name: _as_dtype(_arranged(_pixels(content, layout), layout), spec, scale)}
+    pixels, told = _pixels(content, layout)
+    wanted = scale or _default_scale(spec)
+    return ImageInput(
+        {name: _as_dtype(_arranged(pixels, layout), spec, wanted)}, f"{told}; pixel values: {_describe(wanted)}"
+    )
 
 
-def _pixels(content: bytes, layout: ImageLayout) -> Array:
-    """uint8 [H, W] or [H, W, C], upright, in the layout's size and channels."""
+def only_input(signature: Signature, what: str) -> tuple[str, TensorSpec]:
+    """The signature's one input. InvalidArgument if it has several."""
+    if len(signature.inputs) != 1:
+        raise InvalidArgument(f"{what} is one input, and the model has {sorted(signature.inputs)}.")
+    return next(iter(signature.inputs.items()))
+
+
+def string_input(content: bytes, spec: TensorSpec) -> Array:
+    """The content as one string, in as many dimensions of one element as the input has."""
+    encoded = np.empty((), STRING)
+    encoded[()] = content
+    return encoded.reshape([1] * len(spec.shape or ()))
+
+
+def _default_scale(spec: TensorSpec) -> str:
+    if spec.dtype is not None and spec.dtype.kind in "iub":
+        return "none"
+    raise InvalidArgument(
+        f"Input {spec} takes pixel values, and nothing tells which the model was trained with: add --scale none "
+        "(0..255), --scale 0..1 or --scale -1..1, or --signature NAME for one that takes image files."
+    )
+
+
+def _describe(scale: str) -> str:
+    return "0..255, as decoded" if scale == "none" else scale
+
+
+def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
+    """uint8 [H, W] or [H, W, C], upright, in the layout's size and channels; and what was done for that."""
     try:
         from PIL import Image, ImageOps  # an extra: most who predict send arrays
     except ImportError:
         raise FailedPrecondition("Reading images needs pillow: pip install 'tpuserve-client[image]'") from None
     try:
         with Image.open(io.BytesIO(content)) as file:
-            image = ImageOps.exif_transpose(file).convert(_MODES[layout.channels])
+            turned = " turned upright," if file.getexif().get(_ORIENTATION, 1) != 1 else ""
+            upright = ImageOps.exif_transpose(file)
+            image = _shallow(upright).convert(_MODES[layout.channels])
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise InvalidArgument(f"The image cannot be read: {error}") from None
     size = (layout.width or image.width, layout.height or image.height)
-    return np.asarray(image if image.size == size else image.resize(size))
+    told = f"{image.mode} {image.width}x{image.height},{turned} sent as {size[0]}x{size[1]}"
+    return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BILINEAR)), told
+
+
+def _shallow(image: "Image.Image") -> "Image.Image":
+    """With 8 bits a channel: Pillow cuts 16 bits off at 255."""
+    if image.mode not in _DEEP_MODES:
+        return image
+    return image.point(lambda value: value / 257).convert("L")
 
 
 def _arranged(pixels: Array, layout: ImageLayout) -> Array:
@@ -85,9 +140,10 @@ def _arranged(pixels: Array, layout: ImageLayout) -> Array:
     return pixels[np.newaxis] if layout.has_batch else pixels
 
 
-def _as_dtype(pixels: Array, spec: TensorSpec, scale: bool) -> Array:
+def _as_dtype(pixels: Array, spec: TensorSpec, scale: str) -> Array:
     if spec.dtype is None or spec.dtype.kind in "bc" or spec.dtype == np.int8:
         raise InvalidArgument(f"Input {spec} cannot hold an image's values ({describe(spec.dtype)}).")
-    if scale and spec.dtype.kind not in "iu":
-        return (pixels.astype(np.float32) / 255).astype(spec.dtype)
-    return pixels.astype(spec.dtype)
+    factor, shift = SCALES[scale]
+    if spec.dtype.kind in "iu" and scale != "none":
+        raise InvalidArgument(f"Input {spec} takes integers: --scale {scale} is for floating point.")
+    return (pixels.astype(np.float32) * np.float32(factor) - np.float32(shift)).astype(spec.dtype)

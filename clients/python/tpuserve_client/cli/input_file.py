@@ -1,4 +1,7 @@
-"""Input files to inputs: JSON, .npy, .npz, or an image that waits for the model's signature. Told apart by content."""
+"""Input files to inputs: JSON, .npy, .npz, or an image or text that waits for the model's signature.
+
+The content tells them apart, except text, which a file's name tells.
+"""
 
 import base64
 import binascii
@@ -38,7 +41,14 @@ class ImageFile:
     content: bytes
 
 
-def read_input(file: BinaryIO) -> FileInputs | ImageFile:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text for the model's only input."""
+
+    content: str
+
+
+def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
     """Read a whole file. InvalidArgument if it is none of the kinds, or a broken one."""
     content = file.read()
     name = getattr(file, "name", "standard input")
@@ -52,10 +62,17 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile:
         raise InvalidArgument(f"{name} is not a numpy file that can be read: {error}") from None
     if content.startswith(_IMAGES) or content[8:12] == b"WEBP":
         return ImageFile(content)
+    if str(name).lower().endswith(".txt"):
+        try:
+            return Text(content.decode().rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{name} is not UTF-8 text: {error}") from None
     try:
         return json_inputs(json.loads(content))
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{name} is neither JSON nor .npy, .npz or an image: {error}") from None
+        raise InvalidArgument(
+            f"{name} is neither JSON nor .npy, .npz or an image: {error} (text goes by --text, or a file named .txt)"
+        ) from None
 
 
 def json_inputs(document: _Json) -> FileInputs:

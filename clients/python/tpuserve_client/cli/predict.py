@@ -1,4 +1,4 @@
-"""`tpuserve predict`: one prediction from a file."""
+"""`tpuserve predict`: one prediction from a file or a text."""
 
 import json
 from pathlib import Path
@@ -7,71 +7,109 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 import click
 
 from tpuserve_client.cli.connection import Connection, connection_options, countdown, one_line_errors
-from tpuserve_client.cli.image import image_input
-from tpuserve_client.cli.input_file import FileInputs, ImageFile, read_input
-from tpuserve_client.cli.render import prediction_document, save_arrays, show_prediction
+from tpuserve_client.cli.image import SCALES, image_input, only_input, string_input
+from tpuserve_client.cli.input_file import FileInputs, ImageFile, Text, read_input
+from tpuserve_client.cli.ranking import could_be_ranked, rank
+from tpuserve_client.cli.render import prediction_document, save_arrays, show_prediction, show_ranking
+from tpuserve_client.dtypes import STRING
+from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.exchange import Priority
 
 if TYPE_CHECKING:
-    from tpuserve_client.client import Inputs
+    from collections.abc import Callable
+
+    from tpuserve_client.client import Client, Inputs
+    from tpuserve_client.model import Prediction, Signature
+
+_EPILOG = """\b
+Examples:
+  # a photo, for a model exported with --signature serving_default=image_bytes
+  tpuserve predict cats -i photo.jpg
+\b
+  # a photo, for a model that takes pixel values from 0 to 1
+  tpuserve predict cats -i photo.jpg --scale 0..1 --labels labels.txt
+\b
+  # a text; rows from a file; rows from a pipe
+  tpuserve predict films --text 'a good film'
+  tpuserve predict iris -i rows.npy
+  echo '{"instances": [[5.1, 3.5, 1.4, 0.2]]}' | tpuserve predict iris -i - --json
+"""
 
 
-@click.command()
+@click.command(epilog=_EPILOG)
 @click.argument("model")
 @click.option(
     "-i",
     "--input",
     "file",
     type=click.File("rb"),
-    required=True,
     metavar="FILE|-",
-    help="JSON, .npy, .npz or an image; - reads standard input.",
+    help="JSON, .npy, .npz, .txt or an image; - reads standard input.",
 )
+@click.option("--text", help="A text to send, instead of a file.")
 @connection_options
 @click.option("--version", type=click.IntRange(min=0), help="Version to ask; the latest without it.")
 @click.option("--label", help="Label of the version to ask.")
 @click.option("--signature", "signature_name", help="Signature to run; serving_default without it.")
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output; can be repeated.")
 @click.option("--priority", type=click.Choice(get_args(Priority)), help="low: where other requests leave room.")
-@click.option("--no-scale", is_flag=True, help="Leave an image's values at 0 to 255 for a floating-point input.")
+@click.option(
+    "--scale",
+    type=click.Choice(list(SCALES)),
+    help="Pixel values that a floating-point input takes: none (0..255), 0..1 or -1..1.",
+)
+@click.option("--no-scale", is_flag=True, help="The same as --scale none.")
+@click.option(
+    "--labels",
+    "labels_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Names of the classes, one a line; without it those that the server reports.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npz", help="Write the outputs.")
 def predict(
     model: str,
-    file: BinaryIO,
+    file: BinaryIO | None,
+    text: str | None,
     connection: Connection,
     version: int | None,
     label: str | None,
     signature_name: str | None,
     outputs: tuple[str, ...],
     priority: Priority | None,
+    scale: str | None,
     no_scale: bool,
+    labels_file: Path | None,
     as_json: bool,
     save: Path | None,
 ) -> None:
-    """Send one input file to MODEL and print what comes back.
+    """Send one input to MODEL and print what comes back, with the five best classes of what are scores.
 
     JSON is a TensorFlow Serving body ({"instances": …} or {"inputs": …}), {"input name": array, …}, or a plain array
-    for a model with one input. An .npz file names its inputs. An image is brought to the size, channels and dtype of
-    the model's only input; values are scaled to 0..1 for floating point.
+    for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input: as it
+    is to one of strings; an image to one of numbers in its size, channels and dtype. Standard error says what was done.
     """
     if version is not None and label is not None:
         raise click.UsageError("--version and --label exclude each other.")
+    if (file is None) == (text is None):
+        raise click.UsageError("Give one of --input FILE and --text TEXT.")
+    if no_scale and scale not in (None, "none"):
+        raise click.UsageError("--scale and --no-scale exclude each other.")
     with one_line_errors(), connection.client() as client:
-        given = read_input(file)
+        labels = None if labels_file is None else _read_labels(labels_file)
+        given = Text(text) if text is not None else read_input(_present(file))
         # From here on: a file that comes slowly through a pipe is not the server's fault.
         remaining_s = countdown(connection.timeout_s)
         name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
-        inputs: Inputs
-        if isinstance(given, ImageFile):
+
+        def find_signature() -> "Signature":
             metadata = client.metadata(model, version=version, label=label, timeout_s=remaining_s())
-            signature = metadata.signature(name)
-            inputs = image_input(given.content, signature, scale=not no_scale)
-        else:
-            inputs = given.inputs
+            return metadata.signature(name)
+
         prediction = client.predict(
             model,
-            inputs,
+            _inputs(given, find_signature, "none" if no_scale else scale),
             version=version,
             label=label,
             signature_name=name,
@@ -79,9 +117,51 @@ def predict(
             priority=priority,
             timeout_s=remaining_s(),
         )
+        if labels is None and could_be_ranked(prediction):
+            labels = _reported_labels(client, prediction, model, remaining_s())
         if save is not None:
             save_arrays(save, prediction)
+    ranking = rank(prediction, labels or ())
     if as_json:
-        click.echo(json.dumps(prediction_document(prediction)))
+        click.echo(json.dumps(prediction_document(prediction, ranking)))
     else:
         show_prediction(prediction)
+        show_ranking(ranking)
+
+
+def _present(file: BinaryIO | None) -> BinaryIO:
+    assert file is not None, "the command checks that there is a file or a text"
+    return file
+
+
+def _inputs(
+    given: FileInputs | ImageFile | Text, find_signature: "Callable[[], Signature]", scale: str | None
+) -> "Inputs":
+    """Inputs as the signature wants them. Reports on standard error what was done to an image."""
+    if isinstance(given, FileInputs):
+        return given.inputs
+    if isinstance(given, ImageFile):
+        image = image_input(given.content, find_signature(), scale)
+        click.echo(f"image: {image.told}", err=True)
+        return image.inputs
+    name, spec = only_input(find_signature(), "A text")
+    if spec.dtype != STRING:
+        raise InvalidArgument(f"Input {spec} takes no text; send an array (.npy, .npz or JSON).")
+    return {name: string_input(given.content.encode(), spec)}
+
+
+def _read_labels(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"--labels {path.name} cannot be read as text: {error}") from None
+
+
+def _reported_labels(
+    client: "Client", prediction: "Prediction", model: str, timeout_s: float | None
+) -> tuple[str, ...]:
+    """Those of the version that answered. A prediction without labels is better than none."""
+    try:
+        return client.metadata(model, version=prediction.version, timeout_s=timeout_s).labels
+    except TpuserveError:
+        return ()

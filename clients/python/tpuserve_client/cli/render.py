@@ -5,7 +5,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
@@ -13,8 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpuserve_client.cli.ranking import RankedClass
 from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.model import Prediction, VersionStatus
+
+# The best classes of each row, by output.
+Ranking: TypeAlias = Mapping[str, Sequence[Sequence[RankedClass]]]
 
 # Values shown in a table before they are cut; plain output is never cut.
 _SHOWN_VALUES = 100
@@ -29,6 +33,23 @@ def show_prediction(prediction: Prediction) -> None:
         for name, array in prediction.items()
     ]
     show_rows(title, ("output", "type", "values"), rows)
+
+
+def show_ranking(ranking: Ranking) -> None:
+    """The best classes of each row of each output; nothing where no output is scores."""
+    rows = [
+        (
+            name if len(found) == 1 else f"{name}[{number}]",
+            str(place),
+            one.label if one.label is not None else f"class {one.index}",
+            f"{one.score:.4g}",
+        )
+        for name, found in ranking.items()
+        for number, row in enumerate(found)
+        for place, one in enumerate(row, start=1)
+    ]
+    if rows:
+        show_rows("Best classes", ("output", "place", "class", "score"), rows)
 
 
 def show_versions(model: str, versions: Iterable[VersionStatus]) -> None:
@@ -49,13 +70,17 @@ def show_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]])
     Console().print(table)
 
 
-def prediction_document(prediction: Prediction) -> dict[str, Any]:
-    """A prediction as JSON: NaN and Infinity as bare tokens, bytes that are not UTF-8 as {"b64": …}."""
+def prediction_document(prediction: Prediction, ranking: Ranking) -> dict[str, Any]:
+    """A prediction as JSON: NaN and Infinity as bare tokens, bytes that are not UTF-8 as {"b64": …}.
+
+    `top` has the best classes of each row, by output.
+    """
     return {
         "model": prediction.model,
         "version": prediction.version,
         "signature": prediction.signature_name,
         "outputs": {name: _plain(array.tolist()) for name, array in prediction.items()},
+        "top": {name: [[one.to_json() for one in row] for row in found] for name, found in ranking.items()},
     }
 
 

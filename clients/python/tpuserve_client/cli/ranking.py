@@ -1,0 +1,70 @@
+"""The best classes of each row of scores, by label."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpuserve_client.dtypes import STRING, Array
+
+_MOST = 5
+# What scores of classes are usually called.
+_USUAL = ("scores", "probabilities", "predictions", "logits")
+# An output of classes' names, as the exporter's `classify` signatures have beside `scores`.
+_CLASSES = "classes"
+# How far the sum of probabilities may be from 1, in float16 too.
+_SUM_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RankedClass:
+    """A class by its place in the scores. `label` is None where it has none."""
+
+    index: int
+    label: str | None
+    score: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"index": self.index, "label": self.label, "score": self.score}
+
+
+def could_be_ranked(outputs: Mapping[str, Array]) -> bool:
+    """Whether any output has the shape of scores of classes."""
+    return any(_has_classes(array) for array in outputs.values())
+
+
+def rank(outputs: Mapping[str, Array], labels: Sequence[str]) -> dict[str, list[list[RankedClass]]]:
+    """The five best classes of each row, by output.
+
+    An output is scores of classes where `labels` are as many, where it is called so, or where each row is
+    probabilities: its sum is 1.
+    """
+    return {
+        name: [_rank_row(row, _names(outputs, row, number, labels)) for number, row in enumerate(array)]
+        for name, array in outputs.items()
+        if _has_classes(array) and (len(labels) == array.shape[1] or name in _USUAL or _are_probabilities(array))
+    }
+
+
+def _has_classes(array: Array) -> bool:
+    return array.ndim == 2 and array.shape[1] > 1 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+def _are_probabilities(array: Array) -> bool:
+    values = array.astype(np.float64)
+    return bool((values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=_SUM_TOLERANCE))
+
+
+def _names(outputs: Mapping[str, Array], row: Array, number: int, labels: Sequence[str]) -> Sequence[str]:
+    """The names that the model answers with, else the labels, where there are as many."""
+    classes = outputs.get(_CLASSES)
+    if classes is not None and classes.dtype == STRING and classes.ndim == 2 and classes.shape[1] == len(row):
+        return [name.decode("utf-8", "backslashreplace") for name in classes[number]]
+    return labels if len(labels) == len(row) else ()
+
+
+def _rank_row(row: Array, names: Sequence[str]) -> list[RankedClass]:
+    scores = row.astype(np.float64)
+    order = np.argsort(-scores, kind="stable")[:_MOST].tolist()
+    return [RankedClass(index, names[index] if names else None, float(scores[index])) for index in order]

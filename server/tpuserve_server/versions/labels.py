@@ -1,0 +1,26 @@
+"""The names of a version's classes, which the exporter puts beside the model."""
+
+from pathlib import Path
+
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.versions.manifest import Manifest
+
+# Metadata carries all of them.
+_MOST_BYTES = 1 << 20
+
+
+def read_labels(version_path: Path, manifest: Manifest | None) -> tuple[str, ...]:
+    """One name a line, in the order of the scores; empty where the manifest names no such file, or one above 1 MiB.
+
+    Only a file that the manifest lists is read: those are checked to lie within the version.
+
+    Raises:
+        FailedPrecondition: the file cannot be read as text.
+    """
+    entry = None if manifest is None or manifest.labels is None else manifest.files.get(manifest.labels)
+    if manifest is None or manifest.labels is None or entry is None or entry.size_bytes > _MOST_BYTES:
+        return ()
+    try:
+        return tuple((version_path / manifest.labels).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(f"{manifest.labels} cannot be read as text: {type(error).__name__}") from error
