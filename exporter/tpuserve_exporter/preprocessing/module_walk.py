@@ -16,7 +16,8 @@ from tpuserve_exporter.signature import Array
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_MOVING = frozenset(f"stablehlo.{name}" for name in ("reverse", "slice", "dynamic_slice", "concatenate", "pad"))
+_MOVED_BY = ("reverse", "slice", "dynamic_slice", "concatenate", "pad", "dynamic_pad", "gather", "dynamic_gather")
+_MOVING = frozenset(f"stablehlo.{name}" for name in _MOVED_BY)
 _SHAPE_ONLY = frozenset({"stablehlo.get_dimension_size", "sdy.sharding_constraint"})
 
 # MLIR's bindings are untyped here.

@@ -53,7 +53,8 @@ class PixelValues:
     @property
     def are_of_units(self) -> bool:
         """Whether the arithmetic normalises or centres values of 0 to 1, and not those of 0 to 255."""
-        return bool(self.operations) and not self.are_of_bytes and _are_prepared(self.values[[0, 1]])
+        moved = np.abs(self.values - _POINTS)[:2].max() >= _LEAST_RANGE
+        return bool(moved) and not self.are_of_bytes and _are_prepared(self.values[[0, 1]])
 
 
 def _are_prepared(ends: Array) -> bool:
