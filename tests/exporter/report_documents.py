@@ -18,6 +18,33 @@ def preflight(topology: str, size: int, needed_gib: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# A PNG file of one pixel.
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def sample(name: str, expected: str | None = None, passed: bool | None = None, **shown: str) -> dict[str, Any]:
+    """An input of two classes, the second of which has a long name and comes first."""
+    top = [
+        {"index": 1, "label": "a class whose name is long enough to need a line or two of its own", "score": 0.93},
+        {"index": 0, "label": None, "score": 0.07},
+    ]
+    return {
+        "signature": "photo", "name": name, **shown, "prediction": {"top": top, "outputs": {}},
+        "expected": expected, "passed": passed, "problem": "",
+    }  # fmt: skip
+
+
+def samples() -> list[dict[str, Any]]:
+    """A picture answered as expected, a text that is not, and numbers without classes."""
+    numbers = sample("row 0, made up", text="float32[1, 30]: [[0.1, 0.2, 0.3, ..., 0.4, 0.5, 0.6]]")
+    numbers["prediction"] = {"top": [], "outputs": {"area": "float32[1, 1]: [[0.637]]"}}
+    return [
+        sample("IMG_20260101_of_a_very_long_holiday_in_the_mountains.jpg", "tabby", True, image=PIXEL),
+        sample("a good <film>", "positive", False, text="a good <film>"),
+        numbers,
+    ]
+
+
 def published() -> dict[str, Any]:
     """A version with two outputs, one of which puts another class first now and then."""
     output = {"max_abs_difference": 5.1e-3, "mean_abs_difference": 1.2e-5, "top1_agreement": 0.9921}
@@ -44,6 +71,7 @@ def published() -> dict[str, Any]:
         "seconds": 31.8,
         "warnings": ["names differ from the checkpoint's: matched by position in the model"],
         "warmup_records": 3,
+        "samples": samples(),
         "preflight_advice": ["v5e:1x1, batch 32: does not fit. What fits: smaller batches: 8"],
         "steps": [
             {"title": "Start TensorFlow", "seconds": 4.9, "detail": "", "failed": False},
@@ -118,6 +146,7 @@ def refused() -> dict[str, Any]:
         "exit_code": 2,
         "steps": [{"title": "Read the source", "seconds": 0.9, "detail": "", "failed": True}],
         "restore": restored() | {"variables": variables},
+        "samples": samples(),
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exporter.report_documents import published, refused
+from tests.exporter.report_documents import PIXEL, published, refused
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
 from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.page import render_page
@@ -62,6 +62,20 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
         "6 such versions fit side by side",
     ):  # fmt: skip
         assert told in text, told
+
+
+@pytest.mark.parametrize("document", [published(), refused()], ids=["published", "refused"])
+def test_a_page_shows_sample_inputs_with_their_answers(document: dict[str, object]) -> None:
+    page = render_page(document)
+    text = text_of(page)
+    assert f'<img src="{PIXEL}" alt="IMG_20260101' in page
+    for told in (
+        "a class whose name is long enough to need a line or two of its own 0.93", "class 0 0.07",
+        "correct expected tabby", "a good &lt;film&gt;", "wrong expected positive", "area float32[1, 1]: [[0.637]]",
+        "row 0, made up · photo",
+    ):  # fmt: skip
+        assert told in text, told
+    assert "Sample answers" not in text_of(render_page({**document, "samples": []}))
 
 
 def test_a_page_of_a_failure_tells_why_and_which_variables() -> None:

@@ -1,8 +1,11 @@
 """GetModelMetadata as messages and as JSON."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_INVALID, DT_STRING
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataRequest,
@@ -102,3 +105,15 @@ def test_bad_requests_are_told_in_upstreams_words(body: bytes, message: str) -> 
     with pytest.raises(InvalidArgument) as caught:
         decode_metadata_request(body)
     assert caught.value.message == message
+
+
+def test_labels_go_beside_the_signatures_where_there_are_some() -> None:
+    labelled = replace(METADATA, labels=("cat", "größer"))
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(labelled))
+    labels = StringValue()
+    assert response.metadata["tpuserve_labels"].Unpack(labels)
+    assert labels.value == "cat\ngrößer"
+    assert metadata_to_json(labelled)["metadata"]["tpuserve_labels"] == ["cat", "größer"]  # type: ignore[index]  # JSON
+    plain = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA))
+    assert list(plain.metadata) == ["signature_def"]
+    assert list(metadata_to_json(METADATA)["metadata"]) == ["signature_def"]  # type: ignore[call-overload]  # JSON
