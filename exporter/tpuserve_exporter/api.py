@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Arrays by the inputs' names, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 # A file, `text:…` or `json:…`, a file's bytes, an array or arrays by name; and a label, a class or outputs.
-Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[str, Any]
+Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def export(
     its parameters `(apply_fn, params)`, a Flax NNX module, or a ServedFunction. `check` and `warmup` are files or
     arrays by name. `examples` are pairs of an input and its expected answer, as for --example:
     `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's, with
-    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`; those that are repeated take a list
-    or, for NAME=VALUE, a dictionary. Blocks.
+    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`; those that are repeated take a
+    list or, for NAME=VALUE, a dictionary. Blocks.
 
     Raises ExportError with nothing published: of its subclasses each is an exit code of the command. TypeError for an
     option that there is not.

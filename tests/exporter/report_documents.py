@@ -19,7 +19,10 @@ def preflight(topology: str, size: int, needed_gib: int) -> dict[str, Any]:
 
 
 # A PNG file of one pixel.
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+    "rkJggg=="
+)
 
 
 def sample(name: str, expected: str | None = None, passed: bool | None = None, **shown: str) -> dict[str, Any]:

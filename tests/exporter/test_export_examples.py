@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -89,7 +90,8 @@ def test_a_wrong_answer_ends_the_export(ask: Callable[..., Finished], tmp_path: 
         "2 of 3 examples answered otherwise than expected. green.png: expected blue, received green (top 3: green 0.57"
         in (finished.err)
     )
-    assert "red.png: probabilities" in finished.err
+    assert "red.png: output 'probabilities' is off by up to 0.01, allowed is 1e-05" in finished.err
+    assert "(--atol, --rtol), received top 3: red 0.576" in finished.err
     assert not (tmp_path / "m").exists()
     samples = json.loads((tmp_path / "r.json").read_text())["samples"]
     assert [(one["name"], one["passed"]) for one in samples[:3]] == [
@@ -134,7 +136,11 @@ def test_a_text_goes_to_a_signature_of_text(export: Export, tmp_path: Path) -> N
 
 
 def test_python_takes_pairs_of_content_and_answer(folder: Path, tmp_path: Path) -> None:
-    options = {"signature": ["serving_default=tensor", "photo=image_bytes"], "progress": False, "batch_sizes": (1,)}
+    options: dict[str, Any] = {
+        "signature": ["serving_default=tensor", "photo=image_bytes"],
+        "progress": False,
+        "batch_sizes": (1,),
+    }
     labels = folder / "labels.txt"
     image = np.zeros((8, 8, 3), np.float32)
     image[..., 2] = 255

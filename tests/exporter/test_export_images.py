@@ -114,5 +114,5 @@ class Answers:
 def test_files_that_answer_otherwise_than_their_pixels_fail() -> None:
     raw = RawAnswer({}, {"same": np.ones((2, 1), np.float32)})
     check_raw_images(Signature("photo", {}, {}), raw, Answers(1.0), Tolerance(1e-5, 1e-4))
-    with pytest.raises(ParityFailed, match="photo, PNG files against their pixels given to the source: same"):
+    with pytest.raises(ParityFailed, match="PNG files against their pixels given to the source: output 'same' is off"):
         check_raw_images(Signature("photo", {}, {}), raw, Answers(1 / 255), Tolerance(1e-5, 1e-4))

@@ -119,7 +119,7 @@ def test_two_ways_of_an_image_have_to_agree() -> None:
 def test_functions_are_followed_with_what_they_capture() -> None:
     std = tf.Variable(STD)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow types it for some calls
     def normalise(image: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
         return (tf.reverse(image, [-1]) / 255 - mean) / tf.maximum(std, 1e-3)
 

@@ -65,7 +65,7 @@ class Prediction:
 
 def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
     """Of several outputs that could be scores, the one that is called so."""
-    fitting = {
+    fitting: dict[str, Array] = {
         name: value[0].astype(np.float64)
         for name, value in outputs.items()
         if value.ndim == 2 and value.shape[0] == 1 and value.shape[1] > 1 and _is_floating(value)

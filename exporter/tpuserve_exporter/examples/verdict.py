@@ -21,7 +21,8 @@ def judge(
     """
     if isinstance(example.expected, str):
         return _judge_class(example, example.expected, prediction, labels)
-    return _judge_arrays(example, example.expected, outputs, tolerance)
+    off = _judge_arrays(example, example.expected, outputs, tolerance)
+    return f"{off}, received {prediction}" if off else ""
 
 
 def _judge_class(example: Example, expected: str, prediction: Prediction, labels: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ A comparison that prepares images for the source as the written version does can
 import struct
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class RawImages:
     height: int
     width: int
     channels: int
-    dtype: np.dtype[np.generic]
+    dtype: np.dtype[Any]
     values: ImageScale
 
     def draw(self, rows: int) -> Array:
@@ -47,7 +48,8 @@ class RawImages:
             limits = np.iinfo(self.dtype)
             prepared = np.clip(np.rint(prepared), limits.min, limits.max)
         arranged = {"NHW": prepared[..., 0], "NCHW": np.moveaxis(prepared, -1, 1)}.get(self.layout, prepared)
-        return arranged.astype(self.dtype)
+        typed: Array = arranged.astype(self.dtype)
+        return typed
 
 
 def encode_png(pixels: Array) -> bytes:

@@ -78,6 +78,7 @@ SECTION = Section(
         Case("A shard is missing", 6, _DIGITS, remove("run/*.data-00000-of-00001")),
         Case("A shard is cut short", 6, _DIGITS, cut("run/*.data-00000-of-00001", 100)),
         Case("The checkpoint is of another graph", 2, _SCORES, _another_graph),
+        Case("Nothing tells which pixel values it was trained with", 2, f"{_DIGITS} --signature photo=image_bytes"),
         Case("The shape of an input differs", 2, f"{_DIGITS} --input 'image:float32[batch,28,28,1]'"),
         Case("An operation is of a library that is not here", 6, _DIGITS, _edit(_make_custom)),
         Case("An operation runs on TPUs alone", 4, _SCORES, _graph("exchanging")),

@@ -27,6 +27,8 @@ SECTION = Section(
         Case("There is no such kind of signature", 2, f"{_EXPORT} --signature photo=image"),
         Case("A signature has no such option", 2, f"{_EXPORT} --signature photo=image_bytes,sizes=28x28"),
         Case("A signature's option cannot be that", 2, f"{_EXPORT} --signature photo=image_bytes,crop=224"),
+        Case("An example expects nothing", 2, f"{_EXPORT} --example 'text:a good film'"),
+        Case("The file of an example is not there", 2, f"{_EXPORT} --example photo.jpg=tabby"),
         Case("An option goes with another", 2, f"{_EXPORT} --pad-value ids=1"),
         Case("Samples are not there", 2, f"{_EXPORT} --check samples.npz"),
         Case("A report cannot be written", 2, f"{_EXPORT} --report reports/scorer.html"),
