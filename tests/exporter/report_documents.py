@@ -30,6 +30,7 @@ def sample(name: str, expected: str | None = None, passed: bool | None = None, *
     top = [
         {"index": 1, "label": "a class whose name is long enough to need a line or two of its own", "score": 0.93},
         {"index": 0, "label": None, "score": 0.07},
+        {"index": 2, "label": None, "score": None},
     ]
     return {
         "signature": "photo", "name": name, **shown, "prediction": {"top": top, "outputs": {}},

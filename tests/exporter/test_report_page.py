@@ -70,7 +70,7 @@ def test_a_page_shows_sample_inputs_with_their_answers(document: dict[str, objec
     text = text_of(page)
     assert f'<img src="{PIXEL}" alt="IMG_20260101' in page
     for told in (
-        "a class whose name is long enough to need a line or two of its own 0.93", "class 0 0.07",
+        "a class whose name is long enough to need a line or two of its own 0.93", "class 0 0.07", "class 2 not finite",
         "correct expected tabby", "a good &lt;film&gt;", "wrong expected positive", "area float32[1, 1]: [[0.637]]",
         "row 0, made up · photo",
     ):  # fmt: skip

@@ -99,8 +99,20 @@ class ExampleAsking:
         rows = distinct_rows(one.samples)[:count] if one.signature.is_batchable else [None][:count]
         for number, row in enumerate(rows):
             inputs = one.samples if row is None else take_rows(one.samples, slice(row, row + 1))
-            prediction = Prediction.read(self.version.run(one.signature, inputs), self.labels)
-            yield ShownSample(one.signature.name, f"row {number}, {self.rows_from}", show_inputs(inputs), prediction)
+            prediction = self._try(one.signature, inputs)
+            if prediction is not None:
+                yield ShownSample(
+                    one.signature.name, f"row {number}, {self.rows_from}", show_inputs(inputs), prediction
+                )
+
+    def _try(self, signature: Signature, inputs: Tensors) -> Prediction | None:
+        """None where a row of a checked batch cannot be asked alone: the report then has fewer samples."""
+        import tensorflow as tf
+
+        try:
+            return Prediction.read(self.version.run(signature, inputs), self.labels)
+        except (tf.errors.OpError, SamplesUnfit):
+            return None
 
     def _choose(self) -> CheckedSignature:
         images = [one.name for one in self.requests if one.kind == IMAGE_KIND]

@@ -1,5 +1,6 @@
 """What a version answers to one row: its best classes by label, and all outputs compactly."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,9 @@ class RankedClass:
         return f"{self.label or f'class {self.index}'} {self.score:.3g}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"index": self.index, "label": self.label or None, "score": self.score}
+        """None stands for a score that is NaN or infinite, which JSON does not have."""
+        score = self.score if math.isfinite(self.score) else None
+        return {"index": self.index, "label": self.label or None, "score": score}
 
 
 @dataclass(frozen=True, slots=True)

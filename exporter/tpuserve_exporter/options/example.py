@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.signature import Array
 
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 ContentKind: TypeAlias = Literal["image", "text", "json", "npy", "npz"]
 
 _TEXT, _JSON = "text:", "json:"

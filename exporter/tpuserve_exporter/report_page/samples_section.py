@@ -42,9 +42,12 @@ def _answer(sample: Mapping[str, Any]) -> Iterator[Markup]:
 
 def _ranked(one: Mapping[str, Any]) -> Markup:
     label = one["label"] or f"class {one['index']}"
-    share = one["score"] if 0 <= one["score"] <= 1 else 0.0
+    score = one["score"]
+    if score is None:
+        return element("tr", element("th", label, scope="row"), element("td", "not finite"))
+    share = score if 0 <= score <= 1 else 0.0
     bar = element("span", class_="bar", style=f"width:{100 * share:.0f}%")
-    return element("tr", element("th", label, bar, scope="row"), element("td", f"{one['score']:.3g}"))
+    return element("tr", element("th", label, bar, scope="row"), element("td", f"{score:.3g}"))
 
 
 def _verdict(sample: Mapping[str, Any]) -> Iterator[Markup]:

@@ -148,6 +148,9 @@ def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
     content = png(np.zeros((1, 1), np.uint8))
     result = predict(content, "mirror", "--json")
     assert json.loads(result.stdout)["outputs"]["x"][0]["b64"]
+    assert result.stderr == f"image: sent as it is, {len(content)} bytes\n"
+    refused = predict(content, "mirror", "--scale", "0..1")
+    assert (refused.exit_code, "takes image files as they are: omit --scale" in refused.stderr) == (1, True)
 
 
 def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServer) -> None:
@@ -201,6 +204,9 @@ def test_best_classes_are_named_by_the_servers_labels_or_a_file(server: ModelSer
     (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
     top = json.loads(predict([ROW], "affine", "--json", "--labels", str(tmp_path / "names.txt")).stdout)["top"]
     assert top["y"][0][0]["label"] == "d"
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    result = predict([ROW], "affine", "--labels", str(tmp_path / "names.txt"))
+    assert result.stderr == "labels: no output is scores of as many classes as names.txt has: 2\n"
 
 
 def test_numbers_that_are_no_scores_are_not_ranked() -> None:

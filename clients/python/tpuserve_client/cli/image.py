@@ -70,6 +70,8 @@ def image_input(content: bytes, signature: Signature, scale: str | None) -> Imag
     `scale`: nothing tells which values a model was trained with.
     """
     name, spec = only_input(signature, "An image")
+    if spec.dtype == STRING and scale is not None:
+        raise InvalidArgument(f"Input {spec} takes image files as they are: omit --scale.")
     if spec.dtype == STRING:
         return ImageInput({name: string_input(content, spec)}, f"sent as it is, {len(content)} bytes")
     layout = image_layout(spec)

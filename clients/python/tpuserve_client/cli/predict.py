@@ -122,6 +122,10 @@ def predict(
         if save is not None:
             save_arrays(save, prediction)
     ranking = rank(prediction, labels or ())
+    if labels_file is not None and not any(one.label for found in ranking.values() for row in found for one in row):
+        click.echo(
+            f"labels: no output is scores of as many classes as {labels_file.name} has: {len(labels or ())}", err=True
+        )
     if as_json:
         click.echo(json.dumps(prediction_document(prediction, ranking)))
     else:
