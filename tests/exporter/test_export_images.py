@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.exporter import builders
 from tests.exporter.conftest import Finished
 from tests.exporter.served import serve
 from tpuserve_exporter.checks.difference import Tolerance
@@ -99,6 +100,22 @@ def test_a_scale_of_colours_is_refused_for_grey_models(export: Export, tmp_path:
     save(tmp_path / "m.keras", shape=(6, 8, 1))
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS, "--image-scale", mode)
     assert (finished.code, f"the mean of scale={mode} is of 3 channels, the model takes 1" in finished.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags", "said"),
+    [
+        ("int8", (), "pixels as 0..255 do not fit the input's int8 (-128..127): give others, such as scale=1,mean=128"),
+        ("uint8", ("--image-scale", "0..1"), "pixels as 0..1 do not fit the input's uint8 (0..255)"),
+        ("uint8", ("--image-scale", "caffe"), "pixels as -124..151 do not fit the input's uint8 (0..255)"),
+    ],
+)
+def test_values_that_integers_cannot_hold_are_refused(
+    export: Export, tmp_path: Path, dtype: str, flags: tuple[str, ...], said: str
+) -> None:
+    builders.passed_on([6, 8, 3], dtype).save(tmp_path / "m.keras")
+    finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS, *flags)
+    assert (finished.code, said in finished.err) == (2, True), finished.err
 
 
 class Answers:

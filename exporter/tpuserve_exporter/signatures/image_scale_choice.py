@@ -37,8 +37,10 @@ def choose_scale(
     Raises OptionConflict where nothing is given and the model does not tell either.
     """
     if given is not None:
+        _check_integers(request, given, spec)
         return ScaleChoice(given, warning=_doubt(request, given, find_leading()))
-    if spec.dtype.is_integer and spec.dtype.max >= 255:
+    if spec.dtype.is_integer:
+        _check_integers(request, _BYTES, spec)
         return ScaleChoice(_BYTES, note=f"{request.name} takes pixels as 0..255, as its input is {spec.dtype.name}")
     leading = find_leading()
     if leading.is_for_bytes:
@@ -59,10 +61,27 @@ def _explain(leading: LeadingArithmetic) -> str:
 
 def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithmetic) -> str:
     """Why the given values are likely wrong; empty where they are not."""
-    ends = [(value * given.scale - mean) / std for value in (0, 255) for mean in given.mean for std in given.std]
-    if not leading.is_for_bytes or max(ends) - min(ends) >= _LEAST_RANGE:
+    low, high = _ends(given)
+    if not leading.is_for_bytes or high - low >= _LEAST_RANGE:
         return ""
     return (
-        f"{request.name} feeds pixels as {min(ends):.3g}..{max(ends):.3g}, and the model itself begins with {leading}, "
+        f"{request.name} feeds pixels as {low:.3g}..{high:.3g}, and the model itself begins with {leading}, "
         "which is for 0..255: images are likely scaled twice. Use --image-scale none"
+    )
+
+
+def _ends(values: ImageScale) -> tuple[float, float]:
+    """What black and white become, over all channels."""
+    ends = [(value * values.scale - mean) / std for value in (0, 255) for mean in values.mean for std in values.std]
+    return min(ends), max(ends)
+
+
+def _check_integers(request: SignatureRequest, values: ImageScale, spec: "tf.TensorSpec") -> None:
+    """Raises OptionConflict where the input's integers cannot hold the values, or round most of them away."""
+    low, high = _ends(values)
+    if not spec.dtype.is_integer or (spec.dtype.min <= low and high <= spec.dtype.max and high - low >= _LEAST_RANGE):
+        return
+    raise OptionConflict(
+        f"{request}: pixels as {low:.3g}..{high:.3g} do not fit the input's {spec.dtype.name} "
+        f"({spec.dtype.min}..{spec.dtype.max}): give others, such as scale=1,mean=128 for -128..127"
     )
