@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a script of TensorFlow Serving's would notice: a REST port that nobody asked for, and that a second server on the
-# machine could not have; messages refused that it takes.
-_UPSTREAM_DEFAULTS: Mapping[str, int] = {"rest_api_port": 0, "max_request_bytes": 2**31 - 1}
+# TensorFlow Serving's defaults, where a script would notice ours. A REST port that it does not ask for may be another
+# server's. It sends messages up to 2 GiB. It takes an open port for loaded models.
+_UPSTREAM_DEFAULTS: Mapping[str, int | bool] = {
+    "rest_api_port": 0,
+    "max_request_bytes": 2**31 - 1,
+    "ports_wait_for_models": True,
+}
 
 _EPILOG = """\b
 Examples:
@@ -107,6 +111,7 @@ def _host_options(settings: Settings) -> HostOptions:
         grpc_port=settings.port or None,
         rest_port=settings.rest_api_port or None,
         grpc_socket_path=str(settings.grpc_socket_path) if settings.grpc_socket_path else None,
+        opens_when_ready=settings.ports_wait_for_models,
         max_message_bytes=settings.max_request_bytes,
         max_body_bytes=settings.max_request_bytes,
         drain_delay_s=settings.drain_delay_seconds,

@@ -1,6 +1,7 @@
 """The object graph of the server: what is built from what, and started and stopped in which order."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -57,6 +58,8 @@ from tpuserve_server.versions.manifest import is_whole
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 
+logger = logging.getLogger(__name__)
+
 
 class Server:
     """The application that a host carries. Everything runs in the process that calls `start`."""
@@ -98,6 +101,11 @@ class Server:
         self._source.start()
         if self._config_file is not None:
             self._config_file.watch(self._models.begin)
+
+    async def ready(self) -> None:
+        """Wait until every model that the server began with serves or has failed for good, and one serves."""
+        logger.info("Ports open once every model has loaded or failed")
+        await wait_until(self._service.subscribe, self._service.is_ready)
 
     async def failure(self) -> str:
         """Wait until every model that the server began with has failed for good; upstream's words for that."""

@@ -1,6 +1,8 @@
 """The block that `tpuserve serve` prints once: models, versions, device, buckets, addresses."""
 
 import contextlib
+import logging
+import re
 import threading
 from collections.abc import Sequence
 
@@ -10,6 +12,11 @@ from tpuserve_server.core.errors import NotFound
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, State, VersionStatus
 from tpuserve_server.hosts.application import Listening
+
+logger = logging.getLogger(__name__)
+
+# Upstream logs the REST port as one of localhost.
+_EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 
 
 def print_banner(service: InferenceService, listening: Listening, host_note: str) -> None:
@@ -24,6 +31,7 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
                 return
             printed = True
         click.echo(format_banner(_statuses(service), listening, host_note))
+        _log_addresses(listening)
 
     if not service.is_ready():
         waiting = f"tpuserve is listening; {service.why_not_ready()} yet"
@@ -43,6 +51,16 @@ def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_
         elif status.error:
             lines.append(f"  failed   {name}: {status.error}")
     return "\n".join([*lines, *_addresses(listening, host_note)])
+
+
+def _log_addresses(listening: Listening) -> None:
+    """Log upstream's lines (model_servers/server.cc). Scripts wait for them, and take the models for loaded then."""
+    if listening.grpc:
+        logger.info("Running gRPC ModelServer at %s ...", listening.grpc)
+    if listening.grpc_socket:
+        logger.info("Running gRPC ModelServer at UNIX socket %s ...", listening.grpc_socket.removeprefix("unix:"))
+    if listening.rest:
+        logger.info("Exporting HTTP/REST API at:%s ...", _EVERYWHERE.sub("localhost", listening.rest))
 
 
 def _statuses(service: InferenceService) -> list[VersionStatus]:

@@ -21,6 +21,11 @@ SECTIONS: dict[str, tuple[Flag, ...]] = {
         Flag("rest_api_port", "Port of REST; 0 for none."),
         Flag("grpc_socket_path", "UNIX socket of gRPC, beside the port."),
         Flag("bind_address", "Address that both ports are bound to."),
+        Flag(
+            "ports_wait_for_models",
+            "Open ports and UNIX socket once every model has loaded or failed, as TensorFlow Serving does. false: at "
+            "once.",
+        ),
         Flag("host_backend", "Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs."),
         Flag("ssl_config_file", "TLS for gRPC and REST: a file with an SSLConfig."),
         Flag("grpc_channel_arguments", "Settings of gRPC's server, such as grpc.max_connection_age_ms=2000."),

@@ -67,6 +67,7 @@ class Settings(BaseModel):
     rest_api_port: int = Field(default=8501, ge=0, le=65535)
     grpc_socket_path: FilePath = None
     bind_address: str = "0.0.0.0"
+    ports_wait_for_models: bool = False
     host_backend: HostBackend = "auto"
     ssl_config_file: FilePath = None
     grpc_channel_arguments: ChannelArguments = ()

@@ -2,9 +2,9 @@
 
 import errno
 import socket
-from pathlib import Path
 
 from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.socket_file import socket_file
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
@@ -34,23 +34,10 @@ def cannot_listen(address: str, what: str, error: OSError | None = None) -> Host
 
 
 def check_free(options: HostOptions) -> None:
-    """Raise HostError when an address is taken now. For hosts that bind in another process, long after the start."""
+    """Raise HostError when an address cannot be had now. Hosts bind long after the start, or in another process."""
     for what, port in (("gRPC", options.grpc_port), ("REST", options.rest_port)):
         if port:
             listen(options.bind_address, port, what).close()
-    if options.grpc_socket_path is not None:
-        check_socket_path(options.grpc_socket_path)
-
-
-def check_socket_path(path: str) -> None:
-    """Raise HostError when no UNIX socket can be made there, or a server is listening there now."""
-    if not Path(path).absolute().parent.is_dir():
-        raise HostError(f"Cannot listen for gRPC on unix:{path}: there is no such folder.")
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return
-        except OSError as error:
-            raise cannot_listen(f"unix:{path}", "gRPC", error) from error
-    raise cannot_listen(f"unix:{path}", "gRPC")
+    with socket_file(options) as file:
+        if file is not None:
+            file.check()

@@ -25,6 +25,9 @@ class HostOptions:
     grpc_port: int | None = 8500
     rest_port: int | None = 8501
     grpc_socket_path: str | None = None
+    # Addresses are opened once the application is ready, and a UNIX socket of another server is taken over then.
+    # False: at once, and an address in use is refused.
+    opens_when_ready: bool = False
     # On every address, the socket's too, as TensorFlow Serving has it. None: in the clear.
     tls: "TlsOptions | None" = None
     # gRPC's channel arguments, by name.
@@ -68,6 +71,10 @@ class Application(Protocol):
 
     async def start(self) -> None:
         """Begin loading models and return at once. Raises when the configuration cannot work at all."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until this application can serve all that it ever will of what it was started with."""
         ...
 
     async def failure(self) -> str:

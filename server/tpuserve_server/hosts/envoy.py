@@ -24,6 +24,7 @@ from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.grpc_arguments import unknown_to_envoy
+from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile, socket_file
 from tpuserve_server.hosts.stop_signals import StopSignals
 from tpuserve_server.hosts.tls import server_context
 
@@ -33,8 +34,6 @@ _WORKER_THREADS = 1
 # How long the application may take to release things once everything is drained.
 _STOP_TIMEOUT_S = 10.0
 _CONFIG = "envoy.json"
-# A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
-_MAX_SOCKET_PATH_BYTES = 103
 
 
 def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -> int:
@@ -43,9 +42,6 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
     `asgi_entry` names an `EnvoyEntry` as `module:attribute`; `environment` is what its factory finds in `os.environ`
     beside what is in this process's own. A second signal kills at once.
     """
-    if options.grpc_socket_path is not None:
-        # Envoy does not run in this folder.
-        options = dataclasses.replace(options, grpc_socket_path=os.path.abspath(options.grpc_socket_path))
     for name in unknown_to_envoy(options.grpc_arguments):
         click.echo(f"tpuserve: {name} has no effect in Envoy. --host_backend=python knows it.", err=True)
     try:
@@ -53,8 +49,8 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
         if options.tls is not None:
             server_context(options.tls)  # For its errors, which Envoy would not tell in one line.
         embedding = envoy_config.Embedding(envoy_process.embedding_library(), asgi_entry)
-        with _runtime_folder() as folder:
-            return asyncio.run(_Supervisor(options, embedding, folder).run(environment))
+        with _runtime_folder() as folder, socket_file(options) as file:
+            return asyncio.run(_Supervisor(options, embedding, folder, file).run(environment))
     except HostError as error:
         click.echo(f"tpuserve: {error}", err=True)
         return 1
@@ -65,7 +61,7 @@ def _runtime_folder() -> Iterator[Path]:
     """A folder that only this user can enter, with a path short enough for a UNIX socket in it."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-")))
-        if len(os.fsencode(folder / "admin.sock")) > _MAX_SOCKET_PATH_BYTES:
+        if len(os.fsencode(folder / "admin.sock")) > MAX_SOCKET_PATH_BYTES:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-", dir="/tmp")))
         yield folder
 
@@ -73,13 +69,18 @@ def _runtime_folder() -> Iterator[Path]:
 class _Supervisor:
     """One run of Envoy."""
 
-    def __init__(self, options: HostOptions, embedding: envoy_config.Embedding, folder: Path) -> None:
-        self._options = options
+    def __init__(
+        self, options: HostOptions, embedding: envoy_config.Embedding, folder: Path, file: SocketFile | None
+    ) -> None:
+        # What Envoy binds is renamed once it listens.
+        self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
+        self._file = file
         self._embedding = embedding
         self._folder = folder
         self._admin = EnvoyAdmin(folder / "admin.sock")
         self._ready = asyncio.Event()
         self._live = False
+        self._loading = False
         self._failure: str | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -108,8 +109,8 @@ class _Supervisor:
 
     async def _end(self, ended: asyncio.Task[int]) -> int:
         """Wait for the drained application, which ends Envoy with it; the exit code."""
-        if not self._live:
-            self._kill()  # No port is open yet: there is nothing to drain.
+        if not (self._live or self._loading):
+            self._kill()  # No port is open yet, and no model is being loaded: there is nothing to drain or to stop.
             return 0
         await asyncio.wait({ended}, timeout=self._patience_s())
         if not ended.done():
@@ -143,7 +144,10 @@ class _Supervisor:
     async def _hear(self, channel: Channel) -> None:
         async for message in channel.messages():
             match message["type"]:
+                case "loading":
+                    self._loading = True
                 case "ready":
+                    self._loading = False
                     self._ready.set()
                 case "failed":
                     self._failure = message["why"]
@@ -168,6 +172,9 @@ class _Supervisor:
         self._live = True
         (self._folder / _CONFIG).unlink()  # It is read; a key may be in it.
         listening = await asyncio.to_thread(self._admin.listening, self._options)
+        if self._file is not None:
+            self._file.publish()
+            listening = dataclasses.replace(listening, grpc_socket=self._file.address)
         channel.tell("announce", listening=dataclasses.asdict(listening))
 
     def _patience_s(self) -> float:

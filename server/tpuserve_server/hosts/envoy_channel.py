@@ -1,7 +1,8 @@
 """How the supervisor and the application inside Envoy talk: JSON lines over a socket pair, one environment variable.
 
-To the application: `announce` (with the addresses), `drain` (and then end). To the supervisor: `ready`, `failed` (with
-the reason). The end of the stream says that the other side is gone.
+To the application: `announce` (with the addresses), `drain` (and then end). To the supervisor: `loading` (addresses
+open once the application is ready), `ready`, `failed` (with the reason). The end of the stream says that the other side
+is gone.
 """
 
 import asyncio

@@ -80,8 +80,13 @@ class EnvoyEntry:
         except Exception as error:  # Whatever it is, the supervisor must hear that nothing will be served.
             await self._failed(error, channel, send)
             return
+        following = asyncio.create_task(_follow(application, channel))
+        if setup.options.opens_when_ready:
+            channel.tell("loading")
+            if not await _becomes_ready(application, channel, following):
+                return
         self._carry(application, setup)
-        self._orders = asyncio.create_task(self._obey(application, channel, setup))
+        self._orders = asyncio.create_task(self._obey(application, channel, setup, following))
         channel.tell("ready")
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -107,21 +112,14 @@ class EnvoyEntry:
             watch=self._watch,
         )
 
-    async def _obey(self, application: Application, channel: Channel, setup: ChildSetup) -> None:
+    async def _obey(
+        self, application: Application, channel: Channel, setup: ChildSetup, following: "asyncio.Task[bool]"
+    ) -> None:
         """Follow the supervisor until it says drain, or is gone: then drain without it, and leave no Envoy behind.
 
         An application that will never serve ends at once: there is nothing to drain.
         """
-        following = asyncio.create_task(_follow(application, channel))
-        failing = asyncio.create_task(application.failure())
-        try:
-            await asyncio.wait({following, failing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            following.cancel()
-            failing.cancel()
-        if not following.done():
-            channel.tell("failed", why=failing.result())
-            await _end(application, channel, 1)
+        if not await _comes(application, channel, following):
             return
         was_told = following.result()
         if not was_told:
@@ -150,6 +148,34 @@ class EnvoyEntry:
             async with asyncio.timeout(CUT_TIMEOUT_S):
                 await self._in_flight.finish()
                 await until(admin.is_quiet)
+
+
+async def _becomes_ready(application: Application, channel: Channel, following: "asyncio.Task[bool]") -> bool:
+    """Wait until it is; False, with the end of the process, when the supervisor says drain or is gone before."""
+    becoming = asyncio.create_task(application.ready())
+    try:
+        if not await _comes(application, channel, following, becoming):
+            return False
+    finally:
+        becoming.cancel()
+    if following.done():
+        await _end(application, channel, 0 if following.result() else _ORPHANED)
+    return not following.done()
+
+
+async def _comes(application: Application, channel: Channel, *tasks: "asyncio.Task[Any]") -> bool:
+    """Wait for one of `tasks`; False, with the end of the process, when the application says it will never serve."""
+    failing = asyncio.create_task(application.failure())
+    try:
+        await asyncio.wait({failing, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        failing.cancel()
+    if any(task.done() for task in tasks):
+        return True
+    tasks[0].cancel()
+    channel.tell("failed", why=failing.result())
+    await _end(application, channel, 1)
+    return False
 
 
 async def _follow(application: Application, channel: Channel) -> bool:

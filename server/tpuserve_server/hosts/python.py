@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,13 +12,14 @@ import grpc.aio
 import uvicorn
 import uvloop
 
-from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_free, check_socket_path, join, listen
+from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_free, join, listen
 from tpuserve_server.hosts.application import Application, HostError, HostOptions, Listening
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
 from tpuserve_server.hosts.grpcio_table import TableHandler
 from tpuserve_server.hosts.http1 import Http1Protocol
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
+from tpuserve_server.hosts.socket_file import SocketFile, socket_file
 from tpuserve_server.hosts.stop_signals import StopSignals
 from tpuserve_server.hosts.tls import TlsOptions, server_context
 
@@ -84,29 +85,45 @@ async def _carry(application: Application, options: HostOptions, signals: StopSi
 
     Raises HostError when the application says that it will never serve: there is nothing to drain then.
     """
+    if options.opens_when_ready and await _stopped_before(application.ready(), application, signals):
+        return True
+    with socket_file(options) as file:
+        return await _open_and_serve(application, options, signals, file)
+
+
+async def _open_and_serve(
+    application: Application, options: HostOptions, signals: StopSignals, file: SocketFile | None
+) -> bool:
     in_flight = InFlight()
-    grpc_server = _GrpcServer(application, options, in_flight)
+    grpc_server = _GrpcServer(application, options, in_flight, file)
     rest_server = _RestServer(application.rest, options, in_flight)
     await grpc_server.start()
     await rest_server.start()
     tls = options.tls is not None
     application.announce(Listening(grpc_server.address, rest_server.address, grpc_server.socket_address, tls))
-    await _signal_or_failure(application, signals)
+    await _stopped_before(asyncio.Future(), application, signals)
     application.drain()
     await asyncio.sleep(options.drain_delay_s)
     return await _drain(grpc_server, rest_server, in_flight, options.drain_timeout_s)
 
 
-async def _signal_or_failure(application: Application, signals: StopSignals) -> None:
+async def _stopped_before(event: Awaitable[None], application: Application, signals: StopSignals) -> bool:
+    """Wait for `event` or a stop signal; whether it was the signal.
+
+    Raises HostError when the application says that it will never serve.
+    """
+    waiting = asyncio.ensure_future(event)
     stopping = asyncio.create_task(signals.first())
     failing = asyncio.create_task(application.failure())
+    tasks = {waiting, stopping, failing}
     try:
-        await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if failing.done() and not stopping.done():
             raise HostError(failing.result())
+        return stopping.done()
     finally:
-        stopping.cancel()
-        failing.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> bool:
@@ -130,7 +147,10 @@ async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flig
 class _GrpcServer:
     """grpc.aio with the table, on a TCP port, a UNIX socket, both or neither."""
 
-    def __init__(self, application: Application, options: HostOptions, in_flight: InFlight) -> None:
+    def __init__(
+        self, application: Application, options: HostOptions, in_flight: InFlight, file: SocketFile | None
+    ) -> None:
+        self._file = file
         self._table = TableHandler(application.rpc, in_flight)
         self._server = grpc.aio.server(
             handlers=[self._table],
@@ -138,17 +158,18 @@ class _GrpcServer:
         )
         self._credentials = None if options.tls is None else _credentials(options.tls)
         self.address: str | None = None
-        self.socket_address: str | None = None
+        self.socket_address = None if file is None else file.address
         if options.grpc_port is not None:
             port = self._bind(join(options.bind_address, options.grpc_port))
             self.address = join(options.bind_address, port)
-        if options.grpc_socket_path is not None:
-            check_socket_path(options.grpc_socket_path)
-            self.socket_address = f"unix:{options.grpc_socket_path}"
-            self._bind(self.socket_address)
+        if file is not None:
+            file.check()
+            self._bind(f"unix:{file.bound}")
 
     async def start(self) -> None:
         await self._server.start()
+        if self._file is not None:
+            self._file.publish()
 
     async def say_farewell(self) -> None:
         """Refuse new calls until clients have stopped to send them, for a second at most.

@@ -33,6 +33,16 @@ def say(event: str, **fields: object) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
+async def _read_fifo(path: str) -> bytes:
+    """Without a thread, which would hold the end of the process."""
+    fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    readable = asyncio.Event()
+    asyncio.get_running_loop().add_reader(fifo, readable.set)
+    await readable.wait()
+    asyncio.get_running_loop().remove_reader(fifo)
+    return os.read(fifo, 100)
+
+
 class EchoApplication:
     """Every kind of method that a host carries, over bytes."""
 
@@ -63,6 +73,15 @@ class EchoApplication:
         say("start")
         if port := os.environ.get("ECHO_TAKES_PORT"):
             self._taken = socket.create_server(("127.0.0.1", int(port)))
+
+    async def ready(self) -> None:
+        """At once, or once somebody has written to a FIFO; `doom` there ends the hope for it."""
+        if fifo := os.environ.get("ECHO_BECOMES_READY"):
+            say("waits")
+            if await _read_fifo(fifo) == b"doom":
+                self._doomed.set()
+                await asyncio.Event().wait()
+        say("ready")
 
     async def failure(self) -> str:
         await self._doomed.wait()

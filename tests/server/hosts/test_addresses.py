@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.hosts.addresses import cannot_listen, check_free, check_socket_path, join, listen
+from tpuserve_server.hosts.addresses import cannot_listen, check_free, join, listen
 from tpuserve_server.hosts.application import HostError, HostOptions
 
 
@@ -28,22 +28,3 @@ def test_free_addresses_are_free(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(stale))
     check_free(HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=None, grpc_socket_path=str(stale)))
-
-
-def test_socket_that_somebody_listens_on_is_in_use(tmp_path: Path) -> None:
-    path = str(tmp_path / "grpc.sock")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
-        with pytest.raises(HostError, match="it is in use"):
-            check_socket_path(path)
-
-
-def test_socket_needs_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="there is no such folder"):
-        check_socket_path(str(tmp_path / "none" / "grpc.sock"))
-
-
-def test_something_that_is_no_socket_is_no_place_for_one(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="Cannot listen for gRPC"):
-        check_socket_path(str(tmp_path / ("x" * 200)))

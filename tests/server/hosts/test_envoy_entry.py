@@ -40,6 +40,9 @@ class Recorded:
         if self._start_error is not None:
             raise self._start_error
 
+    async def ready(self) -> None:
+        await self.gate.wait()
+
     async def failure(self) -> str:
         await self.doomed.wait()
         return "Nothing will ever be served."

@@ -1,0 +1,107 @@
+"""SocketFile: the file of gRPC's UNIX socket, put in place in one step and removed by its owner alone."""
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+
+from tpuserve_server.hosts.application import HostError, HostOptions
+
+# A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
+MAX_SOCKET_PATH_BYTES = 103
+# Of the probe. A server that does not accept in time is there all the same.
+_PROBE_TIMEOUT_S = 1.0
+
+
+@contextlib.contextmanager
+def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
+    """The socket that `options` ask for, if they do; removed at the end."""
+    if options.grpc_socket_path is None:
+        yield None
+        return
+    file = SocketFile(options.grpc_socket_path, takes_over=options.opens_when_ready)
+    try:
+        yield file
+    finally:
+        file.remove()
+
+
+class SocketFile:
+    """A server binds `bound`, a name beside `path`, and `publish` renames it to `path`.
+
+    gRPC removes the name that it bound when it stops, whoever listens there by then; Envoy removes whatever is at the
+    name before it binds. With a name of its own neither touches another server's socket, and the path is never absent.
+    """
+
+    def __init__(self, path: str, *, takes_over: bool) -> None:
+        """`takes_over`: replace the socket of a server that still listens at `path`. Touches no file."""
+        self.path = os.path.abspath(path)
+        self.bound = os.path.join(os.path.dirname(self.path), f".{secrets.token_hex(4)}")
+        self._takes_over = takes_over
+        self._published: os.stat_result | None = None
+
+    @property
+    def address(self) -> str:
+        """As a client writes it."""
+        return f"unix:{self.path}"
+
+    def check(self) -> None:
+        """Raise HostError when the socket cannot be put there now."""
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise self._refused("there is no such folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise self._refused("this user cannot create files in its folder")
+        longest = max(len(os.fsencode(name)) for name in (self.path, self.bound))
+        if longest > MAX_SOCKET_PATH_BYTES:
+            raise self._refused(
+                f"the path is too long. Choose one that is {longest - MAX_SOCKET_PATH_BYTES} bytes shorter"
+            )
+        if not self._is_replaceable():
+            raise self._refused("a file that is not a socket is there. Remove it or choose another path")
+        if not self._takes_over and self._is_in_use():
+            raise self._refused(
+                "another server listens there. Stop it, choose another path, or take the path over with "
+                "--ports_wait_for_models"
+            )
+
+    def publish(self) -> None:
+        """Put the bound socket at `path`, over one that is there. Raises HostError as `check`."""
+        self.check()
+        try:
+            os.rename(self.bound, self.path)
+            self._published = os.lstat(self.path)
+        except OSError as error:
+            raise self._refused(error.strerror or str(error)) from error
+
+    def remove(self) -> None:
+        """Remove the socket, unless another server has taken the path over."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.bound)
+        with contextlib.suppress(OSError):
+            if self._published is not None and os.path.samestat(self._published, os.lstat(self.path)):
+                os.unlink(self.path)
+
+    def _is_replaceable(self) -> bool:
+        if not os.path.lexists(self.path):
+            return True
+        try:
+            return stat.S_ISSOCK(os.stat(self.path).st_mode)
+        except OSError:
+            return False
+
+    def _is_in_use(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                probe.connect(self.path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+            except OSError:  # A full backlog, or another user's socket.
+                return True
+        return True
+
+    def _refused(self, why: str) -> HostError:
+        return HostError(f"Cannot listen for gRPC on {self.address}: {why}.")

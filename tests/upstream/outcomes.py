@@ -1,0 +1,54 @@
+"""What became of each of TensorFlow Serving's tests, read from the XML that absl's test runner writes."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+Outcome: TypeAlias = Literal["passed", "failed", "not run"]
+Outcomes: TypeAlias = Mapping[str, Outcome]
+
+# The model of this test uses TF Text's ops, which TensorFlow alone does not have.
+NEEDS_TF_TEXT = "test_tf_text"
+# unittest's base class in TensorFlow counts its own context manager as a test, and skips it.
+_NO_TEST = "test_session"
+
+
+def read_outcomes(report: Path) -> Outcomes:
+    """The outcome of every test in an xUnit report, by name."""
+    cases = ET.parse(report).getroot().iter("testcase")
+    return {case.attrib["name"]: _outcome(case) for case in cases if case.attrib["name"] != _NO_TEST}
+
+
+def counted(outcomes: Outcomes) -> Outcomes:
+    """The tests that a server without TF Text can pass."""
+    return {name: outcome for name, outcome in outcomes.items() if name != NEEDS_TF_TEXT}
+
+
+def summary(outcomes: Outcomes) -> str:
+    """`29 of 29`"""
+    of = counted(outcomes)
+    return f"{sum(outcome == 'passed' for outcome in of.values())} of {len(of)}"
+
+
+def table(by_host: Mapping[str, Outcomes]) -> str:
+    """A line for each test with its outcome on each host, and the totals, as Markdown."""
+    names = dict.fromkeys(name for outcomes in by_host.values() for name in outcomes)
+    lines = [_row("test", by_host), _row("---", ["---"] * len(by_host))]
+    for name in names:
+        shown = f"{name} (not counted: needs TF Text)" if name == NEEDS_TF_TEXT else name
+        lines.append(_row(shown, [outcomes.get(name, "not run") for outcomes in by_host.values()]))
+    lines.append(_row("**passed**", [f"**{summary(outcomes)}**" for outcomes in by_host.values()]))
+    return "\n".join(lines)
+
+
+def _outcome(case: "ET.Element") -> Outcome:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    skipped = case.find("skipped") is not None or case.get("status") == "notrun" or case.get("result") == "suppressed"
+    return "not run" if skipped else "passed"
+
+
+def _row(first: str, others: object) -> str:
+    assert not isinstance(others, str)
+    return "| " + " | ".join([first, *map(str, others)]) + " |"  # type: ignore[call-overload]

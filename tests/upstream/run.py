@@ -1,0 +1,98 @@
+"""Run TensorFlow Serving's own end-to-end tests, unmodified, against our `tensorflow_model_server`.
+
+    make upstream CHECKOUT=DIR
+
+DIR is a clone of github.com/tensorflow/serving. The tests find the server, and their models, at Bazel's paths, which a
+folder of links provides. They listen on a fixed UNIX socket, so that one run at a time fits on a machine.
+"""
+
+import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.upstream import unmodified
+from tests.upstream.outcomes import Outcomes, counted, read_outcomes, table
+
+ROOT = Path(__file__).parents[2]
+TEST_FILE = "tensorflow_serving/model_servers/tensorflow_model_server_test.py"
+HOSTS = ("envoy", "python")
+# Each server of the tests gets up to a minute to answer; on a busy machine they take that.
+TIMEOUT_S = 3600.0
+
+
+def main() -> int:
+    """Print the table of outcomes; 0 when every test that counts has passed on every host."""
+    options = _options()
+    by_host = {host: run_tests(options.checkout, host, options.tests) for host in options.host or HOSTS}
+    print(table(by_host))
+    return 0 if all(set(counted(outcomes).values()) == {"passed"} for outcomes in by_host.values()) else 1
+
+
+def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
+    """Run the tests, or those named, with a server on `host`; their outcomes by name. Takes minutes.
+
+    The output of tests and servers goes to standard error.
+    """
+    with tempfile.TemporaryDirectory(prefix="tpuserve-upstream-") as name:
+        folder = Path(name)
+        report = folder / "report.xml"
+        command = [
+            *(sys.executable, unmodified.__file__, str(checkout), str(checkout / TEST_FILE)),
+            *(f"TensorflowModelServerTest.{test}" for test in tests),
+            f"--xml_output_file={report}",
+        ]
+        environment = _environment(checkout, folder, host)
+        subprocess.run(command, env=environment, stdout=sys.stderr, check=False, timeout=TIMEOUT_S)
+        return read_outcomes(report) if report.exists() else {}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkout", type=_checkout, required=True, help="clone of github.com/tensorflow/serving")
+    parser.add_argument("--host", choices=HOSTS, action="append", help="host to test; repeatable; default: both")
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="such as testPredictUDS; default: all")
+    options = parser.parse_args()
+    if importlib.util.find_spec("portpicker") is None:
+        parser.error("the tests import portpicker: use `make upstream CHECKOUT=DIR`, which installs it")
+    return options
+
+
+def _checkout(text: str) -> Path:
+    path = Path(text).resolve()
+    if not text or not (path / TEST_FILE).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} has no {TEST_FILE}; clone github.com/tensorflow/serving")
+    return path
+
+
+def _environment(checkout: Path, folder: Path, host: str) -> Mapping[str, str]:
+    sources = folder / "tf_serving" / "tensorflow_serving"
+    (sources / "model_servers").mkdir(parents=True)
+    (sources / "servables").symlink_to(checkout / "tensorflow_serving" / "servables")
+    _write_server(sources / "model_servers" / "tensorflow_model_server", host)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {
+        **os.environ,
+        "TEST_SRCDIR": str(folder),
+        "TEST_TMPDIR": str(temporary),
+        "PYTHONPATH": python_path,
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def _write_server(path: Path, host: str) -> None:
+    """The command as a script finds it, with the host chosen. `exec`: the tests end it with SIGKILL."""
+    program = Path(sys.executable).with_name("tensorflow_model_server")
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} --host_backend={host} "$@"\n')
+    path.chmod(0o755)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
