@@ -53,7 +53,8 @@ from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import VersionLoader
-from tpuserve_server.versions.manifest import is_whole
+from tpuserve_server.versions.parts import find_version_file
+from tpuserve_server.versions.wholeness import is_whole, missing
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor
@@ -140,13 +141,15 @@ def build(settings: Settings, host_note: str) -> Server:
     configs = [_single_model(settings)] if config_file is None else config_file.read()
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
-    storage = StorageByScheme(LocalStorage(is_whole), remote)
+    local = LocalStorage(is_whole, missing=missing, version_file=find_version_file)
+    storage = StorageByScheme(local, remote)
     device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
     saved_model = TensorFlowOnDemand(tensorflow_options(settings))
     choice = DeviceChoice(settings.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices)
     loader = VersionLoader(storage, _executor(settings, choice), loading_options(settings), clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))
-    source = Source(storage, manager.aspire, poll_wait_s=settings.file_system_poll_wait_seconds)
+    poll_wait_s = settings.file_system_poll_wait_seconds
+    source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
     log_writer = LogWriter(rotation(settings), clock, metrics)
     logs = RequestLogs(request_log_options(settings), log_writer)
     models = ConfiguredModels(

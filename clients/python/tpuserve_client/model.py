@@ -131,7 +131,11 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """A version's state and, once it has failed, why (`error_code` is OK and `error` empty otherwise)."""
+    """A version's state and the reason for it.
+
+    Once it has failed, `error_code` and `error` say why. Before, `error_code` is OK and `error` is what it waits for:
+    files that its folder lacks, or the next try after a load that failed; else empty.
+    """
 
     version: int
     state: State

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
@@ -14,9 +14,20 @@ from tpuserve_server.core.storage import VersionLocation, index_versions
 class LocalStorage:
     """Versions are loaded from where they lie: nothing is copied. Keeps no state."""
 
-    def __init__(self, is_whole: Callable[[Path], bool | None]) -> None:
-        """`is_whole` tells by a version's manifest, and None where there is none."""
+    def __init__(
+        self,
+        is_whole: Callable[[Path], bool | None],
+        *,
+        missing: Callable[[Path], str] = lambda _path: "files",
+        version_file: Callable[[Collection[str]], str] = lambda _names: "",
+    ) -> None:
+        """What knows a version's files: `is_whole`, None where nothing can be known, and `missing`, what it lacks.
+
+        `version_file` is the one of the names in a folder that only a version has, empty for none.
+        """
         self._is_whole = is_whole
+        self._missing = missing
+        self._version_file = version_file
 
     def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
         """Version folders by number; None if `base_path` is not a folder. Raises OSError when it cannot be read."""
@@ -37,6 +48,14 @@ class LocalStorage:
     def is_whole(self, location: VersionLocation) -> bool | None:
         """Whether its manifest finds all there; None without one."""
         return self._is_whole(Path(location.uri))
+
+    def missing(self, location: VersionLocation) -> str:
+        """As Storage has it."""
+        return self._missing(Path(location.uri))
+
+    def find_version_file(self, base_path: str) -> str:
+        """As Storage has it."""
+        return self._version_file(os.listdir(base_path))
 
     def fetch(self, location: VersionLocation) -> Path:
         """The folder itself.

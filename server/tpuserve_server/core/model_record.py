@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.types import AspiredVersion, ServableId, State, VersionStatus
+from tpuserve_server.core.types import AspiredVersion, Pending, ServableId, State, VersionStatus
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
 _MAX_ENDED = 32
@@ -36,6 +36,7 @@ class VersionRecord:
             error=self.error.message if self.error else "",
             error_code=self.error.code if self.error else 0,
             notes=notes,
+            waits=self.waits,
         )
 
 
@@ -46,6 +47,7 @@ class ModelRecord:
     `is_configured` is False once it was taken away, while versions of it are on their way out or still in its status.
     `is_awaited`: the server is not ready without it. `wanted` is what the source has said last; None before it has.
     `labels` are those that requests may use, `pending` those that take effect when their version is AVAILABLE.
+    `arriving` is what it waits for in its base path.
     """
 
     is_awaited: bool = False
@@ -55,6 +57,15 @@ class ModelRecord:
     wanted: Mapping[int, AspiredVersion] | None = None
     labels: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
+    arriving: Pending = Pending()
+
+    def statuses(self, name: str) -> list[VersionStatus]:
+        """Every version, newest first. One whose folder is not whole is in START, with what it lacks."""
+        known = {number: version.status() for number, version in self.versions.items()}
+        for number, lacks in self.arriving.versions.items():
+            waits = f"not whole yet: {lacks}"
+            known.setdefault(number, VersionStatus(ServableId(name, number), State.START, notes=(waits,), waits=waits))
+        return [known[number] for number in sorted(known, reverse=True)]
 
     def aspire(self, wanted: Mapping[int, AspiredVersion]) -> None:
         """Take over which versions ought to be served, and forget what has ended long ago."""
@@ -75,6 +86,7 @@ class ModelRecord:
         self.aspire({})
         self.is_configured = self.is_awaited = False
         self.wanted = None
+        self.arriving = Pending()
         self.labels.clear()
         self.pending.clear()
 
@@ -130,10 +142,13 @@ class ModelRecord:
 
     def describe(self) -> str:
         """The versions and their states, for people."""
-        if not self.versions:
-            return "no version directory found"
-        versions = sorted(self.versions.items())
-        return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
+        if self.versions:
+            versions = sorted(self.versions.items())
+            return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
+        if self.arriving.versions:
+            lacking = sorted(self.arriving.versions.items())
+            return "; ".join(f"version {number} is not whole yet: {lacks}" for number, lacks in lacking)
+        return self.arriving.reason or "no version directory found"
 
     def _want_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
         was_aspired, known.is_aspired = known.is_aspired, True

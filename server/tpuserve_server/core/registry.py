@@ -10,7 +10,7 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError,
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State, VersionStatus
+from tpuserve_server.core.types import AspiredVersion, ModelSpec, Pending, ServableId, State, VersionStatus
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,13 @@ class ModelRegistry:
         """Every version of a model, newest first; empty for an unknown model."""
         with self._lock:
             model = self._models.get(name)
-            if model is None:
-                return []
-            return [model.versions[number].status() for number in sorted(model.versions, reverse=True)]
+            return [] if model is None else model.statuses(name)
+
+    def why_no_versions(self, name: str) -> str:
+        """What keeps a model without versions from having one; empty where nothing is known of it."""
+        with self._lock:
+            model = self._models.get(name)
+            return model.arriving.reason if model is not None else ""
 
     def model_names(self) -> tuple[str, ...]:
         """Every configured model, sorted."""
@@ -108,9 +112,7 @@ class ModelRegistry:
             missing = [name for name, model in models.items() if model.latest is None]
             awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
             nothing = len(missing) == len(models)
-            return (
-                f"no version available of: {', '.join(awaited or missing)}" if awaited or (missing and nothing) else ""
-            )
+            return self._describe_missing(awaited or missing) if awaited or (missing and nothing) else ""
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it; returns the way out."""
@@ -187,6 +189,15 @@ class ModelRegistry:
         """Replace a model's labels. One to a version that is not AVAILABLE takes effect when it is, or at once."""
         with self._lock:
             self._models[name].assign_labels(labels, even_if_unavailable=even_if_unavailable)
+
+    # Told by the source.
+
+    def expect(self, name: str, pending: Pending) -> None:
+        """Say what a model waits for in its base path."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is not None and model.is_configured:
+                model.arriving = pending
 
     # Told by the manager, which alone changes states.
 
@@ -307,6 +318,11 @@ class ModelRegistry:
 
     def _get(self, servable_id: ServableId) -> VersionRecord:
         return self._models[servable_id.name].versions[servable_id.version]
+
+    def _describe_missing(self, names: Iterable[str]) -> str:
+        reasons = {name: self._models[name].arriving.reason for name in names}
+        described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
+        return f"no version available of: {', '.join(described)}"
 
     def _resolve(self, name: str, label: str) -> int:
         model = self._models.get(name)

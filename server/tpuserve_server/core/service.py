@@ -249,7 +249,8 @@ class InferenceService:
         """
         versions = self._registry.statuses(spec.name)
         if not versions:
-            raise NotFound(f"Could not find any versions of model {spec.name}")
+            reason = self._registry.why_no_versions(spec.name)
+            raise NotFound(f"Could not find any versions of model {spec.name}{f': {reason}' if reason else ''}")
         if spec.version is None:
             return versions
         named = [status for status in versions if status.servable.version == spec.version]

@@ -4,10 +4,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from tpuserve_server.core.base_path import describe_version_as_base
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import AspiredVersion, Pending, ServableId
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +16,7 @@ logger = logging.getLogger(__name__)
 # it is not for as whole as it will get. A copy from an object store may pause for long.
 _STILL_POLLS = 1
 _PATIENT_POLLS = 30
+_CHANGING = "no manifest lists its files, and they have changed since the last look"
 
 
 class Source:
@@ -35,13 +37,15 @@ class Source:
         on_aspired: Callable[[str, Mapping[int, AspiredVersion]], None],
         *,
         poll_wait_s: float,
+        on_pending: Callable[[str, Pending], None] = lambda _name, _pending: None,
     ) -> None:
-        """Watch nothing before `watch`. `on_aspired` must not block.
+        """Watch nothing before `watch`. `on_aspired` and `on_pending`, which hears what a model waits for, do not block.
 
         `poll_wait_s` of 0 means: look until every version is whole, then no more until `watch` is called again.
         """
         self._storage = storage
         self._on_aspired = on_aspired
+        self._on_pending = on_pending
         self._poll_wait_s = poll_wait_s
         self._lock = threading.Lock()
         self._configs: dict[str, ModelConfig] = {}
@@ -90,32 +94,46 @@ class Source:
         name = config.name
         try:
             versions = self._storage.find_versions(config.base_path)
+            self._explain(config, versions)
             if versions is None:
-                self._say(name, f"waits: its base path {config.base_path} does not exist")
                 return False
             self._forget_versions_but(name, versions)
-            self._explain(config, versions)
             return self._aspire(config, versions)
         except Exception as error:
             # The top of the polling thread: whatever one model's files are, the others are looked at, and so is this
             # one at the next poll.
             self._say(name, f"cannot be looked at: {_reason(error)}")
+            self._tell_pending(config, Pending("its base path cannot be read"))
             return False
 
-    def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> None:
+    def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation] | None) -> None:
         """Warn of what an operator will not have meant."""
-        absent = config.version_policy.absent(versions)
+        absent = config.version_policy.absent(versions or ())
         if not versions:
-            self._say(config.name, f"waits: its base path {config.base_path} holds no version folder such as 1/")
+            self._explain_none(config, is_there=versions is not None)
         elif absent:
             numbers = ", ".join(str(number) for number in absent)
             self._say(config.name, f"lacks versions that its policy names: {numbers} in {config.base_path}")
         else:
             self._said.pop(config.name, None)
-        for number, location in versions.items():
+        for number, location in (versions or {}).items():
             if location.shadowed:
                 ignored = ", ".join(location.shadowed)
                 self._say(f"{config.name} version {number}", f"is taken from {location}; ignored beside it: {ignored}")
+
+    def _explain_none(self, config: ModelConfig, *, is_there: bool) -> None:
+        """Warn that there is no version, and tell clients, who see no folder."""
+        path = config.base_path
+        if not is_there:
+            self._say(config.name, f"waits: its base path {path} does not exist")
+            pending = Pending("its base path does not exist")
+        elif file := self._storage.find_version_file(path):
+            self._say(config.name, f"waits: its {describe_version_as_base(path, file)}")
+            pending = Pending(f"its base path is itself a version: it holds {file}")
+        else:
+            self._say(config.name, f"waits: its base path {path} holds no version folder such as 1/")
+            pending = Pending("its base path holds no version folder such as 1/")
+        self._tell_pending(config, pending)
 
     def _say(self, subject: str, what: str) -> None:
         """Once, not at every poll."""
@@ -141,7 +159,24 @@ class Source:
         # While nothing is whole, what was served before is still better than nothing.
         if chosen or not meant:
             self._report(config, chosen)
+        if versions:
+            self._tell_incomplete(config, [number for number in versions if number not in chosen])
         return list(chosen) == meant
+
+    def _tell_incomplete(self, config: ModelConfig, others: Iterable[int]) -> None:
+        """Say what those of the other versions lack that were looked at and are not whole."""
+        sights = {number: self._seen.get(ServableId(config.name, number)) for number in others}
+        lacking = {number: sight.lacks for number, sight in sights.items() if sight is not None and sight.lacks}
+        for number, lacks in lacking.items():
+            subject = f"{config.name} version {number}"
+            if subject not in self._said:  # Once: sizes of files that are being copied change at every poll.
+                self._say(subject, f"is not whole yet: {lacks}")
+        self._tell_pending(config, Pending(versions=lacking))
+
+    def _tell_pending(self, config: ModelConfig, pending: Pending) -> None:
+        with self._lock:
+            if self._configs.get(config.name) is config:
+                self._on_pending(config.name, pending)
 
     def _choose_whole(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
@@ -179,6 +214,8 @@ class Source:
         whole = self._storage.is_whole(location)
         if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
             sight.settled = sight.fingerprint
+        if sight.settled is None:
+            sight.lacks = _CHANGING if whole is None else self._storage.missing(location)
         return sight.settled
 
 
@@ -188,15 +225,19 @@ def _reason(error: Exception) -> str:
 
 
 class _Sight:
-    """What was seen of one version: its contents now, for how many polls they have not changed, and when last whole."""
+    """What was seen of one version: its contents now, for how many polls they have not changed, and when last whole.
 
-    __slots__ = ("fingerprint", "settled", "still_polls", "uri")
+    `lacks` is what it lacked while it was never whole.
+    """
+
+    __slots__ = ("fingerprint", "lacks", "settled", "still_polls", "uri")
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.fingerprint: str | None = None
         self.still_polls = 0
         self.settled: str | None = None
+        self.lacks = ""
 
     def look(self, fingerprint: str) -> None:
         self.still_polls = self.still_polls + 1 if fingerprint == self.fingerprint else 0

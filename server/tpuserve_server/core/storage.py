@@ -51,6 +51,17 @@ class Storage(Protocol):
         """Whether all is there that its manifest lists; None if it has no manifest. Raises OSError."""
         ...
 
+    def missing(self, location: VersionLocation) -> str:
+        """What a version lacks that is not whole, for clients: it names no folder. Raises OSError."""
+        ...
+
+    def find_version_file(self, base_path: str) -> str:
+        """The name of a model's file that lies in the base path itself, beside or instead of version folders.
+
+        Empty for none. Raises OSError.
+        """
+        ...
+
     def fetch(self, location: VersionLocation) -> Path:
         """The version as a folder on this machine, whole; called by a loading thread before the load. Slow.
 

@@ -130,13 +130,28 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """A version's state and, once it has failed, why. `notes` are for people: device taken, batching, buckets."""
+    """A version's state and, once it has failed, why. `notes` are for people: device taken, batching, buckets.
+
+    `waits` says what a version that is not loaded yet waits for: its files, or the next try after a failed load.
+    """
 
     servable: ServableId
     state: State
     error: str = ""
     error_code: int = 0
     notes: tuple[str, ...] = ()
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a model waits for in its base path. Clients see the reasons: they name no folder.
+
+    `reason` is empty where a version was found. `versions` has those whose folders are not whole, and what they lack.
+    """
+
+    reason: str = ""
+    versions: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

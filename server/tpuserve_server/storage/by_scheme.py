@@ -1,8 +1,11 @@
 """StorageByScheme: local folders and URIs behind one Storage."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tpuserve_server.core.base_path import describe_version_as_base
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.storage.remote import RemoteStorage
@@ -28,11 +31,13 @@ class StorageByScheme:
 
         Raises:
             FailedPrecondition: one needs an extra that is not installed.
-            InvalidArgument: one has a scheme that nobody knows.
+            InvalidArgument: one has a scheme that nobody knows, or is a folder that is itself a version.
         """
         for config in configs:
             if is_uri(config.base_path):
                 self._remote.check_scheme(config.base_path)
+            else:
+                self._check_folder(config)
 
     def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
         """As Storage has it."""
@@ -46,6 +51,14 @@ class StorageByScheme:
         """As Storage has it."""
         return self._of(location.uri).is_whole(location)
 
+    def missing(self, location: VersionLocation) -> str:
+        """As Storage has it."""
+        return self._of(location.uri).missing(location)
+
+    def find_version_file(self, base_path: str) -> str:
+        """As Storage has it."""
+        return self._of(base_path).find_version_file(base_path.removeprefix(_FILE))
+
     def fetch(self, location: VersionLocation) -> Path:
         """As Storage has it."""
         return self._of(location.uri).fetch(location)
@@ -53,6 +66,12 @@ class StorageByScheme:
     def release(self, path: Path) -> None:
         """As Storage has it."""
         (self._remote if self._remote.holds(path) else self._local).release(path)
+
+    def _check_folder(self, config: ModelConfig) -> None:
+        with contextlib.suppress(OSError):  # The source says what cannot be read, and tries again.
+            folder = config.base_path.removeprefix(_FILE)
+            if self._local.find_versions(folder) == {} and (file := self._local.find_version_file(folder)):
+                raise InvalidArgument(f"Model {config.name}: {describe_version_as_base(folder, file)}")
 
     def _of(self, uri: str) -> Storage:
         return self._remote if is_uri(uri) else self._local

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.listings import Listings
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject
-from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest
+from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, describe_size
+from tpuserve_server.versions.parts import find_version_file, missing_part
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,7 @@ _PATIENCE_S = 2.0
 # A manifest lists files; no list of files is larger.
 _MAX_MANIFEST_BYTES = 16 * 2**20
 
-_MODEL_FILES = frozenset({"saved_model.pb", "saved_model.pbtxt", "model.tflite"})
-# TensorFlow's checkpoints: https://www.tensorflow.org/guide/checkpoint#checkpoint_files
-_SHARD = re.compile(r"(?P<stem>.+)\.data-[0-9]{5}-of-(?P<count>[0-9]{5})")
+_UNFINISHED = f"{MANIFEST_PATH} is missing: publishing it was not finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +135,25 @@ class RemoteStorage:
         """As Storage has it. Without a manifest, False if parts that every SavedModel has are missing: an object is
         there at once or not at all, and between two large ones a listing stands still for long.
         """
+        missing = self.missing(location)
+        return False if missing else None if self._version(location).manifest is None else True
+
+    def missing(self, location: VersionLocation) -> str:
+        """As Storage has it."""
         version = self._version(location)
         if version.manifest is None:
-            return None if _has_every_part(version) and not _is_unfinished(version) else False
+            return _UNFINISHED if _is_unfinished(version) else missing_part([item.name for item in version.objects])
         manifest = self._manifest(location, version.manifest)
         if manifest is None:
-            return False
+            return f"{MANIFEST_PATH} is not a valid manifest"
         sizes = {stored.name: stored.size_bytes for stored in version.objects}
-        return all(sizes.get(name) == entry.size_bytes for name, entry in manifest.files.items())
+        lacking = (describe_size(name, entry, sizes.get(name)) for name, entry in manifest.files.items())
+        return next(filter(None, lacking), "")
+
+    def find_version_file(self, base_path: str) -> str:
+        """As Storage has it, of a listing of its own."""
+        objects = self._listings.get(base_path.rstrip("/"))
+        return find_version_file([stored.name for stored in objects or ()])
 
     def fetch(self, location: VersionLocation) -> Path:
         """As Storage has it: the copy in the cache, made now unless it is there."""
@@ -180,7 +189,7 @@ class RemoteStorage:
         if manifest is not None:
             manifest.verify_files(target)
         elif _is_unfinished(version):
-            raise FailedPrecondition(f"{MANIFEST_PATH} is missing: publishing it was not finished")
+            raise FailedPrecondition(_UNFINISHED)
         return hashes
 
     def _version(self, location: VersionLocation) -> _Version:
@@ -225,18 +234,3 @@ def _is_unfinished(version: _Version) -> bool:
     """Whether publishing it was begun, by our exporter, and has not ended with the manifest (docs/manifest.md)."""
     folder = f"{MANIFEST_PATH.parent.as_posix()}/"
     return version.manifest is None and any(stored.name.startswith(folder) for stored in version.objects)
-
-
-def _has_every_part(version: _Version) -> bool:
-    names = {stored.name for stored in version.objects}
-    if names.isdisjoint(_MODEL_FILES):
-        return False
-    for name in names:
-        match = _SHARD.fullmatch(name)
-        if match is None:
-            continue
-        stem, count = match["stem"], match["count"]
-        shards = {f"{stem}.data-{index:05}-of-{count}" for index in range(int(count))}
-        if not names.issuperset(shards | {f"{stem}.index"}):
-            return False
-    return True

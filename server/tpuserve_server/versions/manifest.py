@@ -122,15 +122,30 @@ def is_whole(version_path: Path) -> bool | None:
 
     Cheap: contents are read when loading.
     """
+    missing = missing_file(version_path)
+    return None if missing is None else not missing
+
+
+def missing_file(version_path: Path) -> str | None:
+    """What a version lacks of the files that its manifest lists; empty for nothing, None if it has no manifest."""
     try:
         manifest = Manifest.read(version_path)
         if manifest is None:
             return None
         for name, entry in manifest.files.items():
             _verify_size(version_path, name, entry)
-    except FailedPrecondition:
-        return False
-    return True
+    except FailedPrecondition as error:
+        return error.message
+    return ""
+
+
+def describe_size(name: str, entry: FileEntry, size_bytes: int | None) -> str:
+    """What is wrong with a file of this size, None for one that is not there; empty for nothing."""
+    if size_bytes is None:
+        return f"{name} is missing; the manifest lists it"
+    if size_bytes != entry.size_bytes:
+        return f"{name} has {size_bytes} bytes; the manifest has {entry.size_bytes}"
+    return ""
 
 
 def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
@@ -139,11 +154,9 @@ def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
         # A manifest is outside data: it must not make the server read what lies elsewhere.
         if not path.resolve().is_relative_to(version_path.resolve()):
             raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
-        if not path.is_file():
-            raise FailedPrecondition(f"{name} is missing; the manifest lists it")
-        size = path.stat().st_size
+        size_bytes = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:
         # ValueError is how pathlib refuses a name with a NUL.
         raise FailedPrecondition(f"{name!r} in the manifest cannot be looked at: {type(error).__name__}") from error
-    if size != entry.size_bytes:
-        raise FailedPrecondition(f"{name} has {size} bytes; the manifest has {entry.size_bytes}")
+    if wrong := describe_size(name, entry, size_bytes):
+        raise FailedPrecondition(wrong)

@@ -46,7 +46,8 @@ def _response(statuses: Sequence[VersionStatus]) -> GetModelStatusResponse:
             ModelVersionStatus(
                 version=status.servable.version,
                 state=int(status.state),
-                status=StatusProto(error_code=status.error_code, error_message=status.error),
+                # The one text that this message has for people. The code stays OK while a version may still come.
+                status=StatusProto(error_code=status.error_code, error_message=status.error or status.waits),
             )
             for status in statuses
         ]

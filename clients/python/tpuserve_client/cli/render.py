@@ -53,9 +53,9 @@ def show_ranking(ranking: Ranking) -> None:
 
 
 def show_versions(model: str, versions: Iterable[VersionStatus]) -> None:
-    """Each version with its state and its error."""
-    rows = [(str(status.version), status.state.name, _error(status)) for status in versions]
-    show_rows(model, ("version", "state", "error"), rows)
+    """Print each version with its state, and its error or what it waits for."""
+    rows = [(str(status.version), status.state.name, _reason(status)) for status in versions]
+    show_rows(model, ("version", "state", "reason"), rows)
 
 
 def show_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -126,8 +126,9 @@ def _readable(array: Array) -> Array:
     )
 
 
-def _error(status: VersionStatus) -> str:
-    return " ".join(f"{status.error_code.name}: {status.error}".split()) if status.error or status.error_code else ""
+def _reason(status: VersionStatus) -> str:
+    code = f"{status.error_code.name}: " if status.error_code else ""
+    return " ".join(f"{code}{status.error}".split())
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  JSON of any depth

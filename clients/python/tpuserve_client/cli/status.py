@@ -17,7 +17,10 @@ from tpuserve_client.model import State, VersionStatus
 @click.option("--wait", is_flag=True, help="Wait until it is ready, for up to --timeout seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(model: str | None, connection: Connection, version: int | None, wait: bool, as_json: bool) -> None:
-    """Show MODEL's versions, their states and errors; without MODEL, whether the server is ready.
+    """Show MODEL's versions, their states and reasons; without MODEL, whether the server is ready.
+
+    A reason is a failed version's error, or what a version that is not loaded yet waits for: files that its folder
+    lacks, or the next try after a load that failed.
 
     The exit code is 0 if it is ready (for a model: if a version is AVAILABLE), and 1 if it is not.
     """
