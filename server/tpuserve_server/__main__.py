@@ -5,8 +5,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from pydantic import ValidationError
@@ -14,12 +13,12 @@ from pydantic import ValidationError
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
-from tpuserve_server.config.ssl_config import read_ssl_config
 from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.finding import Finding, format_json, format_text, has_errors
 from tpuserve_server.flag_command import serve_command
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
-from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.listening import host_options
 from tpuserve_server.logs import configure_logging
 from tpuserve_server.process import build_server
 from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
@@ -42,21 +41,25 @@ Examples:
   tpuserve serve --model_name=digits --model_base_path=/models/digits
   tpuserve serve --port=9000 --rest_api_port=9001 --model_base_path=/models/digits --bind_address=127.0.0.1
   MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as TensorFlow Serving's image: /models/digits
+  tpuserve serve --check_config --model_config_file=models.config      # look at everything, serve nothing
 
 Every flag can be set in the environment too, as TPUSERVE_SERVE_ and its name in capitals.
 
 \b
 Exit codes:
-  0    drained after SIGTERM or Ctrl-C
+  0    drained after SIGTERM or Ctrl-C; --check_config found no error
   1    the server could not start, or ended by itself
-  2    wrong flags
+  2    wrong flags; --check_config found an error
   128+ a second signal forced it: 128 and the signal's number
 """
 
 
-def _serve(model_base_path: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by Settings
+def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by Settings
     """Serve models over gRPC and REST, as TensorFlow Serving does, until SIGTERM or Ctrl-C."""
-    settings = _validate(model_base_path=_base_path(model_base_path, flags["model_name"]), **flags)
+    values = {"model_base_path": _base_path(model_base_path, flags["model_name"]), **flags}
+    if check_config is not None:
+        _check(values, as_json=check_config == "json")
+    settings = _validate(**values)
     configure_logging(settings.log_format)
     try:
         _check_files(settings)
@@ -80,6 +83,29 @@ def _validate(**values: Any) -> Settings:  # noqa: ANN401 - validated here
         raise click.UsageError(_explain(error.errors()[0])) from error
 
 
+def _check(values: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+    """Print what is right and what is wrong with the configuration, and exit with 0 or 2."""
+    findings = _findings(values)
+    click.echo(format_json(findings) if as_json else format_text(findings))
+    sys.exit(2 if has_errors(findings) else 0)
+
+
+def _findings(values: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with the flags, then what is found with those that can be used."""
+    from tpuserve_server.config_check import check_configuration
+
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return check_configuration(Settings(**given))
+    except ValidationError as error:
+        errors = error.errors()
+    findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
+    wrong = {str(one["loc"][0]) for one in errors if one["loc"]}
+    others = {name: value for name, value in given.items() if name not in wrong}
+    # What does not go together cannot be taken apart: then the rest is left for the next check.
+    return [*findings, *_findings(others)] if wrong else findings
+
+
 def _explain(error: "ErrorDetails") -> str:
     message = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
@@ -98,31 +124,8 @@ def _check_files(settings: Settings) -> None:
         read_metrics_path(settings.monitoring_config_file)
 
 
-def _tls(path: Path | None) -> TlsOptions | None:
-    if path is None:
-        return None
-    config = read_ssl_config(path)
-    return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")
-
-
-def _host_options(settings: Settings) -> HostOptions:
-    return HostOptions(
-        bind_address=settings.bind_address,
-        grpc_port=settings.port or None,
-        rest_port=settings.rest_api_port or None,
-        grpc_socket_path=str(settings.grpc_socket_path) if settings.grpc_socket_path else None,
-        opens_when_ready=settings.ports_wait_for_models,
-        max_message_bytes=settings.max_request_bytes,
-        max_body_bytes=settings.max_request_bytes,
-        drain_delay_s=settings.drain_delay_seconds,
-        drain_timeout_s=settings.drain_timeout_seconds,
-        tls=_tls(settings.ssl_config_file),
-        grpc_arguments=settings.grpc_channel_arguments,
-    )
-
-
 def _run(selection: Selection, settings: Settings) -> int:
-    options = _host_options(settings)
+    options = host_options(settings)
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":

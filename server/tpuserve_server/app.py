@@ -34,6 +34,7 @@ from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
+from tpuserve_server.model_check import ModelCheck
 from tpuserve_server.options import (
     cache_dir,
     load_options,
@@ -140,13 +141,13 @@ def build(settings: Settings, host_note: str) -> Server:
     config_file = _config_file(settings)
     configs = [_single_model(settings)] if config_file is None else config_file.read()
     registry = ModelRegistry([config.name for config in configs], metrics)
-    remote = RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
-    local = LocalStorage(is_whole, missing=missing, version_file=find_version_file)
-    storage = StorageByScheme(local, remote)
+    remote = _remote_storage(settings)
+    storage = StorageByScheme(_local_storage(), remote)
     device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
     saved_model = TensorFlowOnDemand(tensorflow_options(settings))
     choice = DeviceChoice(settings.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices)
-    loader = VersionLoader(storage, _executor(settings, choice), loading_options(settings), clock, metrics, device)
+    loading = loading_options(settings)
+    loader = VersionLoader(storage, _executor(settings, choice), loading, clock, metrics, device)
     manager = VersionManager(registry, loader, clock, load_options(settings))
     poll_wait_s = settings.file_system_poll_wait_seconds
     source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
@@ -159,7 +160,7 @@ def build(settings: Settings, host_note: str) -> Server:
         storage,
         clock,
         allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
-        checks=(storage.check, logs.check, loader.check),
+        checks=(storage.check, logs.check, loading.check),
     )
     models.observe(logs.configure)
     service = InferenceService(registry, clock)
@@ -178,6 +179,28 @@ def build(settings: Settings, host_note: str) -> Server:
     )
     rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
     return Server(service, configs, models, manager, source, remote, config_file, rpc, rest, host_note, log_writer)
+
+
+def build_model_check(settings: Settings) -> ModelCheck:
+    """Build what looks at the configured models for `--check_config`, with the checks of a start."""
+    loading = loading_options(settings)
+    storage = StorageByScheme(_local_storage(), _remote_storage(settings))
+    logs = RequestLogs(request_log_options(settings), LogWriter(rotation(settings), SystemClock(), PrometheusMetrics()))
+    return ModelCheck(storage, (storage.check, logs.check, loading.check), loading.read_parameters)
+
+
+def read_models(settings: Settings) -> Sequence[ModelConfig]:
+    """Read the models that a start begins with. Raises ConfigError for a file that cannot be used."""
+    config_file = _config_file(settings)
+    return [_single_model(settings)] if config_file is None else config_file.read()
+
+
+def _local_storage() -> LocalStorage:
+    return LocalStorage(is_whole, missing=missing, version_file=find_version_file)
+
+
+def _remote_storage(settings: Settings) -> RemoteStorage:
+    return RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
 
 
 def _config_file(settings: Settings) -> ModelConfigFile | None:

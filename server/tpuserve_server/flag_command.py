@@ -51,7 +51,7 @@ def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
     return ServeCommand(
         "serve",
         callback=callback,
-        params=[*needed, *(_unneeded_option(flag) for flag in UNNEEDED), _version_option()],
+        params=[*needed, *(_unneeded_option(flag) for flag in UNNEEDED), _check_option(), _version_option()],
         help=callback.__doc__,
         epilog=epilog,
         context_settings={
@@ -116,6 +116,17 @@ def _unneeded_option(flag: UnneededFlag) -> click.Option:
     kind = _SWITCH if flag.type is bool else {"type": flag.type}
     return click.Option(
         [f"--{flag.name}"], default=None, expose_value=False, callback=notice, help=flag.instead, **kind
+    )
+
+
+def _check_option() -> click.Option:
+    return click.Option(
+        ["--check_config"],
+        type=click.Choice(["text", "json"]),
+        is_flag=False,
+        flag_value="text",
+        default=None,
+        help="Look at every flag, file, model and version, print what is wrong, and serve nothing.",
     )
 
 

@@ -1,5 +1,6 @@
 """Settings of `tpuserve serve`: validated once, from flags over environment, and handed down in small pieces."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -55,6 +56,14 @@ FilePath: TypeAlias = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 # More than a thread can be told to wait for would end it.
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
 ChannelArguments: TypeAlias = Annotated[tuple[tuple[str, int | str], ...], BeforeValidator(_channel_arguments)]
+
+
+def _complaint(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 class Settings(BaseModel):
@@ -164,10 +173,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> "Settings":
-        self._check_addresses()
-        self._check_models()
-        self._check_batching()
-        self._check_threads()
+        checks = (self._check_addresses, self._check_models, self._check_batching, self._check_threads)
+        if wrong := [problem for check in checks if (problem := _complaint(check))]:
+            raise ValueError("\n".join(wrong))
         return self
 
     def _check_addresses(self) -> None:

@@ -127,7 +127,7 @@ class Operations:
         states = self._wire.read_status(reply)
         if any(status.state == State.AVAILABLE for status in states):
             return None
-        return "; ".join(f"version {status.version} is {status.state.name}" for status in states) or "no version"
+        return "; ".join(map(_describe, states)) or "no version"
 
     def _read_prediction(self, reply: Reply, call: PredictCall, expires: float | None) -> Steps[Prediction]:
         if not self._wire.needs_signature:
@@ -181,3 +181,8 @@ class Operations:
         reply = yield Send(exchange, timeout_s)
         assert reply is not None  # the drivers' side of the bargain
         return reply
+
+
+def _describe(status: VersionStatus) -> str:
+    reason = f" ({status.error})" if status.error else ""
+    return f"version {status.version} is {status.state.name}{reason}"

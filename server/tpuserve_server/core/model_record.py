@@ -57,7 +57,7 @@ class ModelRecord:
     wanted: Mapping[int, AspiredVersion] | None = None
     labels: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
-    arriving: Pending = Pending()
+    arriving: Pending = field(default_factory=Pending)
 
     def statuses(self, name: str) -> list[VersionStatus]:
         """Every version, newest first. One whose folder is not whole is in START, with what it lacks."""

@@ -39,7 +39,7 @@ class Source:
         poll_wait_s: float,
         on_pending: Callable[[str, Pending], None] = lambda _name, _pending: None,
     ) -> None:
-        """Watch nothing before `watch`. `on_aspired` and `on_pending`, which hears what a model waits for, do not block.
+        """Watch nothing before `watch`. `on_aspired` and `on_pending` (what a model waits for) must not block.
 
         `poll_wait_s` of 0 means: look until every version is whole, then no more until `watch` is called again.
         """

@@ -78,7 +78,7 @@ class EnvoyEntry:
             application = self._factory()
             await application.start()
         except Exception as error:  # Whatever it is, the supervisor must hear that nothing will be served.
-            await self._failed(error, channel, send)
+            await _fail(error, channel)
             return
         following = asyncio.create_task(_follow(application, channel))
         if setup.options.opens_when_ready:
@@ -94,13 +94,6 @@ class EnvoyEntry:
         self._orders.cancel()
         await asyncio.wait([self._orders])
         await _end(application, channel, 0)
-
-    async def _failed(self, error: Exception, channel: Channel, send: "Send") -> None:
-        if not isinstance(error, HostError):
-            _log.error("The application could not start", exc_info=error)
-        channel.tell("failed", why=str(error) or type(error).__name__)
-        await channel.close()
-        await send({"type": "lifespan.startup.failed", "message": str(error)})
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
         self._rest = RestCalls(application.rest, self._in_flight)
@@ -148,6 +141,15 @@ class EnvoyEntry:
             async with asyncio.timeout(CUT_TIMEOUT_S):
                 await self._in_flight.finish()
                 await until(admin.is_quiet)
+
+
+async def _fail(error: Exception, channel: Channel) -> None:
+    """Tell the supervisor, and end the process: Envoy would log a failed start of its own before the reason."""
+    if not isinstance(error, HostError):
+        _log.error("The application could not start", exc_info=error)
+    channel.tell("failed", why=str(error) or type(error).__name__)
+    await channel.close()
+    end_process(1)
 
 
 async def _becomes_ready(application: Application, channel: Channel, following: "asyncio.Task[bool]") -> bool:

@@ -85,6 +85,18 @@ class LoadingOptions:
             return self
         return replace(self, enable_batching=None)
 
+    def check(self, configs: Sequence[ModelConfig]) -> None:
+        """Whether what each model's configuration says of batching goes with what is said of all models.
+
+        Raises:
+            InvalidArgument: naming the first that does not.
+        """
+        for config in configs:
+            try:
+                self.of_model(config.batching)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"Model {config.name}: {error.message}") from None
+
 
 class VersionLoader:
     """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
@@ -127,18 +139,6 @@ class VersionLoader:
         finally:
             if loaded.path is not None:
                 self._storage.release(loaded.path)
-
-    def check(self, configs: Sequence[ModelConfig]) -> None:
-        """Whether what each model's configuration says of batching goes with what is said of all models.
-
-        Raises:
-            InvalidArgument: naming the first that does not.
-        """
-        for config in configs:
-            try:
-                self._options.of_model(config.batching)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"Model {config.name}: {error.message}") from None
 
     def _load(self, aspired: AspiredVersion, path: Path) -> LoadedVersion:
         servable_id = aspired.servable

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.errors import InvalidArgument, ServingError
+from tpuserve_server.core.batching.request_size import too_many_rows
+from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
 from tpuserve_server.core.sequences import Sequences
 from tpuserve_server.core.servable import Servable
@@ -142,7 +143,7 @@ def _check(run: RecordedRun, inputs: Tensors, outputs: Tensors) -> None:
 def _parts(inputs: Tensors, batching: BatchingOptions) -> Iterator[tuple[Tensors, int]]:
     rows = count_rows(inputs)
     if rows > batching.max_batch_size:
-        raise InvalidArgument(f"Task size {rows} is larger than maximum input batch size {batching.max_batch_size}")
+        raise too_many_rows(rows, batching.max_batch_size, splits=batching.splits)
     for start in range(0, rows, batching.max_rows):
         part = {name: array[start : start + batching.max_rows] for name, array in inputs.items()}
         yield part, min(rows - start, batching.max_rows)

@@ -128,7 +128,8 @@ async def test_output_filter_chooses(house: House) -> None:
             {"x": np.zeros((5, 2), np.float32)},
             {},
             InvalidArgument,
-            "Task size 5 is larger than maximum input batch size 4",
+            "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; a server with "
+            "enable_large_batch_splitting in its batching parameters runs more in parts",
         ),
         ({"x": X}, {"spec": ModelSpec("n")}, NotFound, "Servable not found for request: Latest(n)"),
         (

@@ -226,11 +226,10 @@ def test_a_version_is_loaded_with_what_its_models_configuration_says(tmp_path: P
 
 def test_a_configuration_that_does_not_go_with_the_servers_is_refused(tmp_path: Path) -> None:
     options = LoadingOptions(parameters=BatchingParameters(max_batch_size=4, enable_large_batch_splitting=True))
-    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
     fits = ModelConfig("a", "/a", batching=BatchingParameters(max_execution_batch_size=4))
-    loader.check([fits, ModelConfig("b", "/b")])
+    options.check([fits, ModelConfig("b", "/b")])
     with pytest.raises(InvalidArgument, match=r"^Model c: .* they were 4 and 8$"):
-        loader.check([fits, ModelConfig("c", "/c", batching=BatchingParameters(max_execution_batch_size=8))])
+        options.check([fits, ModelConfig("c", "/c", batching=BatchingParameters(max_execution_batch_size=8))])
 
 
 def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) -> None:

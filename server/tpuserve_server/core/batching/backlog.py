@@ -7,9 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.lane import Batch, Lane
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import Task, Whole
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.types import Signature
 
 
@@ -42,7 +43,7 @@ class Backlog:
         """As `BatchQueue.add`."""
         lane = self._lanes[task.signature_name]
         if task.rows > lane.max_task_rows:
-            raise InvalidArgument(f"Task size {task.rows} is larger than maximum input batch size {lane.max_task_rows}")
+            raise too_many_rows(task.rows, lane.max_task_rows, splits=lane.splits)
         key = lane.key(task)
         batches = self._batches.get(key) if task.shareable else None
         if self._admission is not None and not task.priority and self._admission.promises(task.signature_name):

@@ -1,9 +1,11 @@
 """The devices that PJRT finds, and how a version's arrays are spread over them."""
 
 import importlib.util
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 
 import jax
 import numpy as np
@@ -38,6 +40,7 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
         NoAccelerator: `auto` finds none.
         FailedPrecondition: there are none of that kind, or too few.
     """
+    _quieten_libtpu()
     if wanted == "cpu":
         # Only this client is started: a TPU that somebody else holds is left alone.
         jax.config.update("jax_platforms", "cpu")
@@ -62,6 +65,17 @@ def kind_of(device: jax.Device) -> str:
     """`tpu`, `gpu` or `cpu`."""
     platform: str = device.platform
     return _KINDS.get(platform, platform)
+
+
+def _quieten_libtpu() -> None:
+    """Tell libtpu what it looks for in vain on a machine without a TPU: it would log errors before the real reason.
+
+    JAX has set the variable where it found no TPU on the bus; the devices are those of a TPU's drivers.
+    """
+    has_driver = any(glob(pattern) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
+    if os.environ.get("TPU_SKIP_MDS_QUERY") and not has_driver:
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

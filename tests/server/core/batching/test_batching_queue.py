@@ -166,8 +166,11 @@ def test_the_places_of_what_was_discarded_go_to_the_next(waiting: Waiting) -> No
 
 @pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
 def test_a_task_larger_than_a_batch_is_refused(waiting: Waiting) -> None:
-    with pytest.raises(InvalidArgument, match=r"^Task size 5 is larger than maximum input batch size 4$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^Task size 5 is larger .* batch size 4\. Send .*enable_large"
+    ) as caught:
         waiting.add(5)
+    assert "at most 4 rows" in caught.value.message
 
 
 SPLITS = BatchingOptions(10, max_execution_batch_size=4)
@@ -182,7 +185,9 @@ def test_a_large_task_fills_the_open_batch_and_then_others(waiting: Waiting) -> 
 
 @pytest.mark.parametrize("waiting", [SPLITS], indirect=True)
 def test_where_tasks_are_split_the_largest_is_what_a_request_may_have(waiting: Waiting) -> None:
-    with pytest.raises(InvalidArgument, match=r"^Task size 11 is larger than maximum input batch size 10$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^Task size 11 is larger .* batch size 10\. Send at most 10 rows in a request$"
+    ):
         waiting.add(11)
 
 

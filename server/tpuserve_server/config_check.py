@@ -1,0 +1,109 @@
+"""`--check_config`: every problem of a configuration, found without loading a model or opening a port."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from tpuserve_server.config.batching_parameters import read_batching_parameters
+from tpuserve_server.config.model_config_file import ModelConfigFile
+from tpuserve_server.config.monitoring_config import read_metrics_path
+from tpuserve_server.config.text_format import read
+from tpuserve_server.finding import Finding, look
+from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.selection import select_host
+from tpuserve_server.hosts.socket_file import SocketFile
+from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.listening import read_tls
+from tpuserve_server.messages.official import ConfigProto
+from tpuserve_server.settings import Settings
+
+
+def check_configuration(settings: Settings) -> list[Finding]:
+    """Look at every file and folder that a flag names, and at every model and version. Blocks on disks and stores."""
+    findings = [look(f"--{name}", check) for name, check in _checks(settings).items()]
+    broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
+    if "model_config_file" in broken:
+        return findings
+    # Imports most of the server. What is broken is left out, so that the models are looked at all the same.
+    from tpuserve_server.app import build_model_check, read_models
+
+    usable = settings.model_copy(update={name: None for name in broken if name.endswith("_file")})
+    return [*findings, *build_model_check(usable).findings(read_models(usable))]
+
+
+def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
+    """What is looked at for each flag; each returns what is right."""
+    checks: dict[str, Callable[[], str]] = {
+        "host_backend": lambda: _host(settings),
+        "bind_address": lambda: _address(settings.bind_address),
+    }
+    files: Mapping[str, Callable[[Path], object]] = {
+        "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
+        "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching_flags),
+        "monitoring_config_file": read_metrics_path,
+        "ssl_config_file": lambda path: server_context(read_tls(path)),
+        "tensorflow_session_config_file": lambda path: read(path, ConfigProto()),
+    }
+    for name, reader in files.items():
+        if (path := getattr(settings, name)) is not None:
+            checks[name] = partial(_file, path, reader)
+    if settings.grpc_socket_path is not None:
+        checks["grpc_socket_path"] = lambda: _socket(str(settings.grpc_socket_path))
+    if settings.request_log_path_prefix is not None:
+        checks["request_log_path_prefix"] = lambda: _folder_for(Path(f"{settings.request_log_path_prefix}-"))
+    for name in ("storage_cache_dir", "compilation_cache_dir"):
+        if (folder := getattr(settings, name)) is not None:
+            checks[name] = partial(_folder_for, folder / "file")
+    if settings.device in ("tpu", "gpu"):
+        checks["device"] = lambda: _jax(settings.device)
+    if settings.prefer_tflite_model:
+        checks["prefer_tflite_model"] = _litert
+    return checks
+
+
+def _host(settings: Settings) -> str:
+    selection = select_host(settings.host_backend)
+    return f"{selection.backend}: {selection.reason}"
+
+
+def _address(address: str) -> str:
+    listen(address, 0, "gRPC and REST").close()
+    return f"{address} is an address of this machine"
+
+
+def _file(path: Path, reader: Callable[[Path], object]) -> str:
+    reader(path)
+    return f"'{path}' can be used"
+
+
+def _socket(path: str) -> str:
+    file = SocketFile(path, takes_over=True)
+    file.check()
+    return f"{file.address} can be had"
+
+
+def _folder_for(path: Path) -> str:
+    """Whether files can be made beside `path`, in a folder that is there or that can be made."""
+    folder = path.absolute().parent
+    there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if not there.is_dir():
+        raise HostError(f"'{there}' is not a folder. Choose another path.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise HostError(f"This user cannot write to '{there}'. Change its mode, or choose another path.")
+    return f"'{folder}' can be written"
+
+
+def _jax(device: str) -> str:
+    if importlib.util.find_spec("jax") is None:
+        extra = {"tpu": "tpu", "gpu": "cuda"}[device]
+        raise HostError(f"Device programs need JAX: pip install 'tpuserve-server[{extra}]'.")
+    return "JAX is installed. Only a start finds out whether the device is there"
+
+
+def _litert() -> str:
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise HostError("TensorFlow Lite models need LiteRT: pip install 'tpuserve-server[tflite]'.")
+    return "LiteRT is installed"

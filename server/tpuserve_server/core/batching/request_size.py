@@ -1,0 +1,13 @@
+"""The error of a request with more rows than its signature's batches take."""
+
+from tpuserve_server.core.errors import InvalidArgument
+
+
+def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:
+    """Make it, with upstream's words first. `splits`: requests run in parts already."""
+    hint = (
+        "" if splits else "; a server with enable_large_batch_splitting in its batching parameters runs more in parts"
+    )
+    return InvalidArgument(
+        f"Task size {rows} is larger than maximum input batch size {most}. Send at most {most} rows in a request{hint}"
+    )

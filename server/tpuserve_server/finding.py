@@ -1,0 +1,52 @@
+"""Finding: one thing that `--check_config` looked at, and what it found there."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
+
+from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.hosts.application import HostError
+
+Severity: TypeAlias = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`subject` is a flag, a model or a version; `message` is for an operator."""
+
+    severity: Severity
+    subject: str
+    message: str
+
+
+def look(subject: str, action: Callable[[], str]) -> Finding:
+    """Run `action`, which returns what is right. What it raises for an operator is what is wrong."""
+    try:
+        return Finding("ok", subject, action())
+    except ServingError as error:
+        return Finding("error", subject, error.message)
+    except (ConfigError, HostError, OSError) as error:
+        return Finding("error", subject, str(error))
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """Whether a server with this configuration would not start, or would not serve a model."""
+    return any(finding.severity == "error" for finding in findings)
+
+
+def format_text(findings: Sequence[Finding]) -> str:
+    """A line for each finding and a last one with the counts."""
+    lines = [f"{finding.severity:<8} {finding.subject}: {finding.message}" for finding in findings]
+    errors, warnings = (sum(finding.severity == kind for finding in findings) for kind in ("error", "warning"))
+    return "\n".join([*lines, f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"])
+
+
+def format_json(findings: Sequence[Finding]) -> str:
+    """One object: `ok`, and `findings` with `severity`, `subject` and `message`."""
+    return json.dumps({"ok": not has_errors(findings), "findings": [asdict(finding) for finding in findings]})
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,106 @@
+"""ModelCheck: what a start would find of each configured model, without loading it."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.local_storage import refuse_links_out
+from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.model_config_rules import check_list, check_platforms
+from tpuserve_server.core.storage import Storage, VersionLocation
+from tpuserve_server.finding import Finding, look
+
+# Other entries of a base path that a finding names.
+_MOST_NAMED = 3
+
+Check: TypeAlias = Callable[[Sequence[ModelConfig]], None]
+
+
+class ModelCheck:
+    """Looks at models as a start does. Blocks on disks and stores, copies nothing and changes nothing."""
+
+    def __init__(
+        self, storage: Storage, checks: Sequence[Check], read_own_batching: Callable[[Path], object] | None
+    ) -> None:
+        """`checks` are those of a reload. `read_own_batching` reads a version's own file where that is wanted."""
+        self._storage = storage
+        self._checks = (check_list, check_platforms, *checks)
+        self._read_own_batching = read_own_batching
+
+    def findings(self, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
+        """Every model's, and every version's that its policy chooses."""
+        names = [config.name for config in configs]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield Finding("error", f"model {name}", "it is in the configuration more than once; give each its own name")
+        for config in configs:
+            yield from self._model(config)
+
+    def _model(self, config: ModelConfig) -> Iterator[Finding]:
+        subject = f"model {config.name}"
+        looks = [look(subject, partial(_run, check, config)) for check in self._checks]
+        if wrong := [finding for finding in looks if finding.severity == "error"]:
+            # The checks of a start name the model themselves.
+            yield from (replace(found, message=found.message.removeprefix(f"Model {config.name}: ")) for found in wrong)
+            return
+        versions: dict[int, VersionLocation] = {}
+        yield look(subject, partial(self._find, config, versions))
+        chosen = config.version_policy.choose(versions)
+        for number in chosen:
+            yield look(f"{subject} version {number}", partial(self._version, versions[number]))
+        for label, number in sorted(config.version_labels.items()):
+            if number not in chosen:
+                message = f"label {label} stands for version {number}, which is not among the versions to serve"
+                yield Finding("warning", subject, message)
+
+    def _find(self, config: ModelConfig, found: dict[int, VersionLocation]) -> str:
+        path = config.base_path
+        versions = self._storage.find_versions(path)
+        if versions is None:
+            raise FailedPrecondition(f"base path {path} does not exist. The server would wait for it")
+        if not versions:
+            raise FailedPrecondition(f"base path {path} holds no version folder such as 1/{_others(path)}")
+        found.update(versions)
+        if absent := config.version_policy.absent(versions):
+            numbers = ", ".join(map(str, absent))
+            raise FailedPrecondition(f"base path {path} lacks versions that the policy names: {numbers}")
+        chosen = ", ".join(map(str, config.version_policy.choose(versions)))
+        return f"base path {path}, would serve version {chosen}"
+
+    def _version(self, location: VersionLocation) -> str:
+        is_whole = self._storage.is_whole(location)
+        if is_whole is False:
+            raise FailedPrecondition(f"{location} is not whole: {self._storage.missing(location)}")
+        folder = Path(location.uri.removeprefix("file://"))
+        if folder.is_dir():
+            _check_readable(folder)
+            refuse_links_out(folder)
+            if self._read_own_batching is not None:
+                self._read_own_batching(folder)
+        if is_whole:
+            return "every file of its manifest is there at full size"
+        return "no manifest says that it is whole; a model file is there"
+
+
+def _run(check: Check, config: ModelConfig) -> str:
+    check([config])
+    return ""
+
+
+def _others(base_path: str) -> str:
+    """What lies there instead, so that a wrong folder is recognised."""
+    if not os.path.isdir(base_path):
+        return ""
+    names = sorted(os.listdir(base_path))
+    more = ", …" if len(names) > _MOST_NAMED else ""
+    return f"; it holds {', '.join(names[:_MOST_NAMED])}{more}" if names else "; it is empty"
+
+
+def _check_readable(folder: Path) -> None:
+    for file in sorted([folder, *folder.rglob("*")]):
+        needed = os.R_OK | os.X_OK if file.is_dir() else os.R_OK
+        if file.exists() and not os.access(file, needed):
+            raise InvalidArgument(f"{file} cannot be read by this user. Change its mode or its owner")
