@@ -7,7 +7,7 @@ from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Una
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+from tpuserve_server.core.types import AspiredVersion, ModelSpec, Pending, ServableId, State
 
 
 def aspired(version: int, fingerprint: str = "") -> AspiredVersion:
@@ -180,3 +180,34 @@ def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:
     bring_up(registry, 1)
     assert registry.why_not_ready() == ""
     assert registry.model_names() == ("m",)
+
+
+def test_versions_that_are_not_whole_are_listed_with_what_they_lack(registry: ModelRegistry) -> None:
+    bring_up(registry, 1)
+    registry.expect("m", Pending(versions={2: "saved_model.pb is missing", 1: "of no interest: it serves"}))
+    newest, oldest = registry.statuses("m")
+    assert (newest.servable.version, newest.state, newest.error_code) == (2, State.START, 0)
+    assert newest.waits == "not whole yet: saved_model.pb is missing"
+    assert newest.notes == (newest.waits,)
+    assert (oldest.servable.version, oldest.state, oldest.waits) == (1, State.AVAILABLE, "")
+    registry.expect("m", Pending())
+    assert len(registry.statuses("m")) == 1
+
+
+def test_a_model_that_waits_says_for_what(registry: ModelRegistry) -> None:
+    registry.expect("m", Pending("its base path does not exist"))
+    assert registry.why_not_ready() == "no version available of: m (its base path does not exist)"
+    assert registry.why_no_versions("m") == "its base path does not exist"
+    with pytest.raises(Unavailable, match="no version ready yet: its base path does not exist"):
+        registry.acquire(ModelSpec("m"))
+    registry.expect("m", Pending(versions={3: "its folder is empty"}))
+    with pytest.raises(Unavailable, match="version 3 is not whole yet: its folder is empty"):
+        registry.acquire(ModelSpec("m"))
+
+
+def test_nothing_is_expected_of_a_model_that_is_not_configured(registry: ModelRegistry) -> None:
+    registry.configure([])
+    registry.expect("m", Pending(versions={3: "its folder is empty"}))
+    registry.expect("unknown", Pending("its base path does not exist"))
+    assert registry.statuses("m") == []
+    assert registry.why_no_versions("unknown") == ""

@@ -11,7 +11,7 @@ from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import AspiredVersion
+from tpuserve_server.core.types import AspiredVersion, Pending
 
 
 class Watch:
@@ -30,7 +30,13 @@ class Watch:
         self.batching: list[BatchingParameters | None] = []
         self.whole = whole
         self.reported = threading.Condition()
-        self.source = Source(LocalStorage(lambda path: self.whole), self._on_aspired, poll_wait_s=poll_wait_s)
+        self.pending = Pending()
+        storage = LocalStorage(
+            lambda path: self.whole,
+            missing=lambda path: "a file is missing",
+            version_file=lambda names: "saved_model.pb" if "saved_model.pb" in names else "",
+        )
+        self.source = Source(storage, self._on_aspired, poll_wait_s=poll_wait_s, on_pending=self._on_pending)
         self.config = ModelConfig("m", str(base_path), version_policy=policy or VersionPolicy.latest())
         self.source.watch([self.config])
 
@@ -40,6 +46,9 @@ class Watch:
             self.batching = [version.batching for version in aspired.values()]
             self.locations = [version.location.uri for version in aspired.values()]
             self.reported.notify_all()
+
+    def _on_pending(self, name: str, pending: Pending) -> None:
+        self.pending = pending
 
 
 def add(base_path: Path, name: str, content: str = "model") -> Path:
@@ -323,3 +332,51 @@ def test_nothing_is_said_of_a_model_that_was_taken_away_while_it_was_looked_at(t
     source.watch([watch.config])
     source.poll()
     assert watch.reports == []
+
+
+@pytest.mark.parametrize(
+    ("whole", "lacks"),
+    [(False, "a file is missing"), (None, "no manifest lists its files, and they have changed since the last look")],
+)
+def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool | None, lacks: str
+) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    watch.source.poll()
+    assert watch.pending == Pending()
+    watch.whole = whole
+    add(tmp_path, "2", "mod")
+    watch.source.poll()
+    add(tmp_path, "2", "model")
+    watch.source.poll()
+    assert watch.pending == Pending(versions={2: lacks})
+    assert [record.message for record in caplog.records] == [f"Model m version 2 is not whole yet: {lacks}"]
+    watch.whole = True
+    watch.source.poll()
+    assert watch.pending == Pending()
+    assert watch.reports[-1] == [2]
+
+
+def test_a_model_without_a_version_is_told_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(tmp_path / "m" / "1")
+    watch.source.poll()
+    assert watch.pending == Pending("its base path does not exist")
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    watch.source.poll()
+    assert watch.pending == Pending("its base path holds no version folder such as 1/")
+    add(tmp_path / "m", "1")
+    assert not watch.source.poll() or watch.reports == [[], []]
+    assert watch.pending == Pending("its base path is itself a version: it holds saved_model.pb")
+    assert f"--model_base_path={tmp_path / 'm'}" in caplog.text
+    add(tmp_path / "m" / "1", "2")
+    watch.source.poll()
+    assert watch.pending == Pending()
+    assert watch.reports[-1] == [2]
+
+
+def test_what_a_model_waits_for_is_not_told_once_it_was_taken_away(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "absent")
+    watch.source.watch([])
+    watch.source.poll()
+    assert watch.pending == Pending()

@@ -9,11 +9,13 @@ from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.storage.by_scheme import StorageByScheme, is_uri
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.versions.parts import find_version_file
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> StorageByScheme:
-    return StorageByScheme(LocalStorage(lambda path: None), RemoteStorage(VersionCache(tmp_path / "cache", 100)))
+    local = LocalStorage(lambda path: None, version_file=find_version_file)
+    return StorageByScheme(local, RemoteStorage(VersionCache(tmp_path / "cache", 100)))
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,22 @@ def test_a_base_path_that_nothing_can_read_is_refused_before_anybody_waits_for_i
     storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "memory://by-scheme")])
     with pytest.raises(InvalidArgument, match="no storage for base paths of nosuch://"):
         storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "nosuch://b/n")])
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_folder_that_is_itself_a_version_is_refused_with_its_parent(
+    storage: StorageByScheme, tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "m" / "7").mkdir(parents=True)
+    (tmp_path / "m" / "7" / "saved_model.pb").touch()
+    with pytest.raises(InvalidArgument, match=f"^Model m: base path .* is itself version 7: .*={tmp_path}/m, or"):
+        storage.check([ModelConfig("m", f"{scheme}{tmp_path}/m/7")])
+    storage.check([ModelConfig("m", f"{scheme}{tmp_path}/m"), ModelConfig("n", f"{scheme}{tmp_path}/absent")])
+
+
+def test_a_version_in_a_store_is_known_for_one(storage: StorageByScheme) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/by-scheme/7/saved_model.pb", b"x")
+    assert storage.find_version_file("memory://by-scheme/7") == "saved_model.pb"
+    assert storage.find_version_file("memory://by-scheme") == ""
+    files.store.clear()

@@ -1,0 +1,16 @@
+import pytest
+
+from tpuserve_server.core.base_path import describe_version_as_base
+
+
+@pytest.mark.parametrize("base_path", ["/models/digits/7", "/models/digits/7/", "gs://models/digits/007"])
+def test_a_version_as_base_path_names_the_folder_above_it(base_path: str) -> None:
+    parent = base_path.rstrip("/").rpartition("/")[0]
+    described = describe_version_as_base(base_path, "saved_model.pb")
+    assert f"base path {base_path} is itself version " in described
+    assert described.endswith(f'--model_base_path={parent}, or base_path: "{parent}" in a model configuration')
+
+
+def test_a_model_in_a_folder_without_a_number_is_to_get_one() -> None:
+    described = describe_version_as_base("/models/digits", "saved_model.pb")
+    assert "Move its files into a folder whose name is a whole number, such as /models/digits/1" in described

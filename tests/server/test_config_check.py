@@ -1,0 +1,184 @@
+"""`--check_config` of `tpuserve serve` and `tensorflow_model_server`: all that is wrong, and the exit code."""
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.certificates import Authority
+from tpuserve_server.__main__ import serve
+
+PYTHON = "--host_backend=python"
+
+
+@dataclass
+class Checked:
+    """The outcome of a check: exit code, and the messages by severity and subject."""
+
+    exit_code: int
+    findings: list[tuple[str, str, str]]
+
+    def messages(self, severity: str, subject: str) -> list[str]:
+        return [message for kind, what, message in self.findings if (kind, what) == (severity, subject)]
+
+
+def check(*flags: str) -> Checked:
+    result = CliRunner(env={"MODEL_BASE_PATH": None}).invoke(serve, [PYTHON, "--check_config=json", *flags])
+    document = json.loads(result.stdout)
+    findings = [(item["severity"], item["subject"], item["message"]) for item in document["findings"]]
+    assert document["ok"] == (result.exit_code == 0)
+    return Checked(result.exit_code, findings)
+
+
+@pytest.fixture
+def base_path(tmp_path: Path) -> Path:
+    """A base path with version 7, whose files only its loading would read."""
+    version = tmp_path / "m" / "7"
+    version.mkdir(parents=True)
+    (version / "saved_model.pb").touch()
+    return version.parent
+
+
+def config_file(path: Path, *configs: str) -> str:
+    each = "".join(f'config {{ model_platform: "tensorflow" {config} }}\n' for config in configs)
+    path.write_text(f"model_config_list {{ {each} }}")
+    return f"--model_config_file={path}"
+
+
+def test_a_configuration_that_is_right_exits_0_and_says_what_would_be_served(base_path: Path) -> None:
+    checked = check(f"--model_base_path={base_path}")
+    assert checked.exit_code == 0
+    assert checked.messages("ok", "model default") == [f"base path {base_path}, would serve version 7"]
+    assert {severity for severity, _, _ in checked.findings} == {"ok"}
+
+
+def test_text_is_a_line_for_each_finding_and_the_counts(base_path: Path) -> None:
+    flags = [PYTHON, "--check_config", f"--model_base_path={base_path / '7'}"]
+    result = CliRunner(env={"MODEL_BASE_PATH": None}).invoke(serve, flags)
+    assert result.exit_code == 2
+    *_, wrong, counts = result.stdout.splitlines()
+    assert wrong.startswith(f"error    model default: base path {base_path}/7 is itself version 7")
+    assert f"--model_base_path={base_path}, or" in wrong
+    assert counts == "1 error, 0 warnings"
+
+
+def test_every_wrong_flag_file_and_model_is_found_at_once(tmp_path: Path, base_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("no_such_field: 1")
+    checked = check(
+        f"--model_base_path={base_path / '7'}",
+        "--port=70000",
+        "--drain_delay_seconds=-1",
+        "--enable_batching",
+        f"--batching_parameters_file={broken}",
+        f"--monitoring_config_file={tmp_path}/absent",
+        f"--ssl_config_file={broken}",
+        f"--tensorflow_session_config_file={broken}",
+        f"--grpc_socket_path={tmp_path}/absent/s",
+        f"--request_log_path_prefix={broken}/log",
+        f"--storage_cache_dir={broken}/cache",
+        "--bind_address=192.0.2.1",
+    )
+    assert checked.exit_code == 2
+    assert len(checked.messages("error", "flags")) == 2
+    wrong = {subject for severity, subject, _ in checked.findings if severity == "error"}
+    assert wrong == {
+        *("flags", "--batching_parameters_file", "--monitoring_config_file", "--ssl_config_file", "--grpc_socket_path"),
+        *("--tensorflow_session_config_file", "--request_log_path_prefix", "--storage_cache_dir", "--bind_address"),
+        "model default",
+    }
+
+
+def test_flags_that_do_not_go_together_are_all_named() -> None:
+    checked = check("--port=7", "--rest_api_port=7", "--batching_parameters_file=/absent")
+    assert checked.exit_code == 2
+    assert [message.partition(" ")[0] for message in checked.messages("error", "flags")] == [
+        "port",
+        "no",
+        "batching_parameters_file",
+    ]
+
+
+def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> None:
+    (tmp_path / "named" / "v1").mkdir(parents=True)
+    (tmp_path / "empty" / "1").mkdir(parents=True)
+    flag = config_file(
+        tmp_path / "models.config",
+        f'name: "good" base_path: "{base_path}"',
+        f'name: "lacks" base_path: "{base_path}" model_version_policy {{ specific {{ versions: 7 versions: 9 }} }}',
+        f'name: "labelled" base_path: "{base_path}" version_labels {{ key: "canary" value: 9 }}',
+        f'name: "absent" base_path: "{tmp_path}/absent"',
+        'name: "relative" base_path: "models/m"',
+        'name: "scheme" base_path: "nosuch://b/m"',
+        f'name: "named" base_path: "{tmp_path}/named"',
+        f'name: "empty" base_path: "{tmp_path}/empty"',
+        f'name: "version" base_path: "{base_path}/7"',
+        f'name: "logged" base_path: "{base_path}" logging_config {{ log_collector_config {{ type: "x" }} }}',
+        f'name: "good" base_path: "{base_path}"',
+    )
+    checked = check(flag)
+    assert checked.exit_code == 2
+
+    def errors(name: str) -> str:
+        return "\n".join(checked.messages("error", f"model {name}"))
+
+    assert errors("good") == "it is in the configuration more than once; give each its own name"
+    assert "lacks versions that the policy names: 9" in errors("lacks")
+    assert checked.messages("ok", "model lacks version 7")
+    assert checked.messages("warning", "model labelled")[0].startswith("label canary stands for version 9")
+    assert "does not exist" in errors("absent")
+    assert "to have an absolute path or URI" in errors("relative")
+    assert "There is no storage for base paths of nosuch://" in errors("scheme")
+    assert "holds no version folder such as 1/; it holds v1" in errors("named")
+    assert "is not whole: its folder is empty" in checked.messages("error", "model empty version 1")[0]
+    assert f'base_path: "{base_path}" in a model configuration' in errors("version")
+    assert "Cannot find LogCollector::Factory for type: x" in errors("logged")
+
+
+def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
+    version = base_path / "7"
+    (version / "assets").mkdir()
+    (version / "assets" / "stray").symlink_to("/etc/hostname")
+    assert "leads out of the model's base path" in check(f"--model_base_path={base_path}").findings[-1][2]
+    (version / "assets" / "stray").unlink()
+    (version / "batching_params.pbtxt").write_text("no_such_field: 1")
+    flags = ("--enable_batching", "--enable_per_model_batching_parameters")
+    assert "no_such_field" in check(f"--model_base_path={base_path}", *flags).findings[-1][2]
+    assert check(f"--model_base_path={base_path}").exit_code == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_this_user_cannot_read_is_named(base_path: Path) -> None:
+    (base_path / "7" / "saved_model.pb").chmod(0)
+    [found] = check(f"--model_base_path={base_path}").messages("error", "model default version 7")
+    assert "saved_model.pb cannot be read by this user" in found
+
+
+def test_ports_need_not_be_free_and_sockets_of_others_stay(tmp_path: Path, base_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as other, socket.create_server(("127.0.0.1", 0)) as taken:
+        other.bind(str(path))
+        other.listen()
+        port = taken.getsockname()[1]
+        checked = check(f"--model_base_path={base_path}", f"--port={port}", f"--grpc_socket_path={path}")
+        assert checked.exit_code == 0
+    assert path.is_socket()
+
+
+def test_certificates_are_read(tmp_path: Path, base_path: Path) -> None:
+    file = tmp_path / "ssl"
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    own = Authority(folder).server
+    key, certificate = (json.dumps(path.read_text()) for path in (own.key, own.cert))
+    file.write_text(f"server_key: {key} server_cert: {certificate}")
+    assert check(f"--model_base_path={base_path}", f"--ssl_config_file={file}").exit_code == 0
+    file.write_text(f"server_key: {certificate} server_cert: {certificate}")
+    [found] = check(f"--model_base_path={base_path}", f"--ssl_config_file={file}").messages(
+        "error", "--ssl_config_file"
+    )
+    assert "server_key is no private key in PEM" in found

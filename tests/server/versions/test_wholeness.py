@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.versions.parts import find_version_file, missing_part
+from tpuserve_server.versions.wholeness import is_whole, missing
+
+MANIFEST = (
+    '{"format_version": 1, "files": {"saved_model.pb": {"sha256": "x", "size_bytes": 5}, '
+    '"variables/variables.index": {"sha256": "y", "size_bytes": 2}}}'
+)
+
+
+def add(version: Path, name: str, content: str = "model") -> None:
+    path = version / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("names", "lacks"),
+    [
+        ([], "its folder is empty"),
+        (["variables/variables.index", "assets/vocabulary.txt"], "saved_model.pb is missing"),
+        (["saved_model.pb"], ""),
+        (["saved_model.pbtxt"], ""),
+        (["model.tflite"], ""),
+        (["saved_model.pb", "variables/variables.data-00000-of-00001"], "variables/variables.index is missing"),
+        (
+            ["saved_model.pb", "variables/variables.index", "variables/variables.data-00001-of-00002"],
+            "variables/variables.data-00000-of-00002 is missing",
+        ),
+        (["saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"], ""),
+    ],
+)
+def test_what_a_version_without_a_manifest_lacks(tmp_path: Path, names: list[str], lacks: str) -> None:
+    for name in names:
+        add(tmp_path, name)
+    assert missing_part(names) == missing(tmp_path) == lacks
+    assert is_whole(tmp_path) is (False if lacks else None)
+
+
+def test_what_a_version_with_a_manifest_lacks(tmp_path: Path) -> None:
+    add(tmp_path, "assets.extra/tpuserve/manifest.json", MANIFEST)
+    assert missing(tmp_path) == "saved_model.pb is missing; the manifest lists it"
+    add(tmp_path, "saved_model.pb", "mod")
+    assert (is_whole(tmp_path), missing(tmp_path)) == (False, "saved_model.pb has 3 bytes; the manifest has 5")
+    add(tmp_path, "saved_model.pb")
+    assert missing(tmp_path).startswith("variables/variables.index is missing")
+    add(tmp_path, "variables/variables.index", "xy")
+    assert (is_whole(tmp_path), missing(tmp_path)) == (True, "")
+
+
+def test_a_folder_is_known_for_a_version_by_its_model() -> None:
+    assert find_version_file(["variables", "saved_model.pb"]) == "saved_model.pb"
+    assert find_version_file(["assets.extra/tpuserve/manifest.json"]) == "assets.extra/tpuserve/manifest.json"
+    assert find_version_file(["1", "README.md"]) == ""
