@@ -24,7 +24,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples test rest suite format lint types layers unit lock upgrade clean
+.PHONY: help setup torch demo serve examples test rest suite upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,13 @@ test: setup lint types layers unit ## Format check, lint, types, layers, and mos
 
 suite: test rest ## All tests, and the floor of branch coverage: under 40 minutes on 2 cores
 
+upstream: .upstream/.installed ## Run TensorFlow Serving's own end-to-end tests from a clone of its repository: CHECKOUT=DIR
+	@PYTHONPATH=.upstream $(BIN)/python -m tests.upstream.run --checkout "$(CHECKOUT)"
+
+.upstream/.installed: $(VENV)/.installed tests/upstream/requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target .upstream --requirement tests/upstream/requirements.lock
+	@touch $@
+
 format: setup ## Rewrite the sources in the house format
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -105,7 +112,8 @@ lock: $(UV) ## Write requirements/*.lock anew after a change of what is asked fo
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
 	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/tpu.lock requirements/tpu.in
 	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/cuda.lock requirements/cuda.in
+	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
 clean: ## Remove .venv, caches, the demo's models and the environments of the comparison
-	rm -rf $(VENV) $(TORCH) .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf $(VENV) $(TORCH) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -19,7 +19,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import START_TIMEOUT_S, STOP_TIMEOUT_S
 from tests.free_ports import free_ports
-from tests.saved_models import predict_request, save_mlp
+from tests.saved_models import predict_request, save_mlp, write_manifest
 from tpuserve_client.cli import main as client_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -124,8 +124,11 @@ def test_sigterm_while_it_waits_for_its_model_ends_it_in_order(host: str, tmp_pa
 
 def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_path: Path) -> None:
     [port] = free_ports(1)
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "saved_model.pb").write_bytes(b"no model")
+    broken = tmp_path / "m" / "1"
+    broken.mkdir(parents=True)
+    (broken / "saved_model.pb").write_bytes(b"model")
+    write_manifest(broken)
+    (broken / "saved_model.pb").write_bytes(b"other")  # Refused by its hash, before TensorFlow is imported.
     flags = (f"--model_base_path={tmp_path}/m", "--max_num_load_retries=0")
     with started("tensorflow_model_server", host, port, *flags) as server:
         server.wait_for("tpuserve: 1 servable(s) did not become available")

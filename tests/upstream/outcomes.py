@@ -1,7 +1,7 @@
 """What became of each of TensorFlow Serving's tests, read from the XML that absl's test runner writes."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -49,6 +49,5 @@ def _outcome(case: "ET.Element") -> Outcome:
     return "not run" if skipped else "passed"
 
 
-def _row(first: str, others: object) -> str:
-    assert not isinstance(others, str)
-    return "| " + " | ".join([first, *map(str, others)]) + " |"  # type: ignore[call-overload]
+def _row(first: str, others: Iterable[str]) -> str:
+    return "| " + " | ".join([first, *others]) + " |"

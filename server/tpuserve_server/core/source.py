@@ -169,7 +169,8 @@ class Source:
         lacking = {number: sight.lacks for number, sight in sights.items() if sight is not None and sight.lacks}
         for number, lacks in lacking.items():
             subject = f"{config.name} version {number}"
-            if subject not in self._said:  # Once: sizes of files that are being copied change at every poll.
+            # Once: sizes of files that are being copied change at every poll. Every new version is seen to change.
+            if subject not in self._said and lacks != _CHANGING:
                 self._say(subject, f"is not whole yet: {lacks}")
         self._tell_pending(config, Pending(versions=lacking))
 
