@@ -12,6 +12,10 @@ class TraceOptions:
     device_level: int = 1
 
 
+# An event that every trace begins with: clients take one without events for a failure, and ask again.
+SESSION_EVENT = "tpuserve: profiling session"
+
+
 class Tracer(Protocol):
     """Blocks for as long as its work takes, so call it from a worker thread. Any thread will do, one at a time."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 from tpuserve_server.executors.tensorflow_start import start_tensorflow
 
 # What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
@@ -33,7 +33,7 @@ class TensorFlowTracer:
             raise Internal(_BUSY)
         start_tensorflow()
         import tensorflow as tf
-        from tensorflow.python.profiler.internal import _pywrap_profiler
+        from tensorflow.python.profiler.internal import _pywrap_profiler, _pywrap_traceme
 
         folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
         session = _pywrap_profiler.ProfilerSession()
@@ -46,6 +46,7 @@ class TensorFlowTracer:
         except (tf.errors.OpError, RuntimeError) as error:
             folder.cleanup()
             raise Internal(f"The profiler cannot start: {error}") from error
+        _pywrap_traceme.TraceMe(SESSION_EVENT).Stop()
         self._session, self._folder = session, folder
 
     def stop(self) -> bytes:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
 
 
@@ -22,6 +22,13 @@ def test_a_trace_has_the_operations_that_ran_and_leaves_no_file(
         names = {event.name for plane in space.planes for event in plane.event_metadata.values()}
         assert any("MatMul" in name for name in names)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_without_operations_is_not_empty() -> None:
+    tracer = TensorFlowTracer()
+    tracer.start(TraceOptions())
+    space = XSpace.FromString(tracer.stop())
+    assert [event.name for plane in space.planes for event in plane.event_metadata.values()] == [SESSION_EVENT]
 
 
 def test_one_session_at_a_time_in_the_whole_process() -> None:

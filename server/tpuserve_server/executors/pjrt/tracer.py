@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 
 # What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."
@@ -36,7 +36,8 @@ class JaxTracer:
             if "already been started" in str(error):
                 raise Internal(_BUSY) from error
             raise Internal(f"The profiler cannot start: {error}") from error
-        self._folder = folder
+        with jax.profiler.TraceAnnotation(SESSION_EVENT):
+            self._folder = folder
 
     def stop(self) -> bytes:
         """As the protocol."""
