@@ -155,18 +155,17 @@ class Source:
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
         """Report what the policy chooses of the whole versions; True if it would choose no other of all there are."""
         meant = config.version_policy.choose(versions)
-        chosen = self._choose_whole(config, versions)
+        chosen, incomplete = self._choose_whole(config, versions)
         # While nothing is whole, what was served before is still better than nothing.
         if chosen or not meant:
             self._report(config, chosen)
         if versions:
-            self._tell_incomplete(config, [number for number in versions if number not in chosen])
+            self._tell_incomplete(config, incomplete)
         return list(chosen) == meant
 
-    def _tell_incomplete(self, config: ModelConfig, others: Iterable[int]) -> None:
-        """Say what those of the other versions lack that were looked at and are not whole."""
-        sights = {number: self._seen.get(ServableId(config.name, number)) for number in others}
-        lacking = {number: sight.lacks for number, sight in sights.items() if sight is not None and sight.lacks}
+    def _tell_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
+        """Say what versions lack that the policy would choose, were they whole."""
+        lacking = {number: self._seen[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
             subject = f"{config.name} version {number}"
             # Once: sizes of files that are being copied change at every poll. Every new version is seen to change.
@@ -181,8 +180,11 @@ class Source:
 
     def _choose_whole(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
-    ) -> Mapping[int, AspiredVersion]:
-        """As if versions that are not whole were not there. Looks at no version that the policy would not choose."""
+    ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
+        """What the policy chooses as if versions that are not whole were not there, and those.
+
+        Looks at no version that the policy would not choose.
+        """
         looked: dict[int, str | None] = {}
         while True:
             present = [number for number in versions if looked.get(number, "") is not None]
@@ -192,12 +194,13 @@ class Source:
                 break
             for number in new:
                 looked[number] = self._settle(ServableId(config.name, number), versions[number])
-        return {
+        aspired = {
             number: AspiredVersion(
                 ServableId(config.name, number), versions[number], looked[number] or "", config.batching
             )
             for number in chosen
         }
+        return aspired, [number for number, fingerprint in looked.items() if fingerprint is None]
 
     def _report(self, config: ModelConfig, chosen: Mapping[int, AspiredVersion]) -> None:
         """Unless the model was taken away, or given another configuration, while it was looked at."""
@@ -216,7 +219,7 @@ class Source:
         if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
             sight.settled = sight.fingerprint
         if sight.settled is None:
-            sight.lacks = _CHANGING if whole is None else self._storage.missing(location)
+            sight.lacks = (self._storage.missing(location) if whole is False else "") or _CHANGING
         return sight.settled
 
 

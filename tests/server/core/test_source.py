@@ -360,6 +360,16 @@ def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     assert watch.reports[-1] == [2]
 
 
+def test_an_older_version_is_not_waited_for_once_a_newer_one_is_whole(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, whole=None)
+    add(tmp_path, "1")
+    add(tmp_path, "2")
+    watch.source.poll()
+    assert watch.pending.versions.keys() == {1, 2}
+    watch.source.poll()
+    assert (watch.pending, watch.reports) == (Pending(), [[2]])
+
+
 def test_a_model_without_a_version_is_told_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(tmp_path / "m" / "1")
     watch.source.poll()
