@@ -58,14 +58,14 @@ def test_parameters_are_in_memory_once() -> None:
 
 def test_values_are_let_go_of_as_they_become_variables() -> None:
     held = {"a": np.ones(3, np.float32), "b": np.zeros((2, 1), np.float32)}
-    shapes, left = dict(held), list[int]()
+    left = list[int]()
 
-    def values() -> Iterator[np.ndarray]:
+    def values() -> Iterator[tuple[str, np.ndarray]]:
         for name in sorted(held):
-            yield held.pop(name)
+            yield name, held.pop(name)
             left.append(len(held))
 
-    variables = Variables(shapes, values())
+    variables = Variables(values())
     assert left == [1, 0]
     assert [variable.name for variable in variables.module.variables] == ["a:0", "b:0"]
     np.testing.assert_array_equal(variables.arrays()["a"], np.ones(3))

@@ -3,9 +3,9 @@
 import pytest
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import Rename, Weights
 from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.sources.orbax_tree import KeyPath
 from tpuserve_exporter.sources.tree_leftover import sort_leftover
 from tpuserve_exporter.sources.tree_matching import match_trees
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
+from tpuserve_exporter.models.tree_path import TreeNames
 from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
 
 _OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
@@ -34,8 +35,10 @@ def inspect_orbax(path: Path) -> Contents:
 def _list_arrays(path: Path) -> Iterator[StoredArray]:
     from tpuserve_exporter.sources.orbax_tree import OrbaxTree
 
-    for keys, spec in OrbaxTree(path).arrays.items():
-        yield StoredArray("/".join(keys), spec.dtype, spec.shape, _part(keys))
+    arrays = OrbaxTree(path).arrays
+    names = TreeNames(arrays)
+    for keys, spec in arrays.items():
+        yield StoredArray(names.name(keys), spec.dtype, spec.shape, _part(keys))
 
 
 def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
@@ -46,9 +49,8 @@ def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
             paths = [tuple(map(str, ast.literal_eval(path))) for path in listed]
         except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
             raise SourceUnreadable(f"cannot read {layout.name}/{TREE_FILE}: {reason_of(error)}") from error
-        for path in paths:
-            keys = (item, *path) if item else path
-            yield StoredArray("/".join(keys), None, None, _part(keys))
+        names = TreeNames(paths := [(item, *path) if item else path for path in paths])
+        yield from (StoredArray(names.name(keys), None, None, _part(keys)) for keys in paths)
 
 
 def _part(keys: tuple[str, ...]) -> str:

@@ -49,13 +49,13 @@ class JaxInput:
 
 @dataclass(frozen=True, slots=True)
 class JaxFunction:
-    """`call(params, inputs)` takes a dictionary of arrays and returns one; traceable by jax.jit.
+    """`call(params, inputs)` takes two dictionaries of arrays and returns one; jax.jit can trace it.
 
-    `params` holds arrays of numpy or JAX. `traced`: it is a program already, whose code decides nothing any more.
+    `params` holds arrays of numpy or JAX by name. `traced`: `call` is a program, whose code decides nothing any more.
     """
 
-    call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]
-    params: PyTree
+    call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+    params: Mapping[str, Any]
     inputs: Mapping[str, JaxInput]
     traced: bool = False
 
@@ -72,7 +72,7 @@ class JaxReference:
         import jax
 
         self._device = jax.local_devices(backend="cpu")[0]
-        self._params: PyTree = jax.device_put(function.params, self._device)
+        self._params: Mapping[str, Any] | None = jax.device_put(dict(function.params), self._device)
         self._call = jax.jit(function.call)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
@@ -84,6 +84,6 @@ class JaxReference:
         return {name: np.asarray(value) for name, value in outputs.items()}
 
     def release(self) -> None:
-        """Let go of the parameters; it cannot be asked any more."""
+        """Drop the parameters. `run` does not work afterwards."""
         self._params = None
         self._call.clear_cache()

@@ -9,6 +9,7 @@ from tpuserve_exporter.models.builder import builder_failure, check_arguments, d
 from tpuserve_exporter.models.calling import CallShape
 from tpuserve_exporter.models.jax_function import JaxInput, PyTree
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names
+from tpuserve_exporter.models.param_tree import ParamTree, read_tree
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
 
 if TYPE_CHECKING:
@@ -23,10 +24,19 @@ _NOT_PARAMETERS = ("intermediates", "losses", "summaries")
 
 @dataclass(frozen=True, slots=True)
 class JaxModel:
-    """`call(params, inputs)` returns a dictionary. `params` is a tree of jax.ShapeDtypeStruct."""
+    """`call(params, inputs)` takes the parameters as a tree and returns a dictionary.
+
+    `tree` is what the parameters are, and `arrays` are those that it has, by name: values of a live model, else shapes.
+    """
 
     call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]
-    params: PyTree
+    tree: ParamTree
+    arrays: Mapping[str, Any]
+
+    def by_name(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
+        """The call with the arrays by name."""
+        call, tree = self.call, self.tree
+        return lambda arrays, given: call(tree.rebuild(arrays), given)
 
 
 def read_inputs(options: ModelOptions) -> dict[str, JaxInput]:
@@ -62,7 +72,7 @@ def build_jax_model(name: str, options: ModelOptions, inputs: Mapping[str, JaxIn
     def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
         return _name_outputs(call(params, given), options.outputs)
 
-    return JaxModel(run, params)
+    return JaxModel(run, *read_tree(params, live=False))
 
 
 def _build(name: str, args: Mapping[str, object]) -> object:
@@ -82,7 +92,6 @@ def _build(name: str, args: Mapping[str, object]) -> object:
 def _understand(
     name: str, built: object, inputs: Mapping[str, JaxInput]
 ) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
-    import jax
     from flax import linen, nnx
 
     if isinstance(built, nnx.Module):
@@ -92,19 +101,16 @@ def _understand(
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         apply = built[0]
         shape = CallShape.of(apply, inputs, skip=1)
-        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), built[1])
-        return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), params
+        return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), built[1]
     kind = describe_type(built)
     hint = " (a Keras model on JAX is saved as a .keras file, and exported from there)" if "keras" in kind else ""
     raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
 
 
-def understand_live(
-    model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]
-) -> tuple[Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]], PyTree]:
-    """The call and the parameters of a model that lives here. An NNX module itself stays in the mode that it is in.
+def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
+    """A model that lives in this process. An NNX module itself stays in the mode that it is in.
 
-    Raises BuilderFailed.
+    Raises BuilderFailed, which names the leaf where a parameter is at fault.
     """
     from flax import nnx
 
@@ -113,15 +119,14 @@ def understand_live(
         call, _ = _from_nnx(copied, inputs)
         params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
     elif isinstance(model, tuple):
-        call, _ = _understand("what was given", model, inputs)
-        params = model[1]
+        call, params = _understand("what was given", model, inputs)
     else:
         raise BuilderFailed(f"a {type(model).__name__} has no parameters: give (module.apply, params)")
 
     def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
         return _name_outputs(call(params, given), options.outputs)
 
-    return run, params
+    return JaxModel(run, *read_tree(params, live=True))
 
 
 def _from_linen(

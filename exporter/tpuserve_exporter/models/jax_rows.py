@@ -7,8 +7,6 @@ all. What differs in numbers alone, and not in operations, is not seen here; the
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tpuserve_exporter.models.jax_function import PyTree
-
 Operations = tuple[str, ...]
 # Odd, and a size that few models go by: beside powers of two it shows what `rows % 2` does.
 _ODD = 3
@@ -23,7 +21,9 @@ def goes_by_rows(operations_of: Callable[[int], Operations], batch_sizes: tuple[
 
 
 def list_operations(
-    call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]], params: PyTree, inputs: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]],
+    params: Mapping[str, Any],
+    inputs: Mapping[str, Any],
 ) -> Operations:
     """What the function does with arguments of these shapes, in order, within its own functions and loops too."""
     import jax

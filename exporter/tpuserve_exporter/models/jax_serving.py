@@ -10,9 +10,10 @@ import numpy as np
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
-from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, PyTree
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
 from tpuserve_exporter.models.jax_rows import Operations, goes_by_rows, list_operations
 from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.models.tree_path import variable_name
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
@@ -64,51 +65,54 @@ def _shapes_alone(function: JaxFunction) -> JaxFunction:
     """Without the values, so that whoever keeps it keeps no memory."""
     import jax
 
-    return replace(
-        function, params=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), function.params)
-    )
+    shapes = {name: jax.ShapeDtypeStruct(np.shape(value), value.dtype) for name, value in function.params.items()}
+    return replace(function, params=shapes)
 
 
 class Variables:
-    """A tree of parameters as variables, which `module` holds."""
+    """Arrays by name as variables, which `module` holds."""
 
-    def __init__(self, shapes: PyTree, values: Iterable[Array]) -> None:
-        """`values` are those of the leaves of `shapes`, in their order. One at a time is held beside the variables."""
-        import jax
+    def __init__(self, values: Iterable[tuple[str, Array]]) -> None:
+        """One value at a time is held beside the variables. Raises CannotLower for a dtype that TensorFlow lacks."""
         import tensorflow as tf
 
-        paths, self._treedef = jax.tree_util.tree_flatten_with_path(shapes)
-        self._leaves = [
-            tf.Variable(value, name=path_name(path), trainable=False)
-            for (path, _), value in zip(paths, values, strict=True)
-        ]
+        self._by_name = {name: _make_variable(name, value) for name, value in values}
         self.module = tf.Module()
-        self.module.parameters = self._leaves
+        self.module.parameters = list(self._by_name.values())
 
     @classmethod
-    def of(cls, params: PyTree) -> "Variables":
+    def of(cls, params: Mapping[str, Any]) -> "Variables":
         """Those of parameters that others hold too."""
-        import jax
+        return cls((name, np.asarray(value)) for name, value in params.items())
 
-        return cls(params, (np.asarray(leaf) for leaf in jax.tree.leaves(params)))
+    def tensors(self) -> "dict[str, tf.Variable]":
+        return dict(self._by_name)
 
-    def tree(self) -> PyTree:
-        import jax
-
-        return jax.tree_util.tree_unflatten(self._treedef, self._leaves)
-
-    def arrays(self) -> PyTree:
-        """Not copied, but for 64 bits, which JAX makes 32 of. To be read only."""
-        import jax
-
-        return jax.tree.map(lambda variable: jax.dlpack.from_dlpack(variable.read_value()), self.tree())
+    def arrays(self) -> dict[str, Any]:
+        """To be read only: not copied, except 64 bits, which JAX makes 32 of, and floats and integers below 8 bits."""
+        return {name: _share(variable) for name, variable in self._by_name.items()}
 
 
-def path_name(path: tuple[Any, ...]) -> str:
-    """`params/dense/kernel` of a path as jax.tree_util gives it."""
+def _make_variable(name: str, value: Array) -> "tf.Variable":
+    import tensorflow as tf
+
+    try:
+        return tf.Variable(value, name=variable_name(name), trainable=False)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise CannotLower(
+            f"parameter {name} is {value.dtype.name}{list(value.shape)}, and TensorFlow keeps no variable of that "
+            "dtype: cast it, params.astype(...), in what you export"
+        ) from error
+
+
+def _share(variable: "tf.Variable") -> Any:  # noqa: ANN401 - jax has no types here
     import jax
+    import jax.numpy as jnp
 
-    return str(jax.tree_util.keystr(path, simple=True, separator="/"))
+    try:
+        return jax.dlpack.from_dlpack(variable.read_value())
+    except RuntimeError:  # DLPack has no float8 and no int4 of TensorFlow's
+        return jnp.asarray(variable.numpy())
 
 
 def _sized(function: JaxFunction, rows: int) -> JaxFunction:
@@ -125,7 +129,7 @@ def _convert(function: JaxFunction, variables: Variables) -> TensorFunction:
 
     def call(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
         with _module_version():
-            outputs: Mapping[str, tf.Tensor] = converted(variables.tree(), inputs)
+            outputs: Mapping[str, tf.Tensor] = converted(variables.tensors(), inputs)
         return outputs
 
     return call

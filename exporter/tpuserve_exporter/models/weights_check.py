@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import WeightsNotFinite
+from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def named_variables(trackables: Iterable[Any]) -> "Iterator[tuple[str, tf.Variab
             variable = thing.value if isinstance(thing, keras.Variable) else thing
             if isinstance(variable, tf.Variable) and id(variable) not in seen:
                 seen.add(id(variable))
-                name = thing.path if isinstance(thing, keras.Variable) else variable.name.removesuffix(":0")
+                own = name_of_variable(variable.name.removesuffix(":0"))
+                name = thing.path if isinstance(thing, keras.Variable) else own
                 yield name, variable
 
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CannotLower, reason_of
 from tpuserve_exporter.models.jax_function import JaxFunction
-from tpuserve_exporter.models.jax_serving import path_name
 from tpuserve_exporter.programs.buckets import Bucket
 from tpuserve_exporter.programs.lowering import export_function, shape_of
 from tpuserve_exporter.signature import Signature
@@ -17,14 +16,11 @@ class JaxPart:
     """The function's parameters need be shapes only: their values are in the served model's variables."""
 
     def __init__(self, name: str, signature: Signature, function: JaxFunction) -> None:
-        import jax
-
         self.name = name
         self.signature = signature
         self._function = function
-        leaves, self._tree = jax.tree_util.tree_flatten_with_path(function.params)
-        self.weights: tuple[str, ...] = tuple(path_name(path) for path, _ in leaves)
-        self._shapes: Sequence[Any] = [shape_of(leaf.shape, leaf.dtype) for _, leaf in leaves]
+        self.weights: tuple[str, ...] = tuple(function.params)
+        self._shapes: Sequence[Any] = [shape_of(leaf.shape, leaf.dtype) for leaf in function.params.values()]
 
     def lower(self, bucket: Bucket) -> bytes:
         """The program for the bucket's shapes. Raises CannotLower."""
@@ -37,10 +33,8 @@ class JaxPart:
             ) from error
 
     def _call(self, *arrays: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JAX's tracers
-        import jax
-
         count = len(self.signature.inputs)
-        params = jax.tree_util.tree_unflatten(self._tree, arrays[count:])
+        params = dict(zip(self.weights, arrays[count:], strict=True))
         given: Mapping[str, Any] = dict(zip(self.signature.inputs, arrays[:count], strict=True))
         outputs = self._function.call(params, given)
         return tuple(outputs[name] for name in self.signature.outputs)

@@ -62,9 +62,9 @@ def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
     from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 
     inputs = read_inputs(options)
-    call, params = understand_live(model, options, inputs)
-    function = JaxFunction(call, params, inputs)
-    served = serve_jax(function, Variables.of(params), options.batch_sizes)
+    understood = understand_live(model, options, inputs)
+    function = JaxFunction(understood.by_name(), understood.arrays, inputs)
+    served = serve_jax(function, Variables.of(understood.arrays), options.batch_sizes)
     return OpenedSource(
         kind="function",
         name=_describe(model),

@@ -1,21 +1,24 @@
 """An Orbax checkpoint of a JAX model, restored into what the builder's function takes."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
-from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference, PyTree
+from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference
 from tpuserve_exporter.models.jax_model import JaxModel, build_jax_model, read_inputs
 from tpuserve_exporter.models.jax_platform import compute_on_cpu
 from tpuserve_exporter.models.jax_serving import Variables, serve_jax
+from tpuserve_exporter.models.param_tree import ParamTree
+from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.orbax_tree import KeyPath, OrbaxTree, leaves_of
+from tpuserve_exporter.sources.orbax_tree import OrbaxTree
 from tpuserve_exporter.sources.tree_leftover import sort_leftover
 from tpuserve_exporter.sources.tree_matching import TreeMatching, match_trees
 
@@ -33,9 +36,9 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     inputs = read_inputs(options)
     tree = OrbaxTree(source)
     model = build_jax_model(builder, options, inputs)
-    variables, report = restore(model, tree, options)
-    # Of the variables' own values, which are in memory once.
-    function = JaxFunction(model.call, variables.arrays(), inputs)
+    params, variables, report = restore(model, tree, options)
+    # The function shares the variables' memory.
+    function = JaxFunction(replace(model, tree=params).by_name(), variables.arrays(), inputs)
     served = serve_jax(function, variables, options.batch_sizes)
     return OpenedSource(
         kind="orbax",
@@ -67,17 +70,29 @@ def _check_options(options: ModelOptions) -> str:
     return options.builder
 
 
-def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[Variables, RestoreReport]:
-    """The parameters with the stored values. Raises CheckpointMismatch before any value is read."""
-    wanted = {path: ArraySpec(np.dtype(leaf.dtype).name, tuple(leaf.shape)) for path, leaf in leaves_of(model.params)}
+def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[ParamTree, Variables, RestoreReport]:
+    """The parameters with the stored values. Raises CheckpointMismatch before it reads any value."""
+    wanted = _list_wanted(model.tree)
     matching = match_trees(wanted, tree.arrays, options.weights, options.renames)
-    report = _report(wanted, tree, matching, options)
+    report = _report(wanted | _stored_scalars(model.tree, tree, matching), tree, matching, options)
     if report.problems:
         raise CheckpointMismatch(
             report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} makes", may_miss=False),
             restore=report,
         )
-    return _fill(model.params, tree, matching), report
+    return *_fill(model.tree, tree, matching), report
+
+
+def _list_wanted(params: ParamTree) -> dict[KeyPath, ArraySpec]:
+    arrays = {name: ArraySpec(np.dtype(leaf.dtype).name, tuple(leaf.shape)) for name, leaf in params.shapes.items()}
+    scalars = {name: ArraySpec(np.result_type(value).name, ()) for name, value in params.scalars.items()}
+    return {keys: (arrays | scalars)[name] for name, keys in params.paths.items()}
+
+
+def _stored_scalars(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> dict[KeyPath, ArraySpec]:
+    """Python's numbers have no width: a stored number of any dtype takes the place of one."""
+    found = {keys: matching.pairs.get(keys) for name, keys in params.paths.items() if name in params.scalars}
+    return {keys: tree.arrays[path] for keys, path in found.items() if path and not tree.arrays[path].shape}
 
 
 def _report(
@@ -85,17 +100,18 @@ def _report(
 ) -> RestoreReport:
     pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
     averaged = {path for subtree in matching.found if subtree.is_average for path in subtree.pairs}
+    model, stored = TreeNames(wanted), TreeNames(tree.arrays)
     entries = [
-        Entry.compare(_name(path), spec, _stored(tree, pairs.get(path)), averaged=path in averaged)
+        Entry.compare(model.name(path), spec, _stored(tree, pairs.get(path)), averaged=path in averaged)
         for path, spec in wanted.items()
     ]
-    entries += [Entry(_name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
+    entries += [Entry(stored.name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
     return RestoreReport(
-        # A JAX model has no values of its own to keep for what is missing.
+        # A JAX model has no values of its own for what is missing.
         allow(entries, (), options.allow_unused),
-        optimizer_state=tuple(map(_name, left.optimizer_state)),
-        other_models={part: tuple(map(_name, paths)) for part, paths in left.others.items()},
-        bookkeeping=tuple(map(_name, left.bookkeeping)),
+        optimizer_state=tuple(map(stored.name, left.optimizer_state)),
+        other_models={part: tuple(map(stored.name, paths)) for part, paths in left.others.items()},
+        bookkeeping=tuple(map(stored.name, left.bookkeeping)),
         notes=matching.notes,
         averages_from=", ".join("/".join(subtree.root) for subtree in matching.found if subtree.is_average),
     )
@@ -105,16 +121,14 @@ def _stored(tree: OrbaxTree, path: KeyPath | None) -> ArraySpec | None:
     return None if path is None else tree.arrays[path]
 
 
-def _name(path: KeyPath) -> str:
-    return "/".join(path)
-
-
-def _fill(params: PyTree, tree: OrbaxTree, matching: TreeMatching) -> Variables:
-    """Variables for the tree of shapes, with the values in their places, each in the model's dtype."""
-    pairs = matching.pairs
-    values = tree.read(frozenset(pairs.values()))
-    # Each is taken out as it goes into its variable: else all would be in memory twice.
-    return Variables(params, (_cast(values.pop(pairs[path]), leaf) for path, leaf in leaves_of(params)))
+def _fill(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> tuple[ParamTree, Variables]:
+    """The tree with the stored scalars, and variables with the stored arrays, each in the model's dtype."""
+    stored = {name: matching.pairs[keys] for name, keys in params.paths.items()}
+    values = tree.read(frozenset(stored.values()))
+    scalars = {name: np.asarray(values.pop(stored[name])).item() for name in params.scalars}
+    # Each value leaves the dictionary as it goes into its variable: else all would be in memory twice.
+    arrays = ((name, _cast(values.pop(stored[name]), leaf)) for name, leaf in params.shapes.items())
+    return params.with_scalars(scalars), Variables(arrays)
 
 
 def _cast(value: Array, leaf: Any) -> Array:  # noqa: ANN401 - jax has no types here

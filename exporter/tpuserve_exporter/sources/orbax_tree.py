@@ -5,18 +5,17 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.models.tree_path import KeyPath, flatten, keys_of
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
 from tpuserve_exporter.sources.orbax_loop import run_apart
 
-# Keys from the root: of dictionaries, of lists by number, of attributes by name.
-KeyPath: TypeAlias = tuple[str, ...]
 _Answer = TypeVar("_Answer")
 # How tensorstore begins to say so.
 _NOT_WHOLE = re.compile(r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION): ")
@@ -63,7 +62,7 @@ class OrbaxTree:
         # Orbax takes no path from the working directory.
         prefix, directory = _prefix(item), self.layout.items[item].absolute()
         wanted = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: leaf if (*prefix, *map(_key, path)) in paths else ocp.PLACEHOLDER, self._trees[item]
+            lambda path, leaf: leaf if (*prefix, *keys_of(path)) in paths else ocp.PLACEHOLDER, self._trees[item]
         )
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), self._trees[item])
         arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=as_numpy)
@@ -80,21 +79,12 @@ class OrbaxTree:
 
 def leaves_of(tree: Any, item: str = "") -> list[tuple[KeyPath, Any]]:  # noqa: ANN401 - any tree
     """Leaves and their paths."""
-    import jax
-
     prefix = _prefix(item)
-    return [((*prefix, *map(_key, path)), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+    return [((*prefix, *keys_of(path)), leaf) for path, leaf in flatten(tree)]
 
 
 def _prefix(item: str) -> KeyPath:
     return (item,) if item else ()
-
-
-def _key(key: Any) -> str:  # noqa: ANN401 - one of jax.tree_util's kinds of key
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 def _reason(error: Exception, directory: Path) -> str:

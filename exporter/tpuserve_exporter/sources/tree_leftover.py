@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.sources.orbax_tree import KeyPath
 from tpuserve_exporter.sources.tree_matching import OPTIMIZER, TreeMatching
 
 _RANDOM = re.compile(r"(.*_)?(rngs?|prng|prng_key|random_key)(_.*)?")

@@ -7,11 +7,12 @@ tree (a Flax collection such as `params`, or all of it) the subtree of the store
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
+from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.sources.orbax_tree import KeyPath
 
 # Keys as training scripts call these parts of their state.
 OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?")
@@ -83,8 +84,7 @@ def match_trees(
     renames: Sequence[Rename] = (),
 ) -> TreeMatching:
     """The best fit of every part. Raises CheckpointMismatch where a choice would be a guess, or no average is kept."""
-    originals = _rename(unbox(stored), renames)
-    wanted = unbox(model)
+    wanted, originals = _best_form(model, stored, renames)
     choices = [
         choice
         for part in _parts(wanted)
@@ -98,6 +98,35 @@ def match_trees(
     )
 
 
+_Originals: TypeAlias = Mapping[KeyPath, KeyPath]
+
+
+def _best_form(
+    model: Mapping[KeyPath, ArraySpec], stored: Mapping[KeyPath, ArraySpec], renames: Sequence[Rename]
+) -> tuple[_Originals, _Originals]:
+    """The paths of model and checkpoint, originals by compared ones: keys as they are, or taken apart at slashes.
+
+    One side may have `mlp/~/linear_0` as a key, and the other `mlp` with `~` within, as --rename makes it, too.
+    """
+    whole = unbox(model), _rename(unbox(stored), TreeNames(stored), renames)
+    apart = _split(whole[0]), _split(whole[1])
+    if apart[0] is None or apart[1] is None:
+        return whole
+    split = apart[0], apart[1]
+
+    def count_fit(form: tuple[_Originals, _Originals]) -> int:
+        parts = (_find_subtrees(part, *form, model, stored) for part in _parts(form[0]))
+        return sum(max((len(one.pairs) for one in found), default=0) for found in parts)
+
+    return split if count_fit(split) > count_fit(whole) else whole
+
+
+def _split(paths: _Originals) -> _Originals | None:
+    """None where two paths would be one."""
+    apart = {split_keys(path): original for path, original in paths.items()}
+    return apart if len(apart) == len(paths) else None
+
+
 def unbox(paths: Iterable[KeyPath]) -> dict[KeyPath, KeyPath]:
     """The paths themselves by what they are without the boxes around arrays."""
     paths = list(paths)
@@ -106,14 +135,17 @@ def unbox(paths: Iterable[KeyPath]) -> dict[KeyPath, KeyPath]:
     return {short if short == path or short not in taken else path: path for path, short in bare.items()}
 
 
-def _rename(paths: Mapping[KeyPath, KeyPath], renames: Sequence[Rename]) -> dict[KeyPath, KeyPath]:
+def _rename(paths: _Originals, names: TreeNames, renames: Sequence[Rename]) -> dict[KeyPath, KeyPath]:
     """Raises OptionConflict where two arrays come to one name."""
     renamed: dict[KeyPath, KeyPath] = {}
     for path, original in paths.items():
-        name = rename("/".join(path), renames)
-        new = tuple(key for key in name.split("/") if key)
+        before = names.name(path)
+        name = rename(before, renames)
+        new = path if name == before else names.path(name)
         if new in renamed:
-            raise OptionConflict(f"--rename gives {'/'.join(renamed[new])} and {'/'.join(original)} one name, {name}")
+            raise OptionConflict(
+                f"--rename gives {names.name(renamed[new])} and {names.name(original)} one name, {name}"
+            )
         renamed[new] = original
     return renamed
 
@@ -128,8 +160,8 @@ def _parts(wanted: Iterable[KeyPath]) -> list[KeyPath]:
 
 def _find_subtrees(
     part: KeyPath,
-    wanted: Mapping[KeyPath, KeyPath],
-    originals: Mapping[KeyPath, KeyPath],
+    wanted: _Originals,
+    originals: _Originals,
     model: Mapping[KeyPath, ArraySpec],
     stored: Mapping[KeyPath, ArraySpec],
 ) -> list[Subtree]:

@@ -1,0 +1,161 @@
+"""The parameters of a JAX model: arrays by name, and the tree that the model's function takes them in."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.models.jax_function import PyTree
+from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, flatten, keys_of
+
+if TYPE_CHECKING:
+    import jax
+
+Scalar: TypeAlias = bool | int | float | complex
+# Kinds of numpy dtypes that hold numbers; ml_dtypes' own are of kind V, with a name.
+_NUMBERS = "biufc"
+
+
+@dataclass(frozen=True, slots=True)
+class ParamTree:
+    """`shapes` are those of the arrays, by name in the tree's order, and `paths` the keys of arrays and scalars.
+
+    `scalars` are Python's numbers: the function gets them as they are, for it may size arrays by them. `fixed` are
+    leaves that hold no numbers, such as activation functions and strings. `key_kinds` names the implementation of each
+    array of random keys, which is kept as its raw data.
+    """
+
+    shapes: Mapping[str, Any]
+    paths: Mapping[str, KeyPath]
+    scalars: Mapping[str, Scalar]
+    _names: tuple[str, ...]
+    _treedef: Any
+    _fixed: Mapping[str, Any] = field(default_factory=dict)
+    _key_kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def with_scalars(self, scalars: Mapping[str, Scalar]) -> "ParamTree":
+        """The same tree with other numbers in the places of its scalars."""
+        return replace(self, scalars={**self.scalars, **scalars})
+
+    def rebuild(self, arrays: Mapping[str, Any]) -> PyTree:
+        """The tree with these arrays, or their tracers, in it."""
+        import jax
+
+        values = {**self._fixed, **self.scalars, **arrays}
+        for name, kind in self._key_kinds.items():
+            values[name] = jax.random.wrap_key_data(values[name], impl=kind)
+        return jax.tree_util.tree_unflatten(self._treedef, [values[name] for name in self._names])
+
+
+def read_tree(tree: PyTree, live: bool) -> tuple[ParamTree, dict[str, Any]]:
+    """The structure of a tree, and its arrays by name: values of a `live` one, else shapes, or values for shapes.
+
+    Raises BuilderFailed, which names the leaf, for a leaf that cannot be served.
+    """
+    import jax
+
+    leaves = [(keys_of(path), f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in flatten(tree)]
+    names = TreeNames(keys for keys, _, _ in leaves)
+    named = {names.name(keys): _read_leaf(leaf, printed, live) for keys, printed, leaf in leaves}
+    arrays = {name: leaf.value for name, leaf in named.items() if leaf.kind in ("array", "keys")}
+    structure = ParamTree(
+        {name: jax.ShapeDtypeStruct(np.shape(value), value.dtype) for name, value in arrays.items()},
+        {name: keys for keys, _, _ in leaves if named[name := names.name(keys)].kind != "fixed"},
+        {name: leaf.value for name, leaf in named.items() if leaf.kind == "scalar"},
+        tuple(named),
+        jax.tree_util.tree_structure(tree),
+        {name: leaf.value for name, leaf in named.items() if leaf.kind == "fixed"},
+        {name: leaf.key_kind for name, leaf in named.items() if leaf.kind == "keys"},
+    )
+    return structure, arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    kind: Literal["array", "scalar", "keys", "fixed"]
+    value: Any
+    key_kind: str = ""
+
+
+def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - whatever a tree holds
+    import jax
+
+    if live and isinstance(leaf, jax.ShapeDtypeStruct):
+        raise BuilderFailed(f"{name} is a shape without a value: give the trained parameters")
+    if isinstance(leaf, Scalar) and not isinstance(leaf, np.generic):
+        return _Leaf("scalar", leaf)
+    if isinstance(leaf, jax.Array):
+        _check_alive(leaf, name)
+    if _is_random_key(leaf):
+        return _read_keys(leaf, name)
+    if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array | np.ndarray | np.generic) and _holds_numbers(leaf.dtype):
+        return _Leaf("array", leaf)
+    if hasattr(leaf, "dtype") and hasattr(leaf, "__array__") and _holds_numbers((value := np.asarray(leaf)).dtype):
+        return _Leaf("array", value)  # of another framework
+    _check_opaque(leaf, name)
+    return _Leaf("fixed", leaf)
+
+
+def _check_alive(leaf: "jax.Array", name: str) -> None:
+    """Raises BuilderFailed for an array whose values this process does not have."""
+    import jax
+
+    if isinstance(leaf, jax.core.Tracer):
+        raise BuilderFailed(
+            f"{name} is a tracer, {leaf.aval.str_short()}: export outside of jax.jit, jax.grad and jax.vmap"
+        )
+    if leaf.is_deleted():
+        raise BuilderFailed(
+            f"{name} is deleted, as an argument donated to a jitted function is: give what the function returned"
+        )
+    if not leaf.is_fully_addressable:
+        raise BuilderFailed(
+            f"{name} lies in part on devices of other processes: gather it first, "
+            "jax.experimental.multihost_utils.process_allgather(params, tiled=True)"
+        )
+
+
+def _is_random_key(leaf: object) -> bool:
+    import jax
+
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no types here
+    """Random keys as their raw data. Those of an abstract tree are of JAX's default implementation."""
+    import jax
+
+    if isinstance(leaf, jax.Array):
+        return _Leaf("keys", jax.random.key_data(leaf), str(jax.random.key_impl(leaf)))
+    default = jax.random.key(0)
+    if leaf.dtype != default.dtype:
+        raise BuilderFailed(f"{name} is a random key, {leaf.dtype}, without a value: give jax.random.key_data of it")
+    return _Leaf("keys", jax.eval_shape(jax.random.key_data, leaf), str(jax.random.key_impl(default)))
+
+
+def _holds_numbers(dtype: "np.dtype[Any]") -> bool:
+    """Numpy's own numbers, and those of ml_dtypes, which numpy has as kind V without fields."""
+    return dtype.kind in _NUMBERS or (dtype.kind == "V" and dtype.names is None and not dtype.name.startswith("void"))
+
+
+def _check_opaque(leaf: object, name: str) -> None:
+    """Raises BuilderFailed for an object that JAX takes for one leaf although it holds arrays."""
+    import jax
+
+    if isinstance(leaf, type) or inspect.isroutine(leaf):
+        return
+    slots = (one for base in type(leaf).__mro__ for one in getattr(base, "__slots__", ()))
+    held = {**{one: getattr(leaf, one, None) for one in slots}, **getattr(leaf, "__dict__", {})}
+    arrays = [
+        one for one, value in held.items()
+        if any(hasattr(part, "shape") and hasattr(part, "dtype") for part in jax.tree.leaves(value))
+    ]  # fmt: skip
+    if arrays:
+        raise BuilderFailed(
+            f"{name} is a {type(leaf).__qualname__} with arrays ({', '.join(arrays)}), a class that JAX does not know: "
+            "register it, jax.tree_util.register_dataclass, or give its arrays in a dictionary"
+        )

@@ -1,0 +1,98 @@
+"""Paths of a tree's leaves: as keys, as names, as JAX prints them, and as names of TensorFlow variables.
+
+Every conversion between these forms is here, with its inverse. Matching uses keys. Reports, manifests, safetensors files
+and options such as --rename use names.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from tpuserve_exporter.errors import BuilderFailed, reason_of
+
+# Keys from the root: of dictionaries, of sequences by index, of attributes by name.
+KeyPath: TypeAlias = tuple[str, ...]
+# The name of the leaf of a tree that is a single array.
+_ROOT = "params"
+# A name that safetensors keeps for itself.
+_RESERVED = "__metadata__"
+# TensorFlow's names of operations: these characters, and a letter, digit or dot at the start.
+_NOT_IN_VARIABLES = re.compile(r"[^A-Za-z0-9_./-]|(?<=/)/|/$")
+_ESCAPED = re.compile(r"(?:>[0-9A-F]{2})+")
+
+
+def flatten(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - any tree
+    """Every leaf with its path from jax.tree_util. Raises BuilderFailed where JAX cannot give each leaf a path."""
+    import jax
+
+    try:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+    except Exception as error:  # a registered class's own code, or keys that JAX cannot sort
+        raise BuilderFailed(f"JAX cannot take the tree of parameters apart: {reason_of(error)}") from error
+    counted = Counter(keys_of(path) for path, _ in leaves)
+    if double := [jax.tree_util.keystr(path) for path, _ in leaves if counted[keys_of(path)] > 1]:
+        raise BuilderFailed(f"leaves of the tree share one path: {' and '.join(double)}. Give them different keys")
+    return list(leaves)
+
+
+def keys_of(path: Iterable[Any]) -> KeyPath:
+    """The keys of a path from jax.tree_util, as text."""
+    return tuple(map(_key, path))
+
+
+def _key(key: Any) -> str:  # noqa: ANN401 - one of jax.tree_util's kinds of key
+    found = next((getattr(key, one) for one in ("key", "idx", "name") if hasattr(key, one)), key)
+    # JSON has no halves of surrogate pairs.
+    return str(found).encode("utf-8", "backslashreplace").decode()
+
+
+class TreeNames:
+    """Names of one tree's leaves, one to one: the keys joined by `/`.
+
+    Where two leaves would share a name (`a/b` beside `a: {b}`), `/` and `%` within keys are written as in URLs.
+    """
+
+    def __init__(self, paths: Iterable[KeyPath]) -> None:
+        paths = list(paths)
+        joined = Counter(map("/".join, paths))
+        self._escapes = len(joined) < len(paths) or _RESERVED in joined
+        self._paths: Mapping[str, KeyPath] = {self.name(path): path for path in paths}
+
+    def name(self, path: KeyPath) -> str:
+        return "/".join(map(_escape_key, path) if self._escapes else path) or _ROOT
+
+    def path(self, name: str) -> KeyPath:
+        """The keys of a leaf; of a name that no leaf has, the keys that it would be made of."""
+        if name in self._paths:
+            return self._paths[name]
+        keys = (key for key in name.split("/") if key)
+        return tuple(map(unquote, keys) if self._escapes else keys)
+
+
+def _escape_key(key: str) -> str:
+    if key == _RESERVED:
+        return key.replace("_", "%5F", 1)
+    return key.replace("%", "%25").replace("/", "%2F")
+
+
+def split_keys(path: KeyPath) -> KeyPath:
+    """The path with every key taken apart at its slashes: `mlp/~/linear_0` of Haiku is three keys."""
+    return tuple(part for key in path for part in key.split("/"))
+
+
+def variable_name(name: str) -> str:
+    """A name that TensorFlow takes for a variable: other characters as `>7E`, with a dot before an odd first one."""
+    escaped = _NOT_IN_VARIABLES.sub(lambda match: "".join(f">{byte:02X}" for byte in match[0].encode()), name)
+    return escaped if escaped[:1].isalnum() else f".{escaped}"
+
+
+def name_of_variable(name: str) -> str:
+    """The inverse of `variable_name`; names that it did not make stay as they are."""
+    bare = name.removeprefix(".")
+    try:
+        found = _ESCAPED.sub(lambda match: bytes.fromhex(match[0].replace(">", "")).decode(), bare)
+    except UnicodeDecodeError:
+        return name
+    return found if variable_name(found) == name else name
