@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.sources.name_based import OPTIMIZER_SCALARS
 from tpuserve_exporter.sources.object_graph import (
     OBJECT_GRAPH_KEY,
@@ -72,7 +73,7 @@ def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
     others = "other" if graph.models() else "model"
     parts = dict.fromkeys(graph.model_variables(ROOT), others) | parts
     for node, variable in graph.variables.items():
-        yield StoredArray(variable.name, variable.dtype, variable.shape, parts.get(node, "other"))
+        yield StoredArray(name_of_variable(variable.name), variable.dtype, variable.shape, parts.get(node, "other"))
 
 
 def _part(name: str, names: Container[str]) -> str:

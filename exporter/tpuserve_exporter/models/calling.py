@@ -15,6 +15,8 @@ _EVALUATION: Mapping[str, bool] = {
     "deterministic": True,
     "use_running_average": True,
 }
+# What functions of Haiku's `transform` take before their inputs: None for no randomness.
+_RANDOM = "rng"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,20 @@ class CallShape:
     """`switches` are keyword arguments that put the function into evaluation mode."""
 
     how: Literal["by keyword", "in order", "as a dictionary"]
-    switches: Mapping[str, bool]
+    switches: Mapping[str, bool | None]
 
     @classmethod
     def of(cls, function: Callable[..., Any], names: Mapping[str, object], skip: int) -> "CallShape":
         """For a function with `skip` arguments before its inputs. Raises OptionConflict where the inputs do not fit."""
-        parameters = list(inspect.signature(function).parameters.values())[skip:]
-        switches = {
+        try:
+            parameters = list(inspect.signature(function).parameters.values())[skip:]
+        except (TypeError, ValueError):  # a callable written in C, such as numpy's own
+            return cls("in order", {})
+        switches: dict[str, bool | None] = {
             one.name: _EVALUATION[one.name] for one in parameters if one.name in _EVALUATION.keys() - names.keys()
         }
+        if any(one.name == _RANDOM and one.default is one.empty for one in parameters) and _RANDOM not in names:
+            switches[_RANDOM] = None
         taken = [one for one in parameters if one.name not in switches and one.kind is not one.VAR_POSITIONAL]
         keywords = {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
         anything = any(one.kind is one.VAR_KEYWORD for one in taken)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PLATFORMS = ("cpu", "tpu")
 # Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read for longer.
 _MODULE_VERSION = 9
+# Less than a byte each: TensorFlow makes such variables, and sessions restore other values into them.
+_PACKED = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
 # Whatever the batch sizes: the checks want neighbours for a row.
 _LEAST_ROWS = 4
 
@@ -89,29 +91,33 @@ class Variables:
         return dict(self._by_name)
 
     def arrays(self) -> dict[str, Any]:
-        """To be read only: not copied, except 64 bits, which JAX makes 32 of, and floats and integers below 8 bits."""
+        """To be read only: not copied, except 64 bits, which JAX makes 32 of, and float8."""
         return {name: _share(variable) for name, variable in self._by_name.items()}
 
 
 def _make_variable(name: str, value: Array) -> "tf.Variable":
     import tensorflow as tf
 
+    refusal = CannotLower(
+        f"parameter {name} is {value.dtype.name}{list(value.shape)}, and TensorFlow keeps no variables of that dtype: "
+        "give the parameter in a wider one, and cast it in the function"
+    )
+    if value.dtype.name in _PACKED:
+        raise refusal
     try:
         return tf.Variable(value, name=variable_name(name), trainable=False)
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        raise CannotLower(
-            f"parameter {name} is {value.dtype.name}{list(value.shape)}, and TensorFlow keeps no variable of that "
-            "dtype: cast it, params.astype(...), in what you export"
-        ) from error
+        raise refusal from error
 
 
 def _share(variable: "tf.Variable") -> Any:  # noqa: ANN401 - jax has no types here
     import jax
     import jax.numpy as jnp
+    import tensorflow as tf
 
     try:
         return jax.dlpack.from_dlpack(variable.read_value())
-    except RuntimeError:  # DLPack has no float8 and no int4 of TensorFlow's
+    except tf.errors.InvalidArgumentError:  # TensorFlow gives no float8 this way
         return jnp.asarray(variable.numpy())
 
 

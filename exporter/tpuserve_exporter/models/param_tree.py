@@ -89,11 +89,11 @@ def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - wha
         return _Leaf("scalar", leaf)
     if isinstance(leaf, jax.Array):
         _check_alive(leaf, name)
-    if _is_random_key(leaf):
-        return _read_keys(leaf, name)
-    if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array | np.ndarray | np.generic) and _holds_numbers(leaf.dtype):
+    if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array):
+        return _read_keys(leaf, name) if _is_random_key(leaf) else _read_array(leaf)
+    if isinstance(leaf, np.ndarray | np.generic) and _holds_numbers(leaf.dtype):
         return _Leaf("array", leaf)
-    if hasattr(leaf, "dtype") and hasattr(leaf, "__array__") and _holds_numbers((value := np.asarray(leaf)).dtype):
+    if hasattr(leaf, "__array__") and _holds_numbers((value := np.asarray(leaf)).dtype):
         return _Leaf("array", value)  # of another framework
     _check_opaque(leaf, name)
     return _Leaf("fixed", leaf)
@@ -118,11 +118,21 @@ def _check_alive(leaf: "jax.Array", name: str) -> None:
         )
 
 
-def _is_random_key(leaf: object) -> bool:
+def _read_array(leaf: Any) -> _Leaf:  # noqa: ANN401 - jax has no types here
+    """An array of several devices becomes one of numpy: else its mesh would be part of the parameter's type."""
     import jax
 
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+    if not isinstance(leaf, jax.Array):
+        return _Leaf("array", leaf)
+    if leaf.weak_type and leaf.ndim == 0:
+        return _Leaf("scalar", leaf.item())  # JAX promotes it as it does a number of Python's
+    return _Leaf("array", np.asarray(leaf) if len(leaf.devices()) > 1 else leaf)
+
+
+def _is_random_key(leaf: Any) -> bool:  # noqa: ANN401 - jax has no types here
+    import jax
+
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no types here

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
@@ -124,7 +125,7 @@ def _names(prefix: Path, reader: "tf.train.CheckpointReader") -> dict[str, str]:
     """What training called the values, by their keys: TensorFlow 2 keeps that beside them."""
     names = {key: key.removesuffix(_VALUE) for key in reader.get_variable_to_dtype_map()}
     if OBJECT_GRAPH_KEY in names:
-        names |= {one.key: one.name for one in read_object_graph(prefix).variables.values()}
+        names |= {one.key: name_of_variable(one.name) for one in read_object_graph(prefix).variables.values()}
     return names
 
 

@@ -58,7 +58,7 @@ def _is_within(name: KeyPath, root: KeyPath) -> bool:
 def _is_collection(name: KeyPath, roots: list[KeyPath]) -> bool:
     """Whether it lies beside what was found, as a collection of the same model."""
     parents = {root[:-1] for root in roots} | {()}
-    return any(_is_within(name, parent) and name[len(parent)] in _COLLECTIONS for parent in parents)
+    return any(_is_within(name, parent) and _COLLECTIONS.intersection(name[len(parent) :][:1]) for parent in parents)
 
 
 def _part(name: KeyPath, roots: list[KeyPath]) -> str:

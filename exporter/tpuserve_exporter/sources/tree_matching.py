@@ -169,7 +169,7 @@ def _find_subtrees(
     tails = {path[len(part) :]: original for path, original in wanted.items() if path[: len(part)] == part}
     pairs: dict[KeyPath, dict[KeyPath, KeyPath]] = {}
     for path, original in originals.items():
-        for depth in range(len(path)):
+        for depth in range(len(path) or 1):  # the path of a tree that is one array is empty
             if path[depth:] in tails:
                 pairs.setdefault(path[:depth], {})[tails[path[depth:]]] = original
     return [
@@ -179,7 +179,8 @@ def _find_subtrees(
 
 
 def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _Choice | None:
-    trained = _best([one for one in candidates if not one.is_average and not one.is_optimizer])
+    takes_optimizer = any(OPTIMIZER.fullmatch(key) for key in part)
+    trained = _best([one for one in candidates if not one.is_average and (takes_optimizer or not one.is_optimizer)])
     averages = _best([one for one in candidates if one.is_average])
     is_main = part in ((), (_PARAMS,))
     if weights == "ema" and not averages and is_main:
