@@ -91,6 +91,20 @@ def lookup() -> tuple[Callable[..., Any], PyTree]:
     return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
 
 
+def haiku_like() -> tuple[Callable[..., Any], PyTree]:
+    """What Haiku's `transform` gives: module paths as keys, and a function that takes random keys before its inputs."""
+
+    def apply(params: PyTree, rng: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        assert rng is None and not args
+        first, last = params["mlp/~/linear_0"], params["mlp/~/linear_1"]
+        return jax.nn.relu(kwargs["features"] @ first["w"] + first["b"]) @ last["w"]
+
+    def shape(*dims: int) -> Any:  # noqa: ANN401 - jax has no types here
+        return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+    return apply, {"mlp/~/linear_0": {"w": shape(3, 4), "b": shape(4)}, "mlp/~/linear_1": {"w": shape(4, 2)}}
+
+
 class JaxSine(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
     """Computes with JAX, whatever Keras runs on."""
 

@@ -134,6 +134,34 @@ def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
         call(tmp_path / "base/1", x=np.zeros((5, 3), np.float32))
 
 
+def test_a_tree_of_haiku_keeps_its_names_everywhere(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    """From a checkpoint and from memory: in the report, the variables, the programs and their weights."""
+    import jax
+
+    from tests.exporter.flax_builders import haiku_like
+    from tpuserve_exporter.api import export as export_live
+    from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, map_weights
+
+    apply, shapes = haiku_like()
+    random = np.random.default_rng(2)
+    params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
+    source = save(tmp_path / "haiku", {"params": params, "step": 3})
+    options = (*FEATURES, "--device-programs", "--json")
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:haiku_like", *options)
+    assert finished.code == 0, finished.err
+    live = export_live(
+        (apply, params), tmp_path / "live", input=FEATURES[1], batch_sizes=(1, 2), device_programs=True, progress=False
+    )
+    names = {"mlp/~/linear_0/b", "mlp/~/linear_0/w", "mlp/~/linear_1/w"}
+    for version, document in ((tmp_path / "base/1", finished.document), (tmp_path / "live/1", live.report)):
+        assert set(read_manifest(version)["device"]["parts"]["device"]["weights"]) == names
+        weights = map_weights(version / WEIGHTS_FILE)
+        np.testing.assert_array_equal(weights["mlp/~/linear_1/w"], params["mlp/~/linear_1"]["w"])
+        assert {variable["name"] for variable in document["variables"]} == names
+        outputs = call(version, features=ROWS)["outputs"]
+        np.testing.assert_allclose(outputs, apply(params, None, features=ROWS), atol=1e-6)
+
+
 def test_every_mismatch_is_listed_and_nothing_published(
     export: Export, scorer_state: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -118,3 +118,38 @@ def test_where_nothing_fits_all_is_unused() -> None:
     matching = match_trees(BARE, stored)
     assert not matching.pairs
     assert sort_leftover(stored, matching).unused == [("params", "conv", "kernel")]
+
+
+@pytest.mark.parametrize(
+    ("model", "stored"),
+    [
+        pytest.param([("mlp/~/linear_0", "w")], [("mlp/~/linear_0", "w")], id="one key on both sides"),
+        pytest.param(
+            [("mlp/~/linear_0", "w")], [("params", "mlp", "~", "linear_0", "w")], id="nested in the checkpoint"
+        ),
+        pytest.param([("a", "b")], [("a/b",)], id="flat in the checkpoint"),
+        pytest.param([("a/b",)], [("a/b",), ("a", "b")], id="beside a path of the same name"),
+    ],
+)
+def test_keys_with_slashes_are_found(model: list[KeyPath], stored: list[KeyPath]) -> None:
+    spec = ArraySpec("float32", (2,))
+    pairs = match_trees(dict.fromkeys(model, spec), dict.fromkeys(stored, spec)).pairs
+    assert pairs == {model[0]: stored[0]}
+
+
+def test_a_renamed_prefix_leads_to_keys_with_slashes() -> None:
+    spec = ArraySpec("float32", (2,))
+    stored, model = ("net/mlp/~/linear_0", "w"), ("mlp/~/linear_0", "w")
+    assert match_trees({model: spec}, {stored: spec}, "auto", [Rename.parse("^net/=")]).pairs == {model: stored}
+
+
+def test_a_model_that_takes_the_optimizer_state_gets_it() -> None:
+    tree = specs("params/w", "opt_state/0/mu/w", "opt_state/0/count")
+    assert taken(tree, tree) == {"/".join(path): "/".join(path) for path in tree}
+
+
+def test_a_tree_may_be_a_single_array() -> None:
+    spec = ArraySpec("float32", (2,))
+    matching = match_trees({(): spec}, {(): spec})
+    assert matching.pairs == {(): ()}
+    assert sort_leftover({("w",): spec}, match_trees({(): spec}, {("w",): spec})).unused == [("w",)]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
-from tpuserve_exporter.options.export_options import Rename, Weights, rename
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
+from tpuserve_exporter.options.export_options import Rename, Weights, rename
 from tpuserve_exporter.restore_report import ArraySpec
 
 # Keys as training scripts call these parts of their state.
