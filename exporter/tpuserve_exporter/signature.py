@@ -1,7 +1,7 @@
 """Signatures as a SavedModel states them: named inputs and outputs with dtype and shape."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,8 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | None, ...] | None
     graph_name: str = ""
+    # Of the values of a ragged tensor: the names of its row splits, the outermost first.
+    row_splits: tuple[str, ...] = ()
 
     @property
     def has_batch_dimension(self) -> bool:
@@ -36,7 +38,8 @@ class TensorSpec:
 
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
-        return f"{self.dtype}[{dims}]"
+        ragged = f" ragged by {', '.join(self.row_splits)}" if self.row_splits else ""
+        return f"{self.dtype}[{dims}]{ragged}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,22 @@ class Signature:
 
     @property
     def is_batchable(self) -> bool:
-        """Whether every input and output has a free first dimension, as the server requires of a batch."""
+        """Whether every input and output has a free first dimension, as the server requires of a batch.
+
+        Row splits count from the first row of a request: those of two requests cannot be put one after the other.
+        """
         specs = [*self.inputs.values(), *self.outputs.values()]
-        return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
+        return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs) and not self.is_ragged
+
+    @property
+    def is_ragged(self) -> bool:
+        return any(spec.row_splits for spec in (*self.inputs.values(), *self.outputs.values()))
+
+    def with_row_splits(
+        self, inputs: Mapping[str, tuple[str, ...]], outputs: Mapping[str, tuple[str, ...]]
+    ) -> "Signature":
+        """The same signature with these inputs and outputs ragged, by the name of their values."""
+        return replace(self, inputs=_split(self.inputs, inputs), outputs=_split(self.outputs, outputs))
 
     @property
     def has_sequences(self) -> bool:
@@ -64,6 +80,10 @@ class Signature:
         return f"{self.name}({inputs}) -> {outputs}"
 
 
+def _split(specs: Mapping[str, TensorSpec], splits: Mapping[str, tuple[str, ...]]) -> dict[str, TensorSpec]:
+    return {name: replace(spec, row_splits=splits.get(name, ())) for name, spec in specs.items()}
+
+
 def read_signatures(signature_defs: "Mapping[str, SignatureDef]") -> dict[str, Signature]:
     """What a MetaGraphDef's `signature_def` offers for serving, by name."""
     return {
@@ -74,12 +94,19 @@ def read_signatures(signature_defs: "Mapping[str, SignatureDef]") -> dict[str, S
 
 
 def _read_specs(infos: "Mapping[str, TensorInfo]") -> dict[str, TensorSpec]:
-    import tensorflow as tf
-
     return {
-        name: TensorSpec(tf.dtypes.as_dtype(info.dtype).name, _read_shape(info), info.name)
+        name: TensorSpec(_read_dtype(info), _read_shape(info), info.name)
         for name, info in sorted(infos.items())
     }
+
+
+def _read_dtype(info: "TensorInfo") -> str:
+    """Of a tensor that is none by itself, what it is called."""
+    import tensorflow as tf
+
+    if info.WhichOneof("encoding") == "composite_tensor":
+        return info.composite_tensor.type_spec.type_spec_class_name.removesuffix("Spec") or "composite tensor"
+    return "SparseTensor" if info.WhichOneof("encoding") == "coo_sparse" else str(tf.dtypes.as_dtype(info.dtype).name)
 
 
 def _read_shape(info: "TensorInfo") -> tuple[int | None, ...] | None:

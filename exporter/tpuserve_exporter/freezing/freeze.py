@@ -177,7 +177,8 @@ def _serve(function: ServedFunction, flat: FlatGraph, made: _MadeVariables) -> S
         return dict(zip(flat.fetches, outputs, strict=True))
 
     kept = [*flat.variables.values(), *new.values()]
-    return ServedFunction(function.inputs, call, [*_distinct(kept), *_tables(function.trackables, flat)])
+    trackables = [*_distinct(kept), *_tables(function.trackables, flat)]
+    return ServedFunction(function.inputs, call, trackables, function.ragged)
 
 
 def _distinct(things: Sequence[Any]) -> list[Any]:

@@ -30,13 +30,34 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
     check_names(names)
     given = options.inputs or (InputNaming(""),) * len(leaves)
     specs = {
-        name: _narrow(tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
+        name: _narrow(_ragged_spec(name, leaf, one) or tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
         for name, leaf, one in zip(names, leaves, given, strict=True)
     }
     return structure, specs
 
 
-def _narrow(known: "tf.TensorSpec", given: InputNaming) -> "tf.TensorSpec":
+def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - of Keras
+    """Of a ragged input, in Keras 3 or 2. Raises OptionConflict for sparse ones, and for --input with a shape."""
+    import tensorflow as tf
+
+    own = getattr(leaf, "type_spec", None)
+    kind = "sparse" if getattr(leaf, "sparse", False) or isinstance(own, tf.SparseTensorSpec) else "ragged"
+    is_ragged = getattr(leaf, "ragged", False) is True or isinstance(own, tf.RaggedTensorSpec)
+    if kind == "sparse":
+        raise OptionConflict(
+            f"input {name!r} is sparse: signatures take dense and ragged tensors. Build the model with "
+            f"keras.Input(sparse=False) to serve it"
+        )
+    if not is_ragged:
+        return None
+    if given.shape is not None:
+        raise OptionConflict(f"--input {name}: the model's input is ragged, with the shape that it has: give --input {name}")
+    if isinstance(own, tf.RaggedTensorSpec):
+        return own
+    return tf.RaggedTensorSpec(leaf.shape, leaf.dtype, leaf.ragged_rank or 1)
+
+
+def _narrow(known: Any, given: InputNaming) -> Any:  # noqa: ANN401 - a spec of a dense or a ragged tensor
     """What the model knows, with sizes that --input gives to free dimensions. Raises OptionConflict."""
     import tensorflow as tf
 

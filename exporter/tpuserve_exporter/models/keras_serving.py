@@ -8,6 +8,7 @@ from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.keras_inputs import check_distinct, input_specs, path_names
 from tpuserve_exporter.models.normalization import renew_constants
 from tpuserve_exporter.models.quantization import Quantized, quantize
+from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 
@@ -30,7 +31,7 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
         outputs = model(keras.tree.pack_sequence_as(structure, [inputs[name] for name in specs]), training=False)
         return _name_outputs(model, outputs, options.outputs)
 
-    return ServedFunction(specs, call, [model])
+    return dense_function(ServedFunction(specs, call, [model]))
 
 
 def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped

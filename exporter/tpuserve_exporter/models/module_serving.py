@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec, path_names
+from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
 
@@ -35,7 +36,7 @@ def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
             return _name_outputs(function(**inputs, **fixed), options.outputs)
         return _name_outputs(function(*[inputs[name] for name in specs], **fixed), options.outputs)
 
-    return ServedFunction(specs, call, [module])
+    return dense_function(ServedFunction(specs, call, [module]))
 
 
 def build_variables(function: ServedFunction) -> None:
@@ -57,8 +58,6 @@ def _signature(function: Callable[..., Any]) -> "Sequence[tf.TensorSpec] | None"
 def _specs(
     function: Callable[..., Any], parameters: Sequence[str], given: Sequence[InputNaming]
 ) -> "dict[str, tf.TensorSpec]":
-    import tensorflow as tf
-
     signature = _signature(function)
     if signature is None or any(one.dtype is not None for one in given):
         if not given or any(one.dtype is None for one in given):
@@ -70,9 +69,24 @@ def _specs(
         return {one.name: given_spec(one) for one in given}
     if given and len(given) != len(signature):
         raise OptionConflict(f"--input is given {len(given)} time(s), the module has {len(signature)} input(s)")
-    names = [one.name for one in given] or [spec.name or parameters[index] for index, spec in enumerate(signature)]
+    own = [getattr(spec, "name", None) or parameters[index] for index, spec in enumerate(signature)]
+    names = [one.name for one in given] or own
     check_names(names)
-    return {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in zip(names, signature, strict=True)}
+    return {name: _named(name, spec) for name, spec in zip(names, signature, strict=True)}
+
+
+def _named(name: str, spec: "tf.TypeSpec") -> "tf.TensorSpec | tf.RaggedTensorSpec":
+    """Raises OptionConflict for what no signature takes."""
+    import tensorflow as tf
+
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return spec
+    if not isinstance(spec, tf.TensorSpec):
+        raise OptionConflict(
+            f"input {name!r} is a {type(spec).__name__}: a signature takes dense and ragged tensors; let __call__ take "
+            "the parts of a sparse tensor, and make it with tf.sparse.SparseTensor"
+        )
+    return tf.TensorSpec(spec.shape, spec.dtype, name=name)
 
 
 def _name_outputs(outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":

@@ -1,7 +1,7 @@
 """What a source computes, in TensorFlow: named tensors in, named tensors out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Graph: TypeAlias = "tuple[tf.types.experimental.PolymorphicFunction, tf.types.experimental.ConcreteFunction]"
+# Names of row splits, the outermost first, by the name of the values that they split.
+RowSplits: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedNames:
+    """Which inputs and outputs of a function are ragged. Those of `outputs` are there once the function was called."""
+
+    inputs: RowSplits = field(default_factory=dict)
+    outputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs or self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +32,13 @@ class ServedFunction:
     """`call` takes each of `inputs` by keyword and returns tensors by the outputs' names.
 
     `trackables` hold every variable, lookup table and asset that it uses: Keras models, or anything else that
-    tf.train.Checkpoint tracks.
+    tf.train.Checkpoint tracks. `ragged` names the row splits among inputs and outputs (models/ragged.py).
     """
 
     inputs: "Mapping[str, tf.TensorSpec]"
     call: "Callable[..., Mapping[str, tf.Tensor]]"
     trackables: Sequence[Any]
+    ragged: RaggedNames = field(default_factory=RaggedNames)
 
     def trace(self) -> Graph:
         """A new function, and its graph for the inputs. Each trace runs `call` again. Raises BuilderFailed."""

@@ -43,6 +43,11 @@ def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequ
 
 def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
     for name, spec in signature.inputs.items():
+        if spec.row_splits:
+            raise CannotLower(
+                f"{signature.name}: input {name!r} is ragged, and a device program is of one shape: let the model take a "
+                "padded tensor and a mask, or leave --device-programs out"
+            )
         if spec.shape is None:
             raise CannotLower(
                 f"{signature.name}: input {name!r} is of any rank, and a device program is of one shape: give it one, "

@@ -11,6 +11,7 @@ from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.runnable import Sampled
 from tpuserve_exporter.samples.made_up_image import make_image
+from tpuserve_exporter.samples.made_up_ragged import make_row_splits
 from tpuserve_exporter.samples.sample_files import SampleFile
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
@@ -163,10 +164,16 @@ def _made_up(
     images = [make_image(index) for index in range(rows)] if _has_strings(signature) else []
     has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
     sizes = free_sizes if has_free else free_sizes[:1]
+    splits, counts = make_row_splits(signature, rows)
     for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):
         random = np.random.default_rng(_SEED)
-        first = rows if signature.is_batchable else size
-        yield {name: _make_up(random, spec, _shape(spec, first, size), strings) for name, spec in specs.items()}
+        first = rows if signature.is_batchable or signature.is_ragged else size
+        made = {
+            name: _make_up(random, spec, _shape(spec, counts.get(name, first), size), strings)
+            for name, spec in specs.items()
+            if name not in splits
+        }
+        yield {**made, **splits}
 
 
 def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:

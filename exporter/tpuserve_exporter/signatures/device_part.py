@@ -22,6 +22,7 @@ class DevicePart:
         self.inputs = function.inputs
         self.trackables = function.trackables
         self.function, self.graph = function.trace()
+        self.ragged = function.ragged
         self.outputs: Mapping[str, tf.TensorSpec] = self.graph.structured_outputs
         if not isinstance(self.outputs, Mapping):
             raise BuilderFailed("the model returns no tensors by name")
@@ -34,7 +35,9 @@ class DevicePart:
     @property
     def signature(self) -> Signature:
         """What it takes and returns, as a source's reference is asked."""
-        return Signature("device", describe_specs(self.inputs), describe_specs(self.outputs))
+        return Signature("device", describe_specs(self.inputs), describe_specs(self.outputs)).with_row_splits(
+            self.ragged.inputs, self.ragged.outputs
+        )
 
 
 def describe_specs(specs: "Mapping[str, tf.TensorSpec]") -> dict[str, TensorSpec]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.export_options import PadValue
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest
 from tpuserve_exporter.signatures import image_bytes, inference, own_function, tensors, tf_example
@@ -30,6 +31,11 @@ def serve_signatures(
     served = {}
     for request in requests:
         serve = kinds.get(request.kind)
+        if serve is not None and request.kind != "tensor" and device.ragged.inputs:
+            raise OptionConflict(
+                f"{request}: the model's input {next(iter(device.ragged.inputs))} is ragged, which signatures of tensors "
+                "have: --signature NAME=tensor, or pkg.module:function, which makes values and row splits itself"
+            )
         served[request.name] = own_function.serve(request, device) if serve is None else serve(request)
     if DEFAULT_SIGNATURE not in served:
         served[DEFAULT_SIGNATURE] = replace(next(iter(served.values())), name=DEFAULT_SIGNATURE)

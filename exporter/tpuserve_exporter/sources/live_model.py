@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.keras_serving import described_dtype, is_changed, serve_keras
+from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -27,7 +28,8 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
             "int8 is how Keras quantises its own models, in files: quantise this one before it is given"
         )
     if isinstance(model, ServedFunction):
-        return OpenedSource("function", "function", model, TracedReference(model))
+        function = dense_function(model)
+        return OpenedSource("function", "function", function, TracedReference(function))
     if _is_keras(model):
         return _open_keras(model, options)
     if isinstance(model, tuple) or "flax" in _modules(model):

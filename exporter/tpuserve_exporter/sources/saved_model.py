@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.inspection.saved_model import read_meta_graph
+from tpuserve_exporter.models.ragged import dense_function
+from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction, TracedReference
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
@@ -15,6 +17,7 @@ from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_object_graph, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model_file import check_whole, read_saved_model
+from tpuserve_exporter.version.ragged_signatures import read_row_splits, settle_row_splits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -61,7 +64,8 @@ def _open_to_change(source: Path, options: ModelOptions) -> OpenedSource:
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in signature.structured_input_signature[1].items()
     }
-    function = ServedFunction(inputs, signature, [loaded])
+    row_splits = read_row_splits(read_meta_graph(source)).get(name, RaggedNames())
+    function = dense_function(ServedFunction(inputs, signature, [loaded], row_splits))
     others = sorted(loaded.signatures.keys() - {name})
     notes = (f"of its signatures {name} is taken; not {', '.join(others)}",) if others else ()
     return OpenedSource(
@@ -105,6 +109,7 @@ def copy_saved_model(source: Path, path: Path) -> None:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.args[0][-1][2]}") from error
     except OSError as error:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.strerror}") from error
+    settle_row_splits(path)
 
 
 def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
+from tpuserve_exporter.models.ragged import spread
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.made_up_example import make_examples
 from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.version.ragged_signatures import read_row_splits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -118,10 +120,14 @@ def _read_meta_graph(path: Path) -> "MetaGraphDef":
 
 
 def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
-    signatures = read_signatures(meta_graph.signature_def)
+    signatures, ragged = read_signatures(meta_graph.signature_def), read_row_splits(meta_graph)
     if not signatures:
         raise SessionLoadFailed("the SavedModel has no signature to serve")
-    return {name: _settle(signature, graph) for name, signature in signatures.items()}
+    settled = {name: _settle(signature, graph) for name, signature in signatures.items()}
+    return {
+        name: one.with_row_splits(ragged[name].inputs, ragged[name].outputs) if name in ragged else one
+        for name, one in settled.items()
+    }
 
 
 def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
@@ -131,15 +137,20 @@ def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
     goes by the graph.
     """
 
-    def settle(spec: TensorSpec) -> TensorSpec:
+    def settle(name: str, spec: TensorSpec) -> TensorSpec:
         if not spec.graph_name:
-            raise SessionLoadFailed(f"{signature.name} has a sparse or composite tensor; only dense ones are served")
+            raise SessionLoadFailed(
+                f"{name!r} of signature {signature.name} is a {spec.dtype}: servers take and give dense tensors, and "
+                "ragged ones as values and row splits. Save a function of such: one that makes the tensor of its parts "
+                "(tf.sparse.SparseTensor), and returns tf.sparse.to_dense of it"
+            )
         tensor = graph.get_tensor_by_name(spec.graph_name)
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         return replace(spec, dtype=tensor.dtype.base_dtype.name, shape=spec.shape or shape)
 
-    inputs = {name: settle(spec) for name, spec in signature.inputs.items()}
-    return replace(signature, inputs=inputs, outputs={name: settle(spec) for name, spec in signature.outputs.items()})
+    inputs = {name: settle(name, spec) for name, spec in signature.inputs.items()}
+    outputs = {name: settle(name, spec) for name, spec in signature.outputs.items()}
+    return replace(signature, inputs=inputs, outputs=outputs)
 
 
 class PythonModel:
@@ -156,7 +167,7 @@ class PythonModel:
 
         specs = signature.inputs
         tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
-        outputs = self._loaded.signatures[signature.name](**tensors)
+        outputs = spread(self._loaded.signatures[signature.name](**tensors), {})
         return {name: value.numpy() for name, value in outputs.items()}
 
     def release(self) -> None:

@@ -23,10 +23,11 @@ class ManifestTensor(_Part):
     dtype: str
     shape: tuple[int | None, ...] | None
     pad_value: PadValue | None = Field(default=None, exclude_if=lambda value: value is None)
+    row_splits: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
 
     @classmethod
     def describe(cls, spec: TensorSpec, pad_value: PadValue | None = None) -> "ManifestTensor":
-        return cls(dtype=spec.dtype, shape=spec.shape, pad_value=pad_value)
+        return cls(dtype=spec.dtype, shape=spec.shape, pad_value=pad_value, row_splits=spec.row_splits)
 
 
 class ManifestSignature(_Part):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 from tpuserve_exporter.signatures.served_signature import PREDICT, ServedSignature
+from tpuserve_exporter.version.ragged_signatures import write_row_splits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,6 +39,7 @@ def write_saved_model(path: Path, device: DevicePart, call: Call, signatures: Co
     options = tf.saved_model.SaveOptions(function_aliases={DEVICE_FUNCTION_ALIAS: device.function})
     archive.write_out(str(path), options=options, verbose=False)
     _set_method_names(path, {signature.name: signature.method_name for signature in signatures})
+    write_row_splits(path, {name: function.ragged for name, function in wrapped.items()})
 
 
 def _used(module: "tf.Module", graphs: "Sequence[tf.types.experimental.ConcreteFunction]") -> "list[tf.Variable]":

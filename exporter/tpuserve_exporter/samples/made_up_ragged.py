@@ -1,0 +1,24 @@
+"""Row splits of made-up ragged inputs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tpuserve_exporter.signature import Array, Signature
+
+# Lengths of rows, in turn. None is empty: models may take means of rows.
+_LENGTHS = (2, 1, 3)
+
+
+def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], Mapping[str, int]]:
+    """Row splits of every ragged input by their own names, for `rows` rows; and how many values each input has."""
+    splits, counts = dict[str, Array](), dict[str, int]()
+    for name, spec in signature.inputs.items():
+        count = rows
+        for one in spec.row_splits:
+            lengths = np.resize(_LENGTHS, count)
+            splits[one] = np.concatenate([[0], np.cumsum(lengths)]).astype(signature.inputs[one].dtype)
+            count = int(lengths.sum())
+        if spec.row_splits:
+            counts[name] = count
+    return splits, counts

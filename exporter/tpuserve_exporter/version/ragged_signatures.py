@@ -1,0 +1,158 @@
+"""Which tensors of a SavedModel's signatures are values and row splits of ragged ones.
+
+tf.saved_model.save takes a ragged input apart and forgets that it did; a ragged output it writes as a composite tensor,
+which servers do not have. So a version says itself what belongs together: in a collection of its MetaGraphDef, which
+whatever loads SavedModels ignores. The manifest repeats it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.models.ragged import name_splits
+from tpuserve_exporter.models.served_function import RaggedNames
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef, TensorInfo
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+    from tensorflow.core.protobuf.struct_pb2 import StructuredValue
+
+COLLECTION = "tpuserve_row_splits"
+_FILE = "saved_model.pb"
+# What TensorFlow counts up in the name of each trace of a function.
+_TRACE = re.compile(r"_\d+$")
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
+    """By signature: what the collection says, else what TensorFlow's own record of the saved functions shows."""
+    if COLLECTION in meta_graph.collection_def:
+        said = json.loads(meta_graph.collection_def[COLLECTION].bytes_list.value[0])
+        return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in said.items()}
+    found = {name: RaggedNames(_find_inputs(meta_graph, one)) for name, one in meta_graph.signature_def.items()}
+    return {name: names for name, names in found.items() if names}
+
+
+def write_row_splits(version: Path, names: Mapping[str, RaggedNames]) -> None:
+    """Say of a written SavedModel which of its tensors are ragged. Leaves the file alone where none is."""
+    ragged = {name: one for name, one in names.items() if one}
+    if not ragged:
+        return
+    saved_model = _read(version)
+    _say(saved_model.meta_graphs[0], ragged)
+    _write(version, saved_model)
+
+
+def settle_row_splits(version: Path) -> None:
+    """Write a copied SavedModel's ragged outputs as values and row splits, and say which tensors are ragged."""
+    if not (version / _FILE).is_file():
+        return
+    saved_model, changed = _read(version), False
+    for meta_graph in saved_model.meta_graphs:
+        if COLLECTION in meta_graph.collection_def:
+            continue
+        names = read_row_splits(meta_graph)
+        for name, definition in meta_graph.signature_def.items():
+            if outputs := _split_outputs(definition):
+                names[name] = RaggedNames(names.get(name, RaggedNames()).inputs, outputs)
+        if names:
+            _say(meta_graph, names)
+            changed = True
+    if changed:
+        _write(version, saved_model)
+
+
+def _tuples(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(one) for name, one in lists.items()}
+
+
+def _say(meta_graph: "MetaGraphDef", names: Mapping[str, RaggedNames]) -> None:
+    said = {name: {"inputs": one.inputs, "outputs": one.outputs} for name, one in names.items()}
+    meta_graph.collection_def[COLLECTION].bytes_list.value[:] = [json.dumps(said, sort_keys=True).encode()]
+
+
+def _read(version: Path) -> "SavedModel":
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    return SavedModel.FromString((version / _FILE).read_bytes())
+
+
+def _write(version: Path, saved_model: "SavedModel") -> None:
+    """The fingerprint is of the file's content, so it is made anew."""
+    from tensorflow.python.saved_model import fingerprinting_utils
+
+    (version / _FILE).write_bytes(saved_model.SerializeToString(deterministic=True))
+    fingerprinting_utils.write_fingerprint(str(version))
+
+
+def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
+    """Take the ragged outputs of a signature apart."""
+    from tensorflow.core.protobuf.struct_pb2 import TypeSpecProto
+
+    ragged = {
+        name: list(info.composite_tensor.components)
+        for name, info in definition.outputs.items()
+        if info.composite_tensor.type_spec.type_spec_class == TypeSpecProto.RAGGED_TENSOR_SPEC
+    }
+    splits = name_splits(definition.outputs, {name: len(parts) - 1 for name, parts in ragged.items()})
+    for name, parts in ragged.items():
+        for one, part in zip((name, *splits[name]), parts, strict=True):
+            definition.outputs[one].CopyFrom(part)
+    return splits
+
+
+def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
+    """The ragged inputs of a signature: from the arguments of the function that its wrapper calls.
+
+    TensorFlow wraps each saved function into one of dense tensors, and records the arguments of the wrapped one.
+    """
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    functions = {one.signature.name: one for one in meta_graph.graph_def.library.function}
+    fed = {info.name.partition(":")[0]: name for name, info in definition.inputs.items()}
+    for name in {info.name.partition(":")[0] for info in _dense_infos(definition)} & nodes.keys():
+        call = nodes[name]
+        wrapper = functions.get(call.attr["f"].func.name) if call.op in _CALLS else None
+        if wrapper is None:
+            continue
+        sources = {
+            argument.name: fed.get(source.partition(":")[0])
+            for argument, source in zip(wrapper.signature.input_arg, call.input, strict=False)
+        }
+        for inner in (node for node in wrapper.node_def if node.op in _CALLS):
+            given = [sources.get(source.partition(":")[0]) for source in inner.input]
+            found = [_pair(one, given) for one in _recorded(meta_graph, inner.attr["f"].func.name)]
+            if found and all(one == found[0] for one in found):
+                return found[0]
+    return {}
+
+
+def _recorded(meta_graph: "MetaGraphDef", function: str) -> "list[StructuredValue]":
+    """The arguments of a function; of one that was traced again as it was saved, those of all of its traces."""
+    recorded = meta_graph.object_graph_def.concrete_functions
+    base = _TRACE.sub("", function)
+    names = [function] if function in recorded else [name for name in recorded if _TRACE.sub("", name) == base]
+    return [recorded[name].canonicalized_input_signature for name in names]
+
+
+def _dense_infos(definition: "SignatureDef") -> "Iterator[TensorInfo]":
+    for info in definition.outputs.values():
+        yield from info.composite_tensor.components or (info,)
+
+
+def _pair(arguments: "StructuredValue", given: Sequence[str | None]) -> dict[str, tuple[str, ...]]:
+    """Names of inputs for the parts of each ragged argument. `given` names what each part of all arguments is fed."""
+    import tensorflow as tf
+    from tensorflow.python.saved_model import nested_structure_coder
+
+    found, at = dict[str, tuple[str, ...]](), 0
+    for spec in tf.nest.flatten(nested_structure_coder.decode_proto(arguments)):
+        if not isinstance(spec, tf.TypeSpec):
+            continue
+        count = len(tf.nest.flatten(spec, expand_composites=True))
+        parts, at = given[at : at + count], at + count
+        if isinstance(spec, tf.RaggedTensorSpec) and count > 1 and None not in parts:
+            values, *splits = [one for one in parts if one is not None]
+            found[values] = tuple(splits)
+    return found
