@@ -94,10 +94,7 @@ def read_signatures(signature_defs: "Mapping[str, SignatureDef]") -> dict[str, S
 
 
 def _read_specs(infos: "Mapping[str, TensorInfo]") -> dict[str, TensorSpec]:
-    return {
-        name: TensorSpec(_read_dtype(info), _read_shape(info), info.name)
-        for name, info in sorted(infos.items())
-    }
+    return {name: TensorSpec(_read_dtype(info), _read_shape(info), info.name) for name, info in sorted(infos.items())}
 
 
 def _read_dtype(info: "TensorInfo") -> str:

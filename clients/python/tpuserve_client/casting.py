@@ -7,6 +7,7 @@ import numpy as np
 from tpuserve_client.dtypes import Array, describe
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.ragged import pack_rows, split_names
 from tpuserve_client.tensor import as_array
 
 # Kinds of numpy dtypes that a kind of input takes from a list: nothing that would lose a fraction or a meaning.
@@ -24,12 +25,15 @@ def needs_signature(inputs: object) -> bool:
 def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -> dict[str, Array]:
     """Inputs as arrays by name. `signature` is needed where `needs_signature` says so.
 
-    An array keeps its dtype: a wrong one is for the server to refuse. Lists and numbers take the model's dtype.
+    An array keeps its dtype: a wrong one is for the server to refuse. Lists and numbers take the model's dtype, and
+    lists of rows for a ragged input become its values and row splits.
     InvalidArgument for a bare value if the model does not have exactly one input, for values that do not fit, and for
     a name that is no string.
     """
     if not isinstance(inputs, Mapping):
         inputs = {_only_input(spec, signature): inputs}
+    if signature is not None:
+        inputs = pack_rows(inputs, signature)
     if odd := [name for name in inputs if not isinstance(name, str)]:
         raise InvalidArgument(f"Model {spec}: an input's name is a string, not {odd[0]!r:.40}.")
     specs = signature.inputs if signature is not None else {}
@@ -37,10 +41,13 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
 
 
 def _only_input(spec: ModelSpec, signature: Signature | None) -> str:
-    if signature is None or len(signature.inputs) != 1:
-        names = sorted(signature.inputs) if signature else []
+    names = sorted(signature.inputs) if signature else []
+    if signature is not None and len(names) > 1:
+        splits = {one for name in names for one in split_names(name, signature)}
+        names = [name for name in names if name not in splits]
+    if len(names) != 1:
         raise InvalidArgument(f"Model {spec} has {len(names)} inputs {names}: pass a mapping from name to array.")
-    return next(iter(signature.inputs))
+    return names[0]
 
 
 def _array(value: object, spec: TensorSpec | None) -> Array:

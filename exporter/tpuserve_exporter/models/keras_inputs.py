@@ -51,7 +51,9 @@ def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSp
     if not is_ragged:
         return None
     if given.shape is not None:
-        raise OptionConflict(f"--input {name}: the model's input is ragged, with the shape that it has: give --input {name}")
+        raise OptionConflict(
+            f"--input {name}: the model's input is ragged, with the shape that it has: give --input {name}"
+        )
     if isinstance(own, tf.RaggedTensorSpec):
         return own
     return tf.RaggedTensorSpec(leaf.shape, leaf.dtype, leaf.ragged_rank or 1)

@@ -13,6 +13,7 @@ from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction
 if TYPE_CHECKING:
     import tensorflow as tf
 
+
 def dense_function(function: ServedFunction) -> ServedFunction:
     """The same function with values and row splits in the place of each ragged tensor that it takes or returns.
 

@@ -1,7 +1,7 @@
 """Paths of a tree's leaves: as keys, as names, as JAX prints them, and as names of TensorFlow variables.
 
-Every conversion between these forms is here, with its inverse. Matching uses keys. Reports, manifests, safetensors files
-and options such as --rename use names.
+Every conversion between these forms is here, with its inverse. Matching uses keys; reports, manifests, safetensors
+files and options such as --rename use names.
 """
 
 import re

@@ -45,8 +45,8 @@ def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
     for name, spec in signature.inputs.items():
         if spec.row_splits:
             raise CannotLower(
-                f"{signature.name}: input {name!r} is ragged, and a device program is of one shape: let the model take a "
-                "padded tensor and a mask, or leave --device-programs out"
+                f"{signature.name}: input {name!r} is ragged, and a device program is of one shape: let the model take "
+                "a padded tensor and a mask, or leave --device-programs out"
             )
         if spec.shape is None:
             raise CannotLower(

@@ -8,4 +8,6 @@ from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
     """Nothing is left to the host."""
-    return ServedSignature(request.name, request.kind, lambda call: ServedFunction(device.inputs, call, [], device.ragged))
+    return ServedSignature(
+        request.name, request.kind, lambda call: ServedFunction(device.inputs, call, [], device.ragged)
+    )

@@ -27,6 +27,7 @@ from tpuserve_server.core.types import (
 from tpuserve_server.core.validation import (
     check_batchable,
     check_inputs,
+    check_row_splits,
     choose_outputs,
     count_plain_rows,
     count_rows,
@@ -126,6 +127,8 @@ class HeldModel(_Held):
         """The inputs, with defaults, and their rows; 0 for inputs that must run alone."""
         signature, handle = self.signature, self._handle
         matches = check_inputs(handle.servable_id, signature, inputs)
+        if signature.ragged_inputs:
+            check_row_splits(signature, inputs)
         # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
         # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
         if len(inputs) != len(signature.inputs):

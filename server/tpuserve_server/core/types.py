@@ -16,6 +16,9 @@ from tpuserve_server.core.storage import VersionLocation
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
+# Names of row splits, the outermost first, by the name of the values that they split into the rows of a ragged tensor.
+RowSplits: TypeAlias = Mapping[str, tuple[str, ...]]
+
 # Signature taken when a request names none (tensorflow/saved_model/signature_constants).
 DEFAULT_SIGNATURE_NAME = "serving_default"
 
@@ -78,13 +81,18 @@ _APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A callable part of a model: named inputs to named outputs. An input with a default may be left out."""
+    """A callable part of a model: named inputs to named outputs. An input with a default may be omitted.
+
+    A ragged tensor is several of them: its values, and row splits for each ragged dimension.
+    """
 
     name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     method_name: str = ""
     defaults: Mapping[str, Array] = field(default_factory=dict)
+    ragged_inputs: RowSplits = field(default_factory=dict)
+    ragged_outputs: RowSplits = field(default_factory=dict)
 
     @property
     def api(self) -> str:
@@ -93,7 +101,12 @@ class Signature:
 
     @property
     def is_batchable(self) -> bool:
-        """Whether every input and output has a free first dimension."""
+        """Whether every input and output has a free first dimension, and rows of two requests can follow each other.
+
+        Those of a ragged tensor cannot: its row splits count from the first row of a request.
+        """
+        if self.ragged_inputs or self.ragged_outputs:
+            return False
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, TensorSpec
 
@@ -52,6 +54,32 @@ def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors)
 def matches_shapes(signature: Signature, inputs: Tensors) -> bool:
     """Whether every input has the rank and the known dimensions of the signature."""
     return all(signature.inputs[name].accepts_shape(array.shape) for name, array in inputs.items())
+
+
+def check_row_splits(signature: Signature, inputs: Tensors) -> None:
+    """Row splits of every ragged input begin at 0, do not decrease, and end at the number of what they split.
+
+    Operations would read beyond the values otherwise.
+
+    Raises:
+        InvalidArgument: naming the row splits, and what is wrong with them.
+    """
+    for name, names in signature.ragged_inputs.items():
+        if not inputs.keys() >= {name, *names}:
+            continue  # the signature has defaults for them
+        last = inputs[name].shape[0] if inputs[name].ndim else 0
+        for one in reversed(names):
+            _check_splits(one, name, inputs[one], last)
+            last = len(inputs[one]) - 1
+
+
+def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
+    if splits.ndim == 1 and splits.size and splits[0] == 0 and splits[-1] == last and (np.diff(splits) >= 0).all():
+        return
+    raise InvalidArgument(
+        f"Input '{name}' holds row splits of the ragged '{of}': expecting numbers from 0 to {last} that do not decrease, "
+        f"got {np.array2string(splits, threshold=10)}"
+    )
 
 
 def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> str:

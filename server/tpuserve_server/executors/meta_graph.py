@@ -1,12 +1,13 @@
 """What the server needs of a MetaGraphDef, read without its graph, which may be of any size."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.tensorflow_start import start_tensorflow
 from tpuserve_server.messages.dtypes import BY_NUMBER
 from tpuserve_server.messages.official import MetaGraphDef, TensorInfo, TensorProto
@@ -17,6 +18,8 @@ _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process at an input of another rank than theirs
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
 _FATAL_OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool3D")
+# What the exporter says of ragged tensors: names of row splits by those of their values, for each signature.
+_ROW_SPLITS = "tpuserve_row_splits"
 # Searched at a time: a search holds the interpreter's lock.
 _PIECE_BYTES = 2**20
 
@@ -29,7 +32,8 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
     Raises:
         InvalidArgument: it is none.
     """
-    return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph)))
+    said = b"".join(one for one in _each("collection_def", meta_graph) if _ROW_SPLITS.encode() in one)
+    return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph) + said))
 
 
 def restores_variables(meta_graph: bytes) -> bool:
@@ -57,6 +61,7 @@ def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
     Raises:
         InvalidArgument: a default is no tensor.
     """
+    ragged = _read_row_splits(meta_graph)
     return {
         name: Signature(
             name=name,
@@ -64,10 +69,30 @@ def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
             outputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.outputs.items())},
             method_name=definition.method_name,
             defaults={alias: _default(alias, tensor) for alias, tensor in sorted(definition.defaults.items())},
+            ragged_inputs=_splits(ragged, name, "inputs", definition.inputs),
+            ragged_outputs=_splits(ragged, name, "outputs", definition.outputs),
         )
         for name, definition in sorted(meta_graph.signature_def.items())
         if not name.startswith("__saved_model_")
     }
+
+
+def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Any]:
+    if _ROW_SPLITS not in meta_graph.collection_def:
+        return {}
+    try:
+        said = json.loads(meta_graph.collection_def[_ROW_SPLITS].bytes_list.value[0])
+        return {name: {side: dict(one[side]) for side in ("inputs", "outputs")} for name, one in said.items()}
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgument(f"its collection {_ROW_SPLITS} is damaged: export the version again") from error
+
+
+def _splits(ragged: Mapping[str, Any], name: str, side: str, tensors: Mapping[str, TensorInfo]) -> RowSplits:
+    """Raises InvalidArgument where the exporter names tensors that the signature does not have."""
+    splits = {values: tuple(names) for values, names in ragged.get(name, {}).get(side, {}).items()}
+    if unknown := {one for values, names in splits.items() for one in (values, *names)} - set(tensors):
+        raise InvalidArgument(f"its collection {_ROW_SPLITS} names {', '.join(sorted(unknown))}, which {name} lacks")
+    return splits
 
 
 def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
@@ -99,8 +124,12 @@ def _default(alias: str, tensor: TensorProto) -> Array:
 
 
 def _only(field: str, meta_graph: bytes) -> bytes:
+    return b"".join(_each(field, meta_graph))
+
+
+def _each(field: str, meta_graph: bytes) -> Iterator[bytes]:
     number = _NUMBERS[field]
-    return b"".join(meta_graph[start:end] for found, start, end in _fields(meta_graph) if found == number)
+    return (meta_graph[start:end] for found, start, end in _fields(meta_graph) if found == number)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:

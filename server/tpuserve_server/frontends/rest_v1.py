@@ -146,7 +146,8 @@ class V1:
             timers = self._timers.of(asyncio.get_running_loop())
             with ClientWatch(receive, self._options.disconnect_watch_delay_s, timers):
                 result = await model.predict(decoded.inputs, deadline, (), headers.priority)
-        encoded = encode_predictions(result.outputs, is_row=decoded.is_row)
+        nested = model.signature.ragged_outputs if decoded.is_row or decoded.has_nested_rows else {}
+        encoded = encode_predictions(result.outputs, is_row=decoded.is_row, ragged=nested)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return JsonResponse(200, encoded, result.servable.version)

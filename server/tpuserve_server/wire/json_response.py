@@ -8,21 +8,25 @@ import numpy as np
 import orjson
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.types import Array, RowSplits, Tensors
 from tpuserve_server.messages.dtypes import BY_DTYPE, type_name
+from tpuserve_server.wire.json_ragged import nest_rows
 
 # String outputs with such a name are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
 _BYTES_SUFFIX = "_bytes"
 # What orjson writes as they are; every other float goes through float32, which holds all their values.
 _DIRECT_KINDS = "biu"
 _DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+_NONE_RAGGED: RowSplits = {}
 
 # A numeric array that orjson takes, or nested lists of str and {"b64": str}.
 _Column = Any
 
 
-def encode_predictions(outputs: Tensors, *, is_row: bool) -> bytes:
+def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _NONE_RAGGED) -> bytes:
     """The body that answers rows (`predictions`) or columns (`outputs`); one output alone goes unnamed.
+
+    `ragged` outputs go as lists of rows, instead of values and row splits.
 
     Floats read back to the same value and never look like integers; NaN and infinities are bare tokens, as upstream
     writes them. Bytes that are not UTF-8 become `{"b64": …}` (upstream writes invalid JSON).
@@ -31,26 +35,27 @@ def encode_predictions(outputs: Tensors, *, is_row: bool) -> bytes:
     """
     if not outputs:
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
-    if is_row:
-        rows = _row_count(outputs)
+    columns: Mapping[str, _Column]
+    if ragged:
+        columns = nest_rows(outputs, ragged, _column)
+    else:
         columns = {name: _column(name, array) for name, array in outputs.items()}
+    if is_row:
+        rows = _row_count(columns)
         body = _rows(columns, rows) if len(columns) > 1 else _json(*columns.values())
         return b'{"predictions":%b}' % body
-    columns = {name: _column(name, array) for name, array in outputs.items()}
     body = _object(columns) if len(columns) > 1 else _json(*columns.values())
     return b'{"outputs":%b}' % body
 
 
-def _row_count(outputs: Tensors) -> int:
+def _row_count(columns: Mapping[str, _Column]) -> int:
     rows = None
-    for name, array in outputs.items():
-        if array.ndim == 0:
+    for name, column in columns.items():
+        if not isinstance(column, list) and not (isinstance(column, np.ndarray) and column.ndim):
             raise InvalidArgument(f"Tensor name: {name} has no shape information ")
-        if rows is not None and array.shape[0] != rows:
-            raise InvalidArgument(
-                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {rows}"
-            )
-        rows = array.shape[0]
+        if rows is not None and len(column) != rows:
+            raise InvalidArgument(f"Tensor name: {name} has inconsistent batch size: {len(column)} expecting: {rows}")
+        rows = len(column)
     return rows or 0
 
 
@@ -97,7 +102,11 @@ def _object(values: Mapping[str, _Column]) -> bytes:
 
 def _json(value: _Column) -> bytes:
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" not in text or not isinstance(value, np.ndarray | np.floating):
+    if b"null" not in text:
+        return text
+    if isinstance(value, list):
+        return b"[%b]" % b",".join(map(_json, value))
+    if not isinstance(value, np.ndarray | np.floating):
         return text
     return _with_tokens(text, np.asarray(value).reshape(-1))
 

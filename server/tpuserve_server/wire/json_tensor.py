@@ -18,6 +18,7 @@ from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, p
 from tpuserve_server.wire.json_explain import explain_columns, explain_rows
 from tpuserve_server.wire.json_known import KnownBody, recall, remember
 from tpuserve_server.wire.json_numbers import NumericBody, parse_numbers
+from tpuserve_server.wire.json_ragged import ragged_columns
 from tpuserve_server.wire.json_request import check_object, signature_name
 from tpuserve_server.wire.json_text import value_text
 
@@ -59,6 +60,8 @@ class JsonInputs(NamedTuple):
 
     inputs: Tensors
     is_row: bool
+    # Whether ragged inputs came as lists of rows, so that ragged outputs go so, too.
+    has_nested_rows: bool = False
 
 
 def parse_predict_body(body: bytes) -> PredictBody:
@@ -84,7 +87,7 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
     Raises InvalidArgument with upstream's messages, or Unimplemented for dtypes that have no JSON form.
     """
     numbers = body.numbers
-    if numbers is not None:
+    if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
         inputs = numbers.convert(signature)
         if inputs is not None:
             if type(numbers) is NumericBody:
@@ -103,11 +106,26 @@ def _decode_document(document: JsonObject, name: str, signature: Signature) -> J
             f"JSON Value: {value_text(document)} Not formatted correctly expecting only one of 'inputs' or 'instances'"
             " keys to exist "
         )
+    if signature.ragged_inputs and (is_row or "inputs" in document):
+        columns = ragged_columns(document, signature)
+        if columns is not None:
+            return JsonInputs(_convert_ragged(columns, signature), is_row, has_nested_rows=True)
     if is_row:
         return JsonInputs(_decode_rows(document, signature), is_row=True)
     if "inputs" in document:
         return JsonInputs(_decode_columns(document, signature), is_row=False)
     raise InvalidArgument("Missing 'inputs' or 'instances' key")
+
+
+def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) -> Tensors:
+    tensors = _convert_each(columns, signature)
+    if tensors is None:
+        check_depth(columns, 0)
+        explain_columns(dict(columns), signature)
+    # Rows that are all empty do not show how large their items would be.
+    empty = {name: tensors[name] for name in signature.ragged_inputs if not tensors[name].size}
+    shaped = {name: value.reshape((0, *(signature.inputs[name].shape or ())[1:])) for name, value in empty.items()}
+    return {**tensors, **shaped}
 
 
 def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:

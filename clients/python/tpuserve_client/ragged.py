@@ -1,0 +1,51 @@
+"""Lists of rows of unequal length, to the values and row splits that a model with ragged inputs takes."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+
+from tpuserve_client.model import Signature
+
+
+def split_names(name: str, signature: Signature) -> tuple[str, ...]:
+    """Inputs that may hold the row splits of `name`, the outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
+    found: list[str] = []
+    while _may_hold_splits(signature, one := f"{name}_{len(found) + 1}"):
+        found.append(one)
+    return tuple(found)
+
+
+def _may_hold_splits(signature: Signature, name: str) -> bool:
+    spec = signature.inputs.get(name)
+    return spec is not None and spec.dtype in (np.int32, np.int64) and spec.shape is not None and len(spec.shape) == 1
+
+
+def pack_rows(inputs: Mapping[str, object], signature: Signature) -> dict[str, object]:
+    """`inputs` with values and row splits in the place of each list of rows that a ragged input was given.
+
+    Metadata does not say which inputs are ragged: one is taken for ragged that was given lists within a list, where
+    the inputs that would hold its row splits were given nothing. Other values stay as they are.
+    """
+    packed = dict(inputs)
+    for name, value in inputs.items():
+        splits = split_names(name, signature)
+        if splits and not packed.keys() & set(splits):
+            packed |= _pack(name, value, splits)
+    return packed
+
+
+def _pack(name: str, value: object, splits: tuple[str, ...]) -> dict[str, object]:
+    items: Any = value
+    packed = dict[str, object]()
+    for split in splits:
+        if not isinstance(items, list | tuple) or not all(_is_row(row) for row in items):
+            return {name: value}
+        packed[split] = [0, *accumulate(map(len, items))]
+        items = list(chain.from_iterable(items))
+    return {name: items, **packed}
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
