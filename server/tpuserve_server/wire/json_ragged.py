@@ -1,7 +1,7 @@
 """Ragged tensors in JSON: lists of rows of unequal length, to and from values and row splits."""
 
 from collections.abc import Callable, Mapping
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from tpuserve_server.core.errors import InvalidArgument
@@ -79,5 +79,5 @@ def nest_rows(outputs: Tensors, ragged: RowSplits, column: Callable[[str, Any], 
     for name, names in ragged.items():
         for one in reversed(names):
             ends = outputs[one].tolist()
-            columns[name] = [columns[name][start:end] for start, end in zip(ends, ends[1:], strict=False)]
+            columns[name] = [columns[name][start:end] for start, end in pairwise(ends)]
     return columns

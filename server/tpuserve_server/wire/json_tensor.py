@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
 from tpuserve_server.messages.dtypes import BY_DTYPE, WireType
 from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
@@ -122,10 +122,13 @@ def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) ->
     if tensors is None:
         check_depth(columns, 0)
         explain_columns(dict(columns), signature)
-    # Rows that are all empty do not show how large their items would be.
     empty = {name: tensors[name] for name in signature.ragged_inputs if not tensors[name].size}
-    shaped = {name: value.reshape((0, *(signature.inputs[name].shape or ())[1:])) for name, value in empty.items()}
-    return {**tensors, **shaped}
+    return {**tensors, **{name: _without_items(value, signature.inputs[name]) for name, value in empty.items()}}
+
+
+def _without_items(value: Array, spec: TensorSpec) -> Array:
+    """Rows that are all empty do not show how large their items would be; the signature does."""
+    return value.reshape([0, *(size or 0 for size in (spec.shape or (0,))[1:])])
 
 
 def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:

@@ -1,0 +1,31 @@
+"""A forecaster of series in Keras: as it trains, with the state kept in the layer, and as it is served, without."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import keras
+
+UNITS = 16
+
+
+def stateful(series: int) -> "keras.Model":
+    """As it trains: float32 [series, steps, 1] to the forecast of each next value. The layer keeps the state."""
+    import keras
+
+    values = keras.Input(batch_shape=(series, None, 1), name="values")
+    output = keras.layers.GRU(UNITS, stateful=True, return_sequences=True, name="gru")(values)
+    return keras.Model(values, keras.layers.Dense(1, name="forecast")(output))
+
+
+def build() -> "keras.Model":
+    """As it is served: `value` [batch, 1] and `state` [batch, units] to `forecast` and the `state` after it.
+
+    Its layers have the names and weights of `stateful`, so it restores what that has saved.
+    """
+    import keras
+
+    value, state = keras.Input((1,), name="value"), keras.Input((UNITS,), name="state")
+    step = keras.layers.Reshape((1, 1))(value)
+    output, after = keras.layers.GRU(UNITS, return_state=True, name="gru")(step, initial_state=state)
+    forecast = keras.layers.Dense(1, name="forecast")(output)
+    return keras.Model({"value": value, "state": state}, {"forecast": forecast, "state": after})
