@@ -95,7 +95,8 @@ def haiku_like() -> tuple[Callable[..., Any], PyTree]:
     """What Haiku's `transform` gives: module paths as keys, and a function that takes random keys before its inputs."""
 
     def apply(params: PyTree, rng: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - arrays of jax
-        assert rng is None and not args
+        assert rng is None
+        assert not args
         first, last = params["mlp/~/linear_0"], params["mlp/~/linear_1"]
         return jax.nn.relu(kwargs["features"] @ first["w"] + first["b"]) @ last["w"]
 

@@ -10,7 +10,7 @@ from tpuserve_client.model import Signature
 
 
 def split_names(name: str, signature: Signature) -> tuple[str, ...]:
-    """Inputs that may hold the row splits of `name`, the outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
+    """Inputs that may hold the row splits of `name`, outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
     found: list[str] = []
     while _may_hold_splits(signature, one := f"{name}_{len(found) + 1}"):
         found.append(one)

@@ -77,8 +77,8 @@ def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
     if splits.ndim == 1 and splits.size and splits[0] == 0 and splits[-1] == last and (np.diff(splits) >= 0).all():
         return
     raise InvalidArgument(
-        f"Input '{name}' holds row splits of the ragged '{of}': expecting numbers from 0 to {last} that do not decrease,"
-        f" got {np.array2string(splits, threshold=10)}"
+        f"Input '{name}' holds row splits of the ragged '{of}': expecting numbers from 0 to {last} that do not "
+        f"decrease, got {np.array2string(splits, threshold=10)}"
     )
 
 

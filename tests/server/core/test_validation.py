@@ -1,10 +1,13 @@
 """The quick look at a request's inputs agrees with the checks that know what is wrong (most: test_service.py)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Signature, Tensors, TensorSpec
-from tpuserve_server.core.validation import count_plain_rows
+from tpuserve_server.core.validation import check_row_splits, count_plain_rows
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
 X, TWO = TensorSpec("x", FLOAT, (None, 3)), TensorSpec("n", INT, (None,))
@@ -38,3 +41,45 @@ def test_rows_are_counted_only_where_nothing_is_left_to_say(
     specs: list[TensorSpec], inputs: Tensors, rows: int
 ) -> None:
     assert count_plain_rows(signature(*specs), inputs) == rows
+
+
+RAGGED = Signature(
+    "s",
+    {
+        "x": TensorSpec("x", np.dtype(np.float32), (None,)),
+        "x_1": TensorSpec("x_1", np.dtype(np.int64), (None,)),
+        "x_2": TensorSpec("x_2", np.dtype(np.int64), (None,)),
+    },
+    {"y": TensorSpec("y", np.dtype(np.float32), (None,))},
+    ragged_inputs={"x": ("x_1", "x_2")},
+)
+
+
+def test_rows_of_a_ragged_signature_are_never_batched() -> None:
+    assert not RAGGED.is_batchable
+    assert replace(RAGGED, ragged_inputs={}).is_batchable
+    assert not replace(RAGGED, ragged_inputs={}, ragged_outputs={"y": ("y_1",)}).is_batchable
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "wrong"),
+    [
+        ([0, 1, 2], [0, 1, 3], ""),
+        ([0, 0, 0, 2], [0, 3, 3], ""),
+        ([0, 1, 3], [0, 1, 3], "'x_1' holds row splits of the ragged 'x': expecting numbers from 0 to 2"),
+        ([0, 2], [0, 1, 4], "'x_2' holds row splits of the ragged 'x': expecting numbers from 0 to 3"),
+        ([0, 2], [1, 1, 3], r"'x_2' .* got \[1 1 3\]"),
+        ([0, 3, 2, 2], [0, 1, 3], r"'x_1' .* do not decrease, got \[0 3 2 2\]"),
+        ([], [0, 1, 3], r"'x_1' .* got \[\]"),
+        ([[0, 2]], [0, 1, 3], "'x_1' holds row splits"),
+    ],
+)
+def test_row_splits_must_fit_what_they_split(outer: list[int], inner: list[int], wrong: str) -> None:
+    inputs = {
+        "x": np.zeros(3, np.float32), "x_1": np.array(outer, np.int64), "x_2": np.array(inner, np.int64),
+    }  # fmt: skip
+    if not wrong:
+        check_row_splits(RAGGED, inputs)
+        return
+    with pytest.raises(InvalidArgument, match=wrong):
+        check_row_splits(RAGGED, inputs)

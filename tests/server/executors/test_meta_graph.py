@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -73,3 +74,29 @@ def test_a_default_that_is_no_tensor_is_an_error() -> None:
 def test_what_is_no_meta_graph_is_an_error(damaged: bytes) -> None:
     with pytest.raises(InvalidArgument, match="MetaGraphDef is damaged"):
         parse_signatures(damaged)
+
+
+def test_ragged_tensors_are_those_that_the_exporter_names(tmp_path: Path) -> None:
+    written = meta_graph(save_mlp(tmp_path / "1"))
+    ((name, definition),) = [one for one in written.signature_def.items() if not one[0].startswith("__")]
+    ((values, info),) = definition.inputs.items()
+    definition.inputs["lengths"].CopyFrom(info)
+    said = written.collection_def["tpuserve_row_splits"].bytes_list
+    said.value.append(json.dumps({name: {"inputs": {values: ["lengths"]}, "outputs": {}}}).encode())
+    signature = parse_signatures(written.SerializeToString())[name]
+    assert signature.ragged_inputs == {values: ("lengths",)}
+    assert not signature.is_batchable
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (b"{", "its collection tpuserve_row_splits is damaged: export the version again"),
+        (b'{"serving_default": {"inputs": {"x": ["nowhere"]}, "outputs": {}}}', "names nowhere"),
+    ],
+)
+def test_row_splits_that_cannot_be_are_refused(tmp_path: Path, said: bytes, message: str) -> None:
+    written = meta_graph(save_mlp(tmp_path / "1"))
+    written.collection_def["tpuserve_row_splits"].bytes_list.value.append(said)
+    with pytest.raises(InvalidArgument, match=message):
+        parse_signatures(written.SerializeToString())
