@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.inspection.saved_model import read_meta_graph
 from tpuserve_exporter.models.ragged import dense_function
+from tpuserve_exporter.models.ragged_signatures import read_row_splits, settle_row_splits
 from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction, TracedReference
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
@@ -17,10 +17,10 @@ from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_object_graph, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model_file import check_whole, read_saved_model
-from tpuserve_exporter.version.ragged_signatures import read_row_splits, settle_row_splits
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 # Written anew at every export: what another export left there speaks of another set of files.
 _OURS = "tpuserve"
@@ -40,13 +40,14 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("a SavedModel is taken over as it is: --compute-dtype does not apply")
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel is taken over as it is: --weights and --rename do not apply")
-    check_whole(source, read_saved_model(source))
+    saved_model = read_saved_model(source)
+    check_whole(source, saved_model)
     if options.freeze or options.as_function:
-        return _open_to_change(source, options)
+        return _open_to_change(source, saved_model, options)
     return OpenedSource(kind="savedmodel", name=source.name, model=source)
 
 
-def _open_to_change(source: Path, options: ModelOptions) -> OpenedSource:
+def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptions) -> OpenedSource:
     """One of its signatures as a function: which, --signature-name says. Raises SourceUnreadable, OptionConflict."""
     import tensorflow as tf
 
@@ -64,7 +65,8 @@ def _open_to_change(source: Path, options: ModelOptions) -> OpenedSource:
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in signature.structured_input_signature[1].items()
     }
-    row_splits = read_row_splits(read_meta_graph(source)).get(name, RaggedNames())
+    served = (one for one in saved_model.meta_graphs if list(one.meta_info_def.tags) == ["serve"])
+    row_splits = read_row_splits(next(served, saved_model.meta_graphs[0])).get(name, RaggedNames())
     function = dense_function(ServedFunction(inputs, signature, [loaded], row_splits))
     others = sorted(loaded.signatures.keys() - {name})
     notes = (f"of its signatures {name} is taken; not {', '.join(others)}",) if others else ()

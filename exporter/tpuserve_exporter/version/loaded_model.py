@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.models.ragged import spread
+from tpuserve_exporter.models.ragged_signatures import read_row_splits
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.made_up_example import make_examples
 from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
-from tpuserve_exporter.version.ragged_signatures import read_row_splits
 
 if TYPE_CHECKING:
     import tensorflow as tf

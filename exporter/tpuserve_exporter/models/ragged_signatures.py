@@ -31,6 +31,8 @@ def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
     if COLLECTION in meta_graph.collection_def:
         said = json.loads(meta_graph.collection_def[COLLECTION].bytes_list.value[0])
         return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in said.items()}
+    if not meta_graph.object_graph_def.concrete_functions:
+        return {}  # TensorFlow 1 has no ragged tensors in signatures
     found = {name: RaggedNames(_find_inputs(meta_graph, one)) for name, one in meta_graph.signature_def.items()}
     return {name: names for name, names in found.items() if names}
 
@@ -147,7 +149,11 @@ def _pair(arguments: "StructuredValue", given: Sequence[str | None]) -> dict[str
     from tensorflow.python.saved_model import nested_structure_coder
 
     found, at = dict[str, tuple[str, ...]](), 0
-    for spec in tf.nest.flatten(nested_structure_coder.decode_proto(arguments)):
+    try:
+        specs = tf.nest.flatten(nested_structure_coder.decode_proto(arguments))
+    except Exception:  # arguments of types that a library brings, which is not imported here
+        return {}
+    for spec in specs:
         if not isinstance(spec, tf.TypeSpec):
             continue
         count = len(tf.nest.flatten(spec, expand_composites=True))
