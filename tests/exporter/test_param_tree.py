@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,14 @@ def test_random_keys_are_kept_as_their_data() -> None:
     structure, arrays = read_tree({"rng": key}, live=True)
     assert arrays["rng"].dtype == np.uint32
     assert structure.rebuild(arrays)["rng"] == key
+
+
+def test_a_shape_of_another_library_is_a_parameter() -> None:
+    """Orbax' metadata of a checkpoint, given for the parameters that it holds."""
+    leaf = types.SimpleNamespace(shape=[3, 2], dtype=np.dtype(np.float32), sharding=None)
+    assert read_tree({"w": leaf}, live=False)[0].shapes == {"w": jax.ShapeDtypeStruct((3, 2), np.float32)}
+    with pytest.raises(BuilderFailed, match=r"params\['w'\] is a shape without a value"):
+        read_tree({"w": leaf}, live=True)
 
 
 @pytest.mark.parametrize("leaf", ["relu", np.array(["a", "b"]), np.array([None], object), jnp.tanh, np.float32])

@@ -10,6 +10,7 @@ from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.inspection.stablehlo_modules import describe_modules
 from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
+from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.signature import Signature, read_signatures
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.version.manifest import MANIFEST_FILE, hash_file
@@ -25,7 +26,7 @@ _PREDICT = "tensorflow/serving/predict"
 def inspect_saved_model(path: Path, verify: bool) -> Contents:
     """`verify` reads every file for its hash. Raises SourceUnreadable."""
     meta_graph = read_meta_graph(path)
-    signatures = read_signatures(meta_graph.signature_def)
+    signatures = mark_ragged(read_signatures(meta_graph.signature_def), meta_graph)
     manifest, problems = _read_manifest(path)
     prefix = find_variables(path)
     arrays, damage = ((), ()) if prefix is None else list_arrays(prefix)

@@ -107,6 +107,17 @@ def _understand(
     raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
 
 
+def _check_pair(model: tuple[Any, ...]) -> None:
+    """Raises BuilderFailed for a tuple that is no function with its parameters."""
+    if len(model) == 2 and callable(model[0]):
+        return
+    named = [one for one in ("apply", "__call__") if model and callable(getattr(model[0], one, None))]
+    hint = f"; the first has a function {named[0]}: give ({named[0]}, params)" if named else ""
+    raise BuilderFailed(
+        f"a tuple of {', '.join(map(describe_type, model)) or 'nothing'} is no (apply_fn, params) of a JAX model{hint}"
+    )
+
+
 def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
     """A model that lives in this process. An NNX module itself stays in the mode that it is in.
 
@@ -119,6 +130,7 @@ def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, J
         call, _ = _from_nnx(copied, inputs)
         params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
     elif isinstance(model, tuple):
+        _check_pair(model)
         call, params = _understand("what was given", model, inputs)
     else:
         raise BuilderFailed(f"a {type(model).__name__} has no parameters: give (module.apply, params)")

@@ -83,6 +83,7 @@ class _Leaf:
 def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - whatever a tree holds
     import jax
 
+    leaf = _as_shape(leaf)
     if live and isinstance(leaf, jax.ShapeDtypeStruct):
         raise BuilderFailed(f"{name} is a shape without a value: give the trained parameters")
     if isinstance(leaf, Scalar) and not isinstance(leaf, np.generic):
@@ -97,6 +98,21 @@ def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - wha
         return _Leaf("array", value)  # of another framework
     _check_opaque(leaf, name)
     return _Leaf("fixed", leaf)
+
+
+def _as_shape(leaf: Any) -> Any:  # noqa: ANN401 - whatever a tree holds
+    """A shape and dtype of another library, such as Orbax' metadata, as JAX has them; other leaves as they are."""
+    import jax
+
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic) or hasattr(leaf, "__array__"):
+        return leaf
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None or isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        return jax.ShapeDtypeStruct(tuple(shape), dtype)
+    except TypeError:
+        return leaf
 
 
 def _check_alive(leaf: "jax.Array", name: str) -> None:

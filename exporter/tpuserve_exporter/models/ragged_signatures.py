@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.models.ragged import name_splits
 from tpuserve_exporter.models.served_function import RaggedNames
+from tpuserve_exporter.signature import Signature
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef, TensorInfo
@@ -35,6 +36,15 @@ def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
         return {}  # TensorFlow 1 has no ragged tensors in signatures
     found = {name: RaggedNames(_find_inputs(meta_graph, one)) for name, one in meta_graph.signature_def.items()}
     return {name: names for name, names in found.items() if names}
+
+
+def mark_ragged(signatures: Mapping[str, Signature], meta_graph: "MetaGraphDef") -> dict[str, Signature]:
+    """The signatures of a MetaGraphDef with their row splits."""
+    ragged = read_row_splits(meta_graph)
+    return {
+        name: one.with_row_splits(ragged[name].inputs, ragged[name].outputs) if name in ragged else one
+        for name, one in signatures.items()
+    }
 
 
 def write_row_splits(version: Path, names: Mapping[str, RaggedNames]) -> None:

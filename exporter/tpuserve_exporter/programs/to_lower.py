@@ -11,6 +11,7 @@ import numpy as np
 
 from tpuserve_exporter.errors import CannotLower, reason_of
 from tpuserve_exporter.models.jax_function import JaxFunction
+from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.programs.device_programs import ModelToLower
@@ -23,6 +24,7 @@ from tpuserve_exporter.programs.weights_file import Weight
 from tpuserve_exporter.signature import Array, Signature
 from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
 from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_exporter.sources.saved_model_file import read_saved_model
 from tpuserve_exporter.version.manifest_device import DeviceSignature
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
     except Exception as error:  # TensorFlow raises nearly anything here
         raise CannotLower(f"only what loads by Python can be lowered for a device: {reason_of(error)}") from error
     signatures = {name: _read_signature(name, graph) for name, graph in loaded.signatures.items()}
+    signatures = mark_ragged(signatures, read_saved_model(version).meta_graphs[0])
     chosen = {name: one for name, one in signatures.items() if not _has_strings(one)}
     if not chosen:
         raise CannotLower(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.models.ragged import spread
-from tpuserve_exporter.models.ragged_signatures import read_row_splits
+from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.made_up_example import make_examples
@@ -120,14 +120,10 @@ def _read_meta_graph(path: Path) -> "MetaGraphDef":
 
 
 def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
-    signatures, ragged = read_signatures(meta_graph.signature_def), read_row_splits(meta_graph)
+    signatures = read_signatures(meta_graph.signature_def)
     if not signatures:
         raise SessionLoadFailed("the SavedModel has no signature to serve")
-    settled = {name: _settle(signature, graph) for name, signature in signatures.items()}
-    return {
-        name: one.with_row_splits(ragged[name].inputs, ragged[name].outputs) if name in ragged else one
-        for name, one in settled.items()
-    }
+    return mark_ragged({name: _settle(signature, graph) for name, signature in signatures.items()}, meta_graph)
 
 
 def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
