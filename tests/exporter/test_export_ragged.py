@@ -39,11 +39,11 @@ def save_bags(path: Path, output: str = "ragged") -> Path:
     """`ids` ragged [rows, ?] and `scale` [rows] to sums of rows of a table, saved by TensorFlow alone."""
     import tensorflow as tf
 
-    class Bags(tf.Module):
+    class Bags(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
         def __init__(self) -> None:
             self.table = tf.Variable(TABLE)
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]  # as above
         def __call__(self, ids: Any, scale: Any) -> dict[str, Any]:  # noqa: ANN401 - tensors
             taken = tf.ragged.map_flat_values(lambda values: tf.gather(self.table, values), ids)
             doubled = ids * 2 if output == "ragged" else (ids * 2).to_sparse()

@@ -75,7 +75,7 @@ def test_rows_of_a_ragged_signature_are_never_batched() -> None:
     ],
 )
 def test_row_splits_must_fit_what_they_split(outer: list[int], inner: list[int], wrong: str) -> None:
-    inputs = {
+    inputs: Tensors = {
         "x": np.zeros(3, np.float32), "x_1": np.array(outer, np.int64), "x_2": np.array(inner, np.int64),
     }  # fmt: skip
     if not wrong:
