@@ -138,5 +138,31 @@ def test_a_sparse_output_is_an_export_error(tmp_path: Path) -> None:
         publish(function, tmp_path / "base")
 
 
+def test_rows_of_a_fixed_number_have_splits_of_one_more(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    spec = tf.RaggedTensorSpec([3, None, 4], tf.float32, 1, tf.int32)
+    version = publish(ServedFunction({"v": spec}, lambda v: {"sum": tf.reduce_sum(v, axis=1)}, []), tmp_path / "base")
+    inputs = read_manifest(version)["signatures"]["serving_default"]["inputs"]
+    assert inputs == {
+        "v": {"dtype": "float32", "shape": [None, 4], "row_splits": ["v_1"]},
+        "v_1": {"dtype": "int32", "shape": [4]},
+    }
+
+
+def test_the_parts_of_a_sparse_input_are_named(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.dense = tf.function(
+        lambda x: {"y": tf.sparse.to_dense(x)}, input_signature=[tf.SparseTensorSpec([None, 5], tf.float32)]
+    )
+    tf.saved_model.save(module, str(tmp_path / "sparse"), signatures=module.dense)
+    parts = {"x": np.array([[0, 2]]), "x_1": np.array([1.5], np.float32), "x_2": np.array([1, 5])}
+    done = export(tmp_path / "sparse", tmp_path / "base", check=parts, batch_sizes=(1,), progress=False)
+    assert "its indices as 'x', its values as 'x_1' and its dense shape as 'x_2'" in done.warnings[0]
+    assert call(tmp_path / "base/1", **parts)["y"].tolist() == [[0, 0, 1.5, 0, 0]]
+
+
 def test_row_splits_take_no_name_that_there_is() -> None:
     assert name_splits({"x": 0, "x_1": 0}, {"x": 2}) == {"x": ("x_2", "x_3")}

@@ -34,8 +34,24 @@ def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
         return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in said.items()}
     if not meta_graph.object_graph_def.concrete_functions:
         return {}  # TensorFlow 1 has no ragged tensors in signatures
-    found = {name: RaggedNames(_find_inputs(meta_graph, one)) for name, one in meta_graph.signature_def.items()}
+    found = {
+        name: RaggedNames(_find_inputs(meta_graph, one, "RaggedTensorSpec"))
+        for name, one in meta_graph.signature_def.items()
+    }
     return {name: names for name, names in found.items() if names}
+
+
+def list_sparse(meta_graph: "MetaGraphDef") -> Iterator[str]:
+    """What a user should know of inputs that are sparse tensors."""
+    if not meta_graph.object_graph_def.concrete_functions:
+        return
+    for signature, definition in meta_graph.signature_def.items():
+        for indices, rest in _find_inputs(meta_graph, definition, "SparseTensorSpec").items():
+            yield (
+                f"{signature} takes a sparse tensor in three parts: clients send its indices as {indices!r}, its values "
+                f"as {rest[0]!r} and its dense shape as {rest[1]!r}. Made-up ones seldom fit together: give real ones, "
+                "--check samples.npz"
+            )
 
 
 def mark_ragged(signatures: Mapping[str, Signature], meta_graph: "MetaGraphDef") -> dict[str, Signature]:
@@ -115,8 +131,8 @@ def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
     return splits
 
 
-def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
-    """The ragged inputs of a signature: from the arguments of the function that its wrapper calls.
+def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef", kind: str) -> dict[str, tuple[str, ...]]:
+    """The inputs of a signature that are parts of one of a kind: from the arguments of the function that it wraps.
 
     TensorFlow wraps each saved function into one of dense tensors, and records the arguments of the wrapped one.
     """
@@ -134,7 +150,7 @@ def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef") -> dict
         }
         for inner in (node for node in wrapper.node_def if node.op in _CALLS):
             given = [sources.get(source.partition(":")[0]) for source in inner.input]
-            found = [_pair(one, given) for one in _recorded(meta_graph, inner.attr["f"].func.name)]
+            found = [_pair(one, given, kind) for one in _recorded(meta_graph, inner.attr["f"].func.name)]
             if found and all(one == found[0] for one in found):
                 return found[0]
     return {}
@@ -153,8 +169,11 @@ def _dense_infos(definition: "SignatureDef") -> "Iterator[TensorInfo]":
         yield from info.composite_tensor.components or (info,)
 
 
-def _pair(arguments: "StructuredValue", given: Sequence[str | None]) -> dict[str, tuple[str, ...]]:
-    """Names of inputs for the parts of each ragged argument. `given` names what each part of all arguments is fed."""
+def _pair(arguments: "StructuredValue", given: Sequence[str | None], kind: str) -> dict[str, tuple[str, ...]]:
+    """By the input for its first part, those for the others of each argument of that kind of spec.
+
+    `given` names what each part of all arguments is fed.
+    """
     import tensorflow as tf
     from tensorflow.python.saved_model import nested_structure_coder
 
@@ -168,7 +187,7 @@ def _pair(arguments: "StructuredValue", given: Sequence[str | None]) -> dict[str
             continue
         count = len(tf.nest.flatten(spec, expand_composites=True))
         parts, at = given[at : at + count], at + count
-        if isinstance(spec, tf.RaggedTensorSpec) and count > 1 and None not in parts:
-            values, *splits = [one for one in parts if one is not None]
-            found[values] = tuple(splits)
+        if type(spec).__name__ == kind and count > 1 and None not in parts:
+            first, *others = [one for one in parts if one is not None]
+            found[first] = tuple(others)
     return found

@@ -1,6 +1,6 @@
 """Row splits of made-up ragged inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], 
     """Row splits of every ragged input by their own names, for `rows` rows; and how many values each input has."""
     splits, counts = dict[str, Array](), dict[str, int]()
     for name, spec in signature.inputs.items():
-        count = rows
+        count = _fixed_rows(signature, spec.row_splits) or rows
         for one in spec.row_splits:
             lengths = np.resize(_LENGTHS, count)
             splits[one] = np.concatenate([[0], np.cumsum(lengths)]).astype(signature.inputs[one].dtype)
@@ -22,3 +22,9 @@ def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], 
         if spec.row_splits:
             counts[name] = count
     return splits, counts
+
+
+def _fixed_rows(signature: Signature, splits: Sequence[str]) -> int | None:
+    """The number of rows of a ragged input that has but one."""
+    shape = signature.inputs[splits[0]].shape if splits else None
+    return shape[0] - 1 if shape and shape[0] is not None else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
 from tpuserve_exporter.models.ragged import dense_function
-from tpuserve_exporter.models.ragged_signatures import read_row_splits, settle_row_splits
+from tpuserve_exporter.models.ragged_signatures import list_sparse, read_row_splits, settle_row_splits
 from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction, TracedReference
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
@@ -44,7 +44,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     check_whole(source, saved_model)
     if options.freeze or options.as_function:
         return _open_to_change(source, saved_model, options)
-    return OpenedSource(kind="savedmodel", name=source.name, model=source)
+    notes = tuple(note for one in saved_model.meta_graphs for note in list_sparse(one))
+    return OpenedSource(kind="savedmodel", name=source.name, model=source, notes=notes)
 
 
 def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptions) -> OpenedSource:
