@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -32,7 +33,7 @@ def test_both_are_served_as_their_sources_answer(tmp_path: Path) -> None:
 
     export(save_bags(tmp_path / "source"), tmp_path / "bags", progress=False, batch_sizes=(1, 4))
     tf.train.Checkpoint(model=stateful(SERIES)).save(str(tmp_path / "checkpoint/ckpt"))
-    model = {"model": "examples.sine_gru.model:build", "allow_unused": "*state*"}
+    model: dict[str, Any] = {"model": "examples.sine_gru.model:build", "allow_unused": "*state*"}
     export(tmp_path / "checkpoint", tmp_path / "sine_gru", progress=False, batch_sizes=(1, 4), **model)
     config = tmp_path / "models.config"
     config.write_text(_CONFIG.format(tmp_path))
