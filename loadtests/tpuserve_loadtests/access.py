@@ -10,6 +10,9 @@ from geventhttpclient import HTTPClient
 
 from tpuserve_client import Client
 from tpuserve_client.address import parse_address
+from tpuserve_client.exchange import Transport
+from tpuserve_client.grpc_transport import GrpcTransport
+from tpuserve_client.rest_transport import RestTransport
 from tpuserve_client.tls import Tls
 
 
@@ -27,6 +30,12 @@ class Access:
     def client(self, address: str, timeout_s: float) -> Client:
         """What asks the server anything but a load. Raises InvalidArgument."""
         return Client(address, tls=self.tls_of(address), headers=self.headers, timeout_s=timeout_s)
+
+    def transport(self, address: str) -> Transport:
+        """Carries encoded requests to an address, blocking; the caller closes it. Raises InvalidArgument."""
+        place = parse_address(address)
+        kind = RestTransport if place.is_rest else GrpcTransport
+        return kind(place.target, self.tls_of(address), self.headers)
 
     def http_client(self, url: str, connections: int, timeout_s: float) -> HTTPClient:
         """To the URL's host, for greenlets; connects when it is asked. Raises InvalidArgument."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.golden.tolerance import Allowed
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
@@ -23,7 +24,7 @@ from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.search_report import SearchServers
 from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.rollout.labels import Standing
-from tpuserve_loadtests.rollout.parity import Parity
+from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe
@@ -176,10 +177,13 @@ def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Fin
     )
 
 
+AGREEING = (Compared("", "probabilities", 3.1e-3, Allowed(0.02, 0.02, f"bfloat16, from {HOSTILE}")),) * 32
+
+
 def page_of_a_rollout() -> str:
     """All was well but for the soak."""
     steps = [
-        Step("parity", StepState.PASSED, "32 of 32 answers are the same", 0.0, 0.4),
+        Step("parity", StepState.PASSED, "32 of 32 answers agree", 0.0, 0.4),
         Step("compare", StepState.PASSED, "it is the same; of the live one's: p50 1.000 (0.982 to 1.013)", 0.4, 130.0),
         Step("label canary", StepState.DONE, "to version 4", 130.4, 0.1),
         Step("label stable", StepState.DONE, "from version 3 to 4", 130.5, 0.1),
@@ -187,22 +191,22 @@ def page_of_a_rollout() -> str:
         Step("stable back", StepState.DONE, "to version 3", 430.6, 0.1),
         Step("canary back", StepState.DONE, "is taken away", 430.7, 0.1),
     ]
-    findings = Findings(Parity(("",) * 32), comparison(1.0), soak())
+    findings = Findings(Parity(AGREEING), comparison(1.0), soak())
     return rollout_page(rollout(Ended.MOVED_BACK, 99, steps, findings), SETTINGS)
 
 
 def page_of_a_plan() -> str:
     steps = [
-        Step("parity", StepState.PASSED, "32 of 32 answers are the same", 0.0, 0.4),
+        Step("parity", StepState.PASSED, "32 of 32 answers agree", 0.0, 0.4),
         Step("compare", StepState.PLANNED, "both under load in turn, 6 rounds of 10 s each", 0.4, 0.0),
         Step("label canary", StepState.PLANNED, "to version 4", 0.4, 0.0),
     ]
-    return rollout_page(rollout(Ended.PLANNED, 0, steps, Findings(Parity(("",) * 32))), SETTINGS)
+    return rollout_page(rollout(Ended.PLANNED, 0, steps, Findings(Parity(AGREEING))), SETTINGS)
 
 
 def page_of_a_refusal() -> str:
     steps = [Step("parity", StepState.FAILED, "30 of 32 answers differ", 0.0, 0.4)]
-    parity = Parity(("", "", *(f"request {number}: {HOSTILE}" for number in range(2, 32))))
+    parity = Parity((*AGREEING[:2], *(Compared(f"request {number}: {HOSTILE}") for number in range(2, 32))))
     return rollout_page(rollout(Ended.REFUSED, 99, steps, Findings(parity)), SETTINGS)
 
 

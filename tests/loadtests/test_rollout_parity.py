@@ -12,8 +12,8 @@ from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Internal
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
-from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.rollout.parity import Requests, differences, signature_difference
+from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
+from tpuserve_loadtests.rollout.parity import Parity, Requests, differences, signature_difference
 
 F32 = np.dtype(np.float32)
 
@@ -29,7 +29,7 @@ def difference(a: Mapping[str, Array], b: Mapping[str, Array], atol: float = 1e-
     replies = {"a": answer(a), "b": answer(b)}
     of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),)) for number, name in enumerate("ab"))
     (found,) = differences(lambda exchange: replies[exchange.path], of_a, of_b, Tolerance(atol, rtol))
-    return found
+    return found.problem
 
 
 def test_what_is_beyond_the_tolerance_is_told_with_its_place() -> None:
@@ -37,7 +37,10 @@ def test_what_is_beyond_the_tolerance_is_told_with_its_place() -> None:
     b = a.copy()
     b[1, 2] = 1.5
     assert difference({"y": a}, {"y": a + np.float32(5e-6)}) == ""
-    assert difference({"y": a}, {"y": b}) == "request 0: output y differs by 0.5 at row 1; allowed 2e-05"
+    assert (
+        difference({"y": a}, {"y": b})
+        == "request 0: output y differs by 0.5 at row 1; allowed 2e-05 (set with --atol and --rtol)"
+    )
     assert difference({"y": a}, {"y": b}, rtol=0.6) == ""
 
 
@@ -75,7 +78,52 @@ def test_other_outputs_and_requests_that_fail_are_differences() -> None:
 
     of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),) * 2) for number, name in enumerate("ab"))
     found = list(differences(send, of_a, of_b, Tolerance(0, 0)))
-    assert found == [f"request {number}: m version 1: INTERNAL: broken" for number in range(2)]
+    problems = [each.problem for each in found]
+    assert problems == [f"request {number}: m version 1: INTERNAL: broken" for number in range(2)]
+
+
+def compared(a: float, b: float, tolerance: Tolerance) -> Parity:
+    replies = {"a": answer({"n": np.array([7]), "y": np.array([[a]], np.float32)}),
+               "b": answer({"n": np.array([7]), "y": np.array([[b]], np.float32)})}  # fmt: skip
+    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),)) for number, name in enumerate("ab"))
+    return Parity(tuple(differences(lambda exchange: replies[exchange.path], of_a, of_b, tolerance)))
+
+
+def test_versions_of_two_dtypes_are_held_to_the_wider_manifest() -> None:
+    exact = Precision("float32", 1e-5, 1e-4, "m version 0's manifest")
+    coarse = Precision("mixed_bfloat16", 0.02, 0.02, "m version 1's manifest")
+    for versions in ((exact, coarse), (coarse, exact)):
+        found = compared(0.5, 0.503, Tolerance(versions=versions))
+        assert not found.different
+        assert found.largest == (
+            "largest difference 0.003 in `y`, allowed 0.02 + 0.02 * |golden| "
+            "(mixed_bfloat16, from m version 1's manifest; change with --atol/--rtol)"
+        )
+    (problem,) = compared(0.5, 0.503, Tolerance(versions=(exact, exact))).different
+    assert problem.endswith("allowed 6e-05 (float32, from m version 0's manifest; change with --atol/--rtol)")
+
+
+def test_options_go_before_manifests() -> None:
+    coarse = Precision("mixed_bfloat16", 0.02, 0.02, "m version 1's manifest")
+    (problem,) = compared(0.5, 0.503, Tolerance(1e-4, 0.0, (coarse,))).different
+    assert problem.endswith("allowed 0.0001 (set with --atol and --rtol)")
+    (problem,) = compared(0.5, 0.6, Tolerance(1e-4, None, (coarse,))).different
+    assert problem.endswith("allowed 0.0101 (--atol as set, --rtol of mixed_bfloat16, from m version 1's manifest)")
+    (problem,) = compared(0.5, 0.6, Tolerance(None, 0.0, (coarse,))).different
+    assert problem.endswith("allowed 0.02 (--rtol as set, --atol of mixed_bfloat16, from m version 1's manifest)")
+
+
+def test_a_version_without_a_manifest_is_judged_by_the_dtype_of_its_outputs() -> None:
+    tight = Precision("float32", 1e-7, 0.0, "m version 0's manifest")
+    assert compared(1.0, 1.00005, Tolerance(versions=(tight,))).different
+    assert not compared(1.0, 1.00005, Tolerance(versions=(tight, None))).different
+
+
+def test_answers_without_floats_have_no_largest_difference() -> None:
+    whole = answer({"n": np.array([7])})
+    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange("x"),)) for number in range(2))
+    found = Parity(tuple(differences(lambda exchange: whole, of_a, of_b, Tolerance())))
+    assert (found.different, found.largest) == ((), "")
 
 
 def test_signatures_differ_where_a_client_would_see_it() -> None:

@@ -1,7 +1,7 @@
 """What a command was asked to send: one model as its options say, or the models of a scenario file."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.loads import WAYS
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
+from tpuserve_loadtests.cli.tolerances import find_tolerances
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -107,7 +108,7 @@ class Asked:
         for part in self._all_parts:
             _tell_notes(part)
         if self.spec is not None and timeline is None:
-            return find_target(self.spec, self.addresses, self.requests)
+            return self._with_tolerances(find_target(self.spec, self.addresses, self.requests))
         lines: list[Line] = []
         shares: list[float] = []
         for part in self._all_parts:
@@ -119,7 +120,13 @@ class Asked:
             shares += [part.weight / len(part.lines)] * len(part.lines)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
         places = {str(each): address for each, address in self.addresses.items()}
-        return Target(workload, places, self.requests.timeout_s, access=self.requests.access)
+        return self._with_tolerances(Target(workload, places, self.requests.timeout_s, access=self.requests.access))
+
+    def _with_tolerances(self, target: "Target") -> "Target":
+        """The target with what manifests allow of the lines whose golden answers came from a file or directory."""
+        paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
+        tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
+        return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
 
 
 def find_asked(

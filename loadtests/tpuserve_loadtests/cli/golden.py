@@ -11,6 +11,7 @@ import click
 from tpuserve_loadtests.cli.options import all_of
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
+from tpuserve_loadtests.cli.tolerances import find_tolerances
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ class Golden(click.ParamType[str | Path]):
         return Path(str(click.Path(exists=True).convert(value, param, ctx)))
 
 
+def tolerance_options(command: _Command) -> _Command:
+    """How far an answer may be from the one it is compared with."""
+    default = "[default: the manifests', else by the outputs' dtype]"
+    return all_of(
+        click.option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {default}"),
+        click.option("--rtol", type=click.FloatRange(0), help=f"Allowed difference, relative to the value.  {default}"),
+    )(command)
+
+
 def golden_options(command: _Command) -> _Command:
     """Which answers are right, and how many are looked at."""
     share = click.FloatRange(0, 1, min_open=True)
@@ -51,27 +61,40 @@ def golden_options(command: _Command) -> _Command:
             "or in a version directory's recorded requests.",
         ),
         click.option("--check-share", type=share, default=0.01, show_default=True, help="Share of answers compared."),
-        click.option("--atol", type=click.FloatRange(0), help="Allowed difference.  [default: 1e-5; more in 16 bits]"),
-        click.option("--rtol", type=click.FloatRange(0), help="Allowed, relative.  [default: 1e-4; more in 16 bits]"),
+        tolerance_options,
     )(command)
 
 
 def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> "Target":
-    """The target with how its answers are checked, and golden ones if they are to be recorded.
+    """Add how answers are checked to the target, and golden answers if they are to be recorded.
 
     Ends the program with a message if a request fails that is alone, and if there is nothing to compare with though
     options or gates ask for it.
     """
     from tpuserve_loadtests.golden.answer_check import CheckPlan
-    from tpuserve_loadtests.golden.tolerance import Tolerance
 
-    checks = CheckPlan(given["check_share"], Tolerance(given["atol"], given["rtol"]))
-    target = replace(target, checks=checks)
+    tolerances = target.checks.tolerances
     if given["golden"] == RECORD:
-        return _recorded(target)
-    if not any(line.golden for line in target.workload.lines):
+        target = _recorded(target)
+        tolerances = find_tolerances(target, dict.fromkeys(line.name for line in target.workload.lines))
+    elif not any(line.golden for line in target.workload.lines):
         _refuse_checks(given, gates)
-    return target
+    asked = {name: replace(each, atol=given["atol"], rtol=given["rtol"]) for name, each in tolerances.items()}
+    return replace(target, checks=CheckPlan(given["check_share"], asked))
+
+
+def golden_settings(target: "Target") -> dict[str, str]:
+    """Describe the allowed differences, for a report's settings; empty without golden answers."""
+    from tpuserve_loadtests.golden.difference import is_inexact
+    from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+
+    allowed: dict[str, None] = {}
+    for line in target.workload.lines:
+        if line.golden:
+            tolerance = target.checks.tolerance(line)
+            outputs = GoldenAnswers(line.golden, tolerance).outputs(0)
+            allowed |= dict.fromkeys(str(tolerance.of(array.dtype)) for array in outputs.values() if is_inexact(array))
+    return {"Allowed difference": "; ".join(allowed)} if allowed else {}
 
 
 def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
@@ -82,7 +105,7 @@ def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
     notes = [
         f"{line.name}: every request has the same golden answer: if answers were mixed up, nobody could tell"
         for line in checked
-        if GoldenAnswers(line.golden, target.checks.tolerance).are_alike()
+        if GoldenAnswers(line.golden, target.checks.tolerance(line)).are_alike()
     ]
     if checked and not measured.total.checked:
         notes.append("no answer was compared with its golden one: a longer run, or a larger --check-share, would")

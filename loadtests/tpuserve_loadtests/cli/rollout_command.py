@@ -12,6 +12,7 @@ import click
 
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.files import check_writable, try_to_write
+from tpuserve_loadtests.cli.golden import tolerance_options
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import (
     DEFAULT_GRPC,
@@ -98,8 +99,7 @@ anything but 0 the labels are where they were; where they could not be moved bac
 @click.option("--stable", default="stable", show_default=True, help="The label that users ask for.")
 @click.option("--canary", default="canary", show_default=True, help="The label that is moved first.")
 @click.option("--parity/--no-parity", default=True, help="Whether both versions must give the same answers.")
-@click.option("--atol", type=click.FloatRange(0), help="Of parity: allowed.  [default: 1e-5; more in 16 bits]")
-@click.option("--rtol", type=click.FloatRange(0), help="Of parity: relative.  [default: 1e-4; more in 16 bits]")
+@tolerance_options
 @users_or_rate_options
 @open_options
 @click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each version, in turn.")

@@ -1,6 +1,6 @@
 """What a rollout asks before it moves labels, and after: parity, comparison, soak; each as a line, and its report."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_loadtests.cli.compare_command import interleaved
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.golden.tolerance import Tolerance
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.reports.compare_report import ComparisonReport
     from tpuserve_loadtests.reports.rollout_report import Findings
@@ -41,7 +42,6 @@ class Gates:
     def parity(self) -> "Judged":
         """Every request to both versions."""
         from tpuserve_client.errors import TpuserveError
-        from tpuserve_loadtests.golden.tolerance import Tolerance
         from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
         from tpuserve_loadtests.rollout.parity import Requests as Encoded
         from tpuserve_loadtests.rollout.procedure import Judged
@@ -54,7 +54,7 @@ class Gates:
         if problem := signature_difference(a, b):
             self.findings.parity = Parity((), problem)
             return Judged(EXIT_GATE, f"clients of the live version would not do: {problem}")
-        tolerance = Tolerance(self.given["atol"], self.given["rtol"])
+        tolerance = self._tolerance()
         mine, others = (Encoded(spec, self._target(spec).workload.lines[0].exchanges) for spec in (self.live, self.new))
         answers = []
         for difference in differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance):
@@ -64,7 +64,16 @@ class Gates:
         found = self.findings.parity = Parity(tuple(answers))
         if found.different:
             return Judged(EXIT_GATE, f"{len(found.different)} of {len(answers)} answers differ; {found.different[0]}")
-        return Judged(0, f"{len(answers)} of {len(answers)} answers are the same")
+        return Judged(0, "; ".join(filter(None, [f"{len(answers)} of {len(answers)} answers agree", found.largest])))
+
+    def _tolerance(self) -> "Tolerance":
+        """The options' values, else the wider of what the manifests of both versions allow."""
+        from tpuserve_loadtests.golden.tolerance import Tolerance
+
+        tolerance = Tolerance(self.given["atol"], self.given["rtol"])
+        if tolerance.is_fixed:
+            return tolerance
+        return replace(tolerance, versions=tuple(map(self.service.precision, (self.live, self.new))))
 
     def compare(self) -> "Judged":
         """Interleaved runs of both versions."""

@@ -10,7 +10,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
+from tpuserve_loadtests.cli.golden import golden_notes, golden_options, golden_settings, with_golden
 from tpuserve_loadtests.cli.loads import WAYS, closed_load, open_load, run_load
 from tpuserve_loadtests.cli.options import (
     address_options,
@@ -131,7 +131,7 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     else:
         print_report(report, Console())
     files.write(
-        html=lambda: run_page(report, describe_settings(target)),
+        html=lambda: run_page(report, {**describe_settings(target), **golden_settings(target)}),
         csv=lambda: run_csv(measured),
         hdr=lambda: percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}),
         junit=lambda: junit_xml("loadtest", asked.title, report.cases),

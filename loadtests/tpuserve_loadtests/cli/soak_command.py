@@ -12,7 +12,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.golden import golden_notes, golden_options, with_golden
+from tpuserve_loadtests.cli.golden import golden_notes, golden_options, golden_settings, with_golden
 from tpuserve_loadtests.cli.loads import run_load, users_or_rate
 from tpuserve_loadtests.cli.options import (
     address_options,
@@ -135,7 +135,7 @@ def _write(files: Files, report: "SoakReport", target: "Target") -> None:
 
     measured = report.run.measured
     files.write(
-        html=lambda: soak_page(report, describe_settings(target)),
+        html=lambda: soak_page(report, {**describe_settings(target), **golden_settings(target)}),
         csv=lambda: soak_csv(report),
         hdr=lambda: (
             percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}, whole=True)

@@ -26,10 +26,17 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """`share` of the answers of lines with golden ones are compared, drawn at random."""
+    """`share` of the answers of lines with golden ones are compared, drawn at random.
+
+    `tolerances`: by name of the line; a line without one is judged by the dtype of its outputs.
+    """
 
     share: float = 0.01
-    tolerance: Tolerance = field(default_factory=Tolerance)
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+
+    def tolerance(self, line: Line) -> Tolerance:
+        """The tolerance of a line's answers."""
+        return self.tolerances.get(line.name, Tolerance())
 
 
 class AnswerChecks:
@@ -37,7 +44,7 @@ class AnswerChecks:
 
     def __init__(self, lines: Sequence[Line], plan: CheckPlan, seed: int) -> None:
         """`seed`: the same one draws the same answers, by their number in this process."""
-        self._lines = {line.name: _LineCheck(line, plan.tolerance) for line in lines}
+        self._lines = {line.name: _LineCheck(line, plan.tolerance(line)) for line in lines}
         self._share = plan.share if any(line.golden for line in lines) else None
         self._random = random.Random(seed)
         self._left = 1  # the first answer is always looked at

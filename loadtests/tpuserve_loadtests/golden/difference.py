@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpuserve_client.dtypes import Array, describe
-from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ def find_difference(
             return Difference(name, f"holds {describe(got.dtype)} instead of {describe(want.dtype)}")
         if got.shape != want.shape:
             return Difference(name, f"has shape {list(got.shape)} instead of {list(want.shape)}")
-        is_exact = want.dtype == object or want.dtype.kind in "biuSU"
-        words = _unequal(got, want) if is_exact else _too_far(got, want, *tolerance.of(want.dtype))
+        words = _too_far(got, want, tolerance.of(want.dtype)) if is_inexact(want) else _unequal(got, want)
         if words:
             return Difference(name, words)
     return None
@@ -47,19 +46,38 @@ def _unequal(got: Array, want: Array) -> str:
     return f"is {_short(got[place])} instead of {_short(want[place])}{_at(place)}"
 
 
-def _too_far(got: Array, want: Array, atol: float, rtol: float) -> str:
+def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tuple[str, float]:
+    """The float output that differs most and by how much, of answers without a `find_difference`; ("", 0) without."""
+    gaps = {
+        name: float(_gaps(answer[name], want).max(initial=0.0)) for name, want in golden.items() if is_inexact(want)
+    }
+    return max(gaps.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def is_inexact(array: Array) -> bool:
+    """Whether an array holds floats or complex numbers, for which a tolerance is meant."""
+    return array.dtype != object and array.dtype.kind not in "biuSU"
+
+
+def _gaps(got: Array, want: Array) -> Array:
+    """Element by element; 0 where both are NaN or the same infinity, NaN where one alone is NaN."""
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
     golden, other = want.astype(wide), got.astype(wide)
     with np.errstate(invalid="ignore"):
         same = (golden == other) | (np.isnan(golden) & np.isnan(other))
-        gaps = np.where(same, 0.0, np.abs(golden - other))
-        allowed = atol + rtol * np.abs(golden)
+        return np.where(same, 0.0, np.abs(golden - other))
+
+
+def _too_far(got: Array, want: Array, allowed: Allowed) -> str:
+    gaps = _gaps(got, want)
+    with np.errstate(invalid="ignore"):
+        limits = allowed.atol + allowed.rtol * np.abs(want.astype(np.complex128))
         # A NaN, or an infinity, on one side only is as far as can be.
-        excess = np.where(same, -1.0, np.nan_to_num(gaps - allowed, nan=np.inf, posinf=np.inf))
+        excess = np.where(gaps == 0, -1.0, np.nan_to_num(gaps - limits, nan=np.inf, posinf=np.inf))
     if not excess.size or excess.max() <= 0:
         return ""
     place = np.unravel_index(int(excess.argmax()), excess.shape)
-    return f"differs by {gaps[place]:.3g}{_at(place)}; allowed {allowed[place]:.3g}"
+    return f"differs by {gaps[place]:.3g}{_at(place)}; allowed {limits[place]:.3g} ({allowed.reason})"
 
 
 def _at(place: tuple[np.intp, ...]) -> str:

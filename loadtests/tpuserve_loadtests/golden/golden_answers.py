@@ -64,8 +64,8 @@ class GoldenAnswers:
             return False
         if stack.dtype == object:
             return bool((stack == array).reshape(len(stack), -1).all(axis=1).any())
-        atol, rtol = self._tolerance.of(array.dtype)
-        near = np.isclose(array.astype(stack.dtype), stack, rtol=rtol, atol=atol, equal_nan=True)
+        allowed = self._tolerance.of(array.dtype)
+        near = np.isclose(array.astype(stack.dtype), stack, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True)
         return bool(near.reshape(len(stack), -1).all(axis=1).any())
 
     def _stack(self, name: str) -> Array | None:

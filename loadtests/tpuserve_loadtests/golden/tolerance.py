@@ -1,23 +1,73 @@
-"""How far an answer may be from its golden one."""
+"""How far an answer may be from its golden one, and where that limit comes from."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from tpuserve_client.dtypes import DType
 
-# As the exporter's: kernels for other batch sizes round at other places, by a few units of the dtype's last place.
+# The exporter's defaults: kernels for other batch sizes round differently, by a few units of the dtype's last place.
 _COARSE: Final = {"bfloat16": (2e-2, 2e-2), "float16": (2.5e-3, 2.5e-3)}
 _FINE: Final = (1e-5, 1e-4)
+_CHANGE: Final = "change with --atol/--rtol"
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The tolerance that the exporter held a version to. `origin` names the manifest, for people."""
+
+    compute_dtype: str
+    atol: float
+    rtol: float
+    origin: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.compute_dtype}, from {self.origin}" if self.origin else self.compute_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A difference of up to `atol + rtol * |golden|`. `reason` names the dtype or the options that set it."""
+
+    atol: float
+    rtol: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.atol:g} + {self.rtol:g} * |golden| ({self.reason})"
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Floats may differ by `atol + rtol * |golden|`; None means what the precision of their dtype asks for."""
+    """The limit for floats. `atol` and `rtol` are the options' values and win; None takes the widest of `versions`.
+
+    `versions` are those that answer and those that gave golden answers; None stands for a version of unknown
+    precision, which is judged by the dtype of its outputs, as is a tolerance without versions.
+    """
 
     atol: float | None = None
     rtol: float | None = None
+    versions: tuple[Precision | None, ...] = ()
 
-    def of(self, dtype: DType) -> tuple[float, float]:
-        """`atol` and `rtol` for outputs of a dtype."""
-        atol, rtol = _COARSE.get(dtype.name, _FINE)
-        return atol if self.atol is None else self.atol, rtol if self.rtol is None else self.rtol
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the options leave nothing to the versions."""
+        return self.atol is not None and self.rtol is not None
+
+    def of(self, dtype: DType) -> Allowed:
+        """The limit for outputs of a dtype."""
+        found = [each or _of_outputs(dtype) for each in self.versions or (None,)]
+        widest = max(found, key=lambda each: (each.atol, each.rtol))
+        atol = widest.atol if self.atol is None else self.atol
+        rtol = max(each.rtol for each in found) if self.rtol is None else self.rtol
+        return Allowed(atol, rtol, self._reason(widest))
+
+    def _reason(self, widest: Precision) -> str:
+        if self.is_fixed:
+            return "set with --atol and --rtol"
+        if self.atol is not None:
+            return f"--atol as set, --rtol of {widest}"
+        return f"{widest}; {_CHANGE}" if self.rtol is None else f"--rtol as set, --atol of {widest}"
+
+
+def _of_outputs(dtype: DType) -> Precision:
+    return Precision(dtype.name, *_COARSE.get(dtype.name, _FINE))

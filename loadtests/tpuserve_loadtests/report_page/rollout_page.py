@@ -167,7 +167,7 @@ def _parity(parity: Parity, report: RolloutReport) -> Markup:
     elif parity.different:
         headline = Headline("bad", f"{len(parity.different):,} of {asked:,} answers differ")
     else:
-        headline = Headline("good", f"{asked:,} of {asked:,} answers are the same")
+        headline = Headline("good", f"{asked:,} of {asked:,} answers agree", [parity.largest] if parity.largest else [])
     rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
     if len(parity.different) > _MOST_DIFFERENCES:
         rows.append(Row(f"{len(parity.different) - _MOST_DIFFERENCES:,} others", []))

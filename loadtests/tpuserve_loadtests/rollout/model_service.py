@@ -6,12 +6,12 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 
 from tpuserve_client._proto import serving_pb2
-from tpuserve_client.address import parse_address
 from tpuserve_client.errors import InvalidArgument, NotFound, from_code
 from tpuserve_client.exchange import Exchange, Reply
-from tpuserve_client.grpc_transport import GrpcTransport
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.golden.manifest_precision import ask_precision
+from tpuserve_loadtests.golden.tolerance import Precision
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 # A label that nobody has, and a model: TensorFlow Serving has one code for each, and so has tpuserve.
@@ -25,7 +25,8 @@ class ModelService:
         """A reload has a timeout of its own: it waits until models that are new serve. Raises InvalidArgument."""
         self._reload_timeout_s = reload_timeout_s
         self._client = access.client(address, timeout_s)
-        self._transport = GrpcTransport(parse_address(address).target, access.tls_of(address), access.headers)
+        self._timeout_s = timeout_s
+        self._transport = access.transport(address)
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +51,10 @@ class ModelService:
     def signature(self, spec: ModelSpec, name: str | None) -> Signature:
         """A signature of a version; InvalidArgument where there is none of that name."""
         return self._client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
+
+    def precision(self, spec: ModelSpec) -> Precision | None:
+        """The tolerance in a version's manifest; None where the server does not know it."""
+        return ask_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
         """Any request that was encoded."""

@@ -8,8 +8,8 @@ from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature
-from tpuserve_loadtests.golden.difference import find_difference
-from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.golden.difference import find_difference, largest_gap
+from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,36 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Of each request, how the answers differ, or nothing. `signature`: how that differs; then none was sent."""
+    """The differences beyond the tolerance by request, "" for none, and the largest difference within it.
 
-    answers: tuple[str, ...]
+    `signature`: how the signatures differ; no request was sent then.
+    """
+
+    answers: "tuple[Compared, ...]"
     signature: str = ""
 
     @property
     def different(self) -> tuple[str, ...]:
-        """Those that differ."""
-        return tuple(answer for answer in self.answers if answer)
+        """The problems of the answers that differ."""
+        return tuple(answer.problem for answer in self.answers if answer.problem)
+
+    @property
+    def largest(self) -> str:
+        """The largest difference among answers that agree, and the limit; empty where no answer holds a float."""
+        found = max((answer for answer in self.answers if answer.output), key=lambda each: each.gap, default=None)
+        if found is None:
+            return ""
+        return f"largest difference {found.gap:.3g} in `{found.output}`, allowed {found.allowed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One request's answers beside each other: the problem, or the float `output` that differs most, and its limit."""
+
+    problem: str = ""
+    output: str = ""
+    gap: float = 0.0
+    allowed: Allowed | None = None
 
 
 def signature_difference(a: Signature, b: Signature) -> str:
@@ -44,8 +65,10 @@ def signature_difference(a: Signature, b: Signature) -> str:
     return ""
 
 
-def differences(send: Callable[[Exchange], Reply], a: Requests, b: Requests, tolerance: Tolerance) -> Iterator[str]:
-    """For each request, sent to A and then to B: how B's answer differs, in words, or nothing. Blocks for each."""
+def differences(
+    send: Callable[[Exchange], Reply], a: Requests, b: Requests, tolerance: Tolerance
+) -> Iterator[Compared]:
+    """Send each request to A and then to B, and compare B's answer with A's. Blocks for each."""
     for number, (of_a, of_b) in enumerate(zip(a.exchanges, b.exchanges, strict=True)):
         answers = []
         for spec, exchange in ((a.spec, of_a), (b.spec, of_b)):
@@ -53,11 +76,11 @@ def differences(send: Callable[[Exchange], Reply], a: Requests, b: Requests, tol
                 reply = send(exchange)
                 answers.append(GrpcWire().read_prediction(reply, PredictCall(spec, {}), None).outputs)
             except TpuserveError as error:
-                yield f"request {number}: {spec}: {error.code.name}: {error.message}"
+                yield Compared(f"request {number}: {spec}: {error.code.name}: {error.message}")
                 break
         if len(answers) == 2:
-            found = _difference(answers[0], answers[1], tolerance)
-            yield f"request {number}: {found}" if found else ""
+            problem = _difference(answers[0], answers[1], tolerance)
+            yield Compared(f"request {number}: {problem}") if problem else _agreeing(*answers, tolerance)
 
 
 def _difference(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> str:
@@ -65,3 +88,8 @@ def _difference(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Toler
         return f"outputs are {sorted(b)}, were {sorted(a)}"
     found = find_difference(b, a, tolerance)
     return f"output {found.output} {found.words}" if found else ""
+
+
+def _agreeing(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> Compared:
+    output, gap = largest_gap(b, a)
+    return Compared("", output, gap, tolerance.of(a[output].dtype)) if output else Compared()

@@ -6,7 +6,7 @@ from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import CheckPlan
-from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.workload import Line, Workload
 
@@ -19,15 +19,18 @@ def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several
         "addresses": dict(target.addresses),
         "access": target.access.to_wire(),
         "timeout_s": target.timeout_s,
-        "checks": [target.checks.share, target.checks.tolerance.atol, target.checks.tolerance.rtol],
+        "checks": [
+            target.checks.share,
+            {name: _tolerance_to_wire(each) for name, each in target.checks.tolerances.items()},
+        ],
     }
 
 
 def target_from_wire(document: dict[str, Any]) -> Target:
     """The target of `target_to_wire`."""
     workload = Workload(tuple(_line_from_wire(line) for line in document["lines"]), tuple(document["order"]))
-    share, *tolerance = document["checks"]
-    checks = CheckPlan(share, Tolerance(*tolerance))
+    share, tolerances = document["checks"]
+    checks = CheckPlan(share, {name: _tolerance_from_wire(each) for name, each in tolerances.items()})
     access = Access.from_wire(document["access"])
     return Target(workload, document["addresses"], document["timeout_s"], checks, access)
 
@@ -49,3 +52,13 @@ def _line_from_wire(document: dict[str, Any]) -> Line:
     spec = ModelSpec(*document["spec"])
     tuples = {name: tuple(document[name]) for name in ("rows", "golden")}
     return Line(**{**document, "spec": spec, "exchanges": exchanges, **tuples})
+
+
+def _tolerance_to_wire(tolerance: Tolerance) -> list[Any]:
+    versions = [each and [each.compute_dtype, each.atol, each.rtol, each.origin] for each in tolerance.versions]
+    return [tolerance.atol, tolerance.rtol, versions]
+
+
+def _tolerance_from_wire(document: list[Any]) -> Tolerance:
+    atol, rtol, versions = document
+    return Tolerance(atol, rtol, tuple(each and Precision(*each) for each in versions))

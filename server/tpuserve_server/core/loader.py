@@ -7,13 +7,15 @@ from typing import Protocol
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import AspiredVersion
+from tpuserve_server.core.types import AspiredVersion, Precision
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
-    """A servable, warmed, behind its batcher, which goes on learning `costs`. `path` is what its storage's `fetch`
-    returned. `labels` are the names of its classes, in the order of its scores.
+    """A servable, warmed, behind its batcher, which goes on learning `costs`.
+
+    `path` is what its storage's `fetch` returned. `labels` are the names of its classes, in the order of its scores.
+    `precision` is the manifest's, None without one.
     """
 
     servable: Servable
@@ -22,6 +24,7 @@ class LoadedVersion:
     path: Path | None = None
     costs: CostModel = field(default_factory=CostModel)
     labels: tuple[str, ...] = ()
+    precision: Precision | None = None
 
 
 class Loader(Protocol):

@@ -236,13 +236,14 @@ class InferenceService:
         return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
-        """The signatures of the version a spec resolves to.
+        """The signatures and the precision of the version a spec resolves to.
 
         Raises:
             ServingError: as `predict` for the same spec.
         """
         with self._registry.acquire(spec) as handle:
-            return ModelMetadata(handle.servable_id, handle.loaded.servable.signatures, handle.loaded.labels)
+            loaded = handle.loaded
+            return ModelMetadata(handle.servable_id, loaded.servable.signatures, loaded.labels, loaded.precision)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         """Every version of the model, newest first, or the one version named.

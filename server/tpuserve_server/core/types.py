@@ -185,9 +185,22 @@ class AspiredVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """How exactly a version answers: its exporter found every float within `atol + rtol * |expected|` of the source's.
+
+    `compute_dtype` is the manifest's, such as float32 or mixed_bfloat16.
+    """
+
+    compute_dtype: str
+    atol: float
+    rtol: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The signatures of one version, and the names of its classes where it has some."""
+    """The signatures of one version, the names of its classes, and its precision where its exporter recorded one."""
 
     servable: ServableId
     signatures: Mapping[str, Signature]
     labels: tuple[str, ...] = ()
+    precision: Precision | None = None

@@ -62,6 +62,12 @@ _LABEL = {
     "description": "A label that stands for a version",
 }
 # Where a model is meant, its latest version, one version, or a labelled one.
+_METADATA_FIELD: dict[str, Any] = {
+    "name": "metadata_field",
+    "in": "query",
+    "schema": {"type": "string", "enum": ["tpuserve_precision"]},
+    "description": "Also the compute dtype and the tolerance in the version's manifest",
+}
 _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
     ("/v1/models/{model}", "", [_MODEL]),
     ("/v1/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),
@@ -119,7 +125,7 @@ def _paths() -> dict[str, Any]:
         )
         paths[path] = _look_up(f"getModelStatus{suffix}", "States of versions", "ModelStatus", parameters)
         paths[f"{path}/metadata"] = _look_up(
-            f"getModelMetadata{suffix}", "Signatures of a version", "ModelMetadata", parameters
+            f"getModelMetadata{suffix}", "Signatures of a version", "ModelMetadata", [*parameters, _METADATA_FIELD]
         )
     return paths | {"/v1/models": _look_up("listModels", "All models and their versions", "Models", [])}
 

@@ -58,6 +58,6 @@ class PredictionMethods:
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """GetModelMetadata."""
         with self._edge.request("GetModelMetadata", context.deadline) as measured:
-            spec = decode_metadata_request(body)
-            measured.model = spec.name
-            return encode_metadata_response(self._service.metadata(spec))
+            asked = decode_metadata_request(body)
+            measured.model = asked.spec.name
+            return encode_metadata_response(self._service.metadata(asked.spec), asked.fields)

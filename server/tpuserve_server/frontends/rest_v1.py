@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import orjson
 
@@ -113,7 +113,7 @@ class V1:
         if route.action is Action.PREFLIGHT:
             check_preflight(scope)
             return JsonResponse(200, b"")
-        return JsonResponse(200, orjson.dumps(self._describe(route)))
+        return JsonResponse(200, orjson.dumps(self._describe(route, scope)))
 
     async def _infer(
         self, route: Route, headers: RequestHeaders, receive: "Receive", measured: MeasuredRequest
@@ -161,11 +161,11 @@ class V1:
             name = spec.signature_name or DEFAULT_SIGNATURE_NAME
             raise InvalidArgument(f'Serving signature name: "{name}" not found in signature def') from None
 
-    def _describe(self, route: Route) -> object:
+    def _describe(self, route: Route, scope: "Scope") -> object:
         if route.action is Action.STATUS:
             return status_to_json(self._service.status(route.spec))
         if route.action is Action.METADATA:
-            return metadata_to_json(self._service.metadata(route.spec))
+            return metadata_to_json(self._service.metadata(route.spec), _metadata_fields(scope))
         return {"models": [self._describe_model(name) for name in self._service.models()]}
 
     def _describe_model(self, name: str) -> dict[str, object]:
@@ -178,6 +178,12 @@ class V1:
             "labels": {label: str(number) for label, number in sorted(self._service.labels(name).items())},
             "versions": [_describe_version(status) for status in statuses],
         }
+
+
+def _metadata_fields(scope: "Scope") -> list[str]:
+    """Read `?metadata_field=`, which may be repeated. Upstream has no such query; unknown fields are ignored."""
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("metadata_field", [])
 
 
 def _describe_version(status: VersionStatus) -> dict[str, object]:

@@ -174,7 +174,8 @@ class VersionLoader:
             raise
         self._metrics.version_loaded(servable=servable_id, costs=costs)
         notes = _notes(servable, manifest, batching, runs, options.parameters)
-        return LoadedVersion(servable, batcher, notes, path, costs, labels)
+        precision = None if manifest is None else manifest.precision
+        return LoadedVersion(servable, batcher, notes, path, costs, labels, precision)
 
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.file_hash import sha256_of
 
 MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
@@ -54,11 +55,20 @@ class SignatureEntry(_Part):
         return {name: entry.pad_value for name, entry in self.inputs.items() if entry.pad_value is not None}
 
 
+class ParityEntry(_Part):
+    """The tolerance that the exporter held the version's answers to."""
+
+    atol: float = Field(ge=0)
+    rtol: float = Field(ge=0)
+
+
 class Manifest(_Part):
     """What the exporter found out about a version."""
 
     format_version: int
     signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
+    compute_dtype: str = ""
+    parity: ParityEntry | None = None
     cpu: CpuEntry = CpuEntry()
     labels: str | None = None
     files: Mapping[str, FileEntry] = Field(default_factory=dict)
@@ -97,6 +107,13 @@ class Manifest(_Part):
                 "Upgrade tpuserve-server, or export with an older tpuserve-exporter"
             )
         return manifest
+
+    @property
+    def precision(self) -> Precision | None:
+        """None for a manifest that records no parity."""
+        if self.parity is None:
+            return None
+        return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
     def verify_files(self, version_path: Path) -> None:
         """Read every file once and compare it with its hash; takes as long as the disk.

@@ -1,11 +1,15 @@
-"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and the names of classes where there are some."""
+"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and tpuserve's own fields: labels, precision."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelMetadata, ModelSpec, Signature, TensorSpec
+from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
 from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.messages.official import (
     GetModelMetadataRequest,
@@ -17,14 +21,25 @@ from tpuserve_server.messages.official import (
 )
 from tpuserve_server.wire.model_spec import decode_model_spec
 
-# The one metadata field there is (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
+# Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
 SIGNATURE_DEF = "signature_def"
-# tpuserve's own, beside upstream's and only for versions that have labels: a StringValue with a class on each line.
+# tpuserve's own, beside the signatures of versions that have labels: a StringValue with a class on each line.
 LABELS = "tpuserve_labels"
+# tpuserve's own, if asked for, of versions that record a precision: a google.protobuf.Struct.
+PRECISION = "tpuserve_precision"
+_FIELDS = frozenset({SIGNATURE_DEF, PRECISION})
 
 
-def decode_metadata_request(body: bytes) -> ModelSpec:
-    """The spec asked for; raises InvalidArgument without one or when anything but signatures is wanted."""
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """The version asked for, and the metadata fields wanted of it."""
+
+    spec: ModelSpec
+    fields: frozenset[str]
+
+
+def decode_metadata_request(body: bytes) -> MetadataRequest:
+    """Decode a GetModelMetadataRequest. Raises InvalidArgument without a spec, and for unknown metadata fields."""
     try:
         request = GetModelMetadataRequest.FromString(body)
     except DecodeError:
@@ -34,33 +49,47 @@ def decode_metadata_request(body: bytes) -> ModelSpec:
     if not request.metadata_field:
         raise InvalidArgument("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
-        if field != SIGNATURE_DEF:
+        if field not in _FIELDS:
             raise InvalidArgument(f"Metadata field {field} is not supported")
     spec = decode_model_spec(request.model_spec)
     if not spec.name:
         raise InvalidArgument("ModelSpec has no name specified.")
-    return spec
+    return MetadataRequest(spec, frozenset(request.metadata_field))
 
 
-def encode_metadata_response(metadata: ModelMetadata) -> bytes:
-    """A serialized GetModelMetadataResponse; its spec has name and version, no signature."""
+def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = (SIGNATURE_DEF,)) -> bytes:
+    """Serialize a GetModelMetadataResponse with these fields; its spec has name and version, no signature."""
     response = _response_spec(metadata)
-    response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
-    if metadata.labels:
-        response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
+    if SIGNATURE_DEF in fields:
+        response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
+        if metadata.labels:
+            response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
+    if PRECISION in fields and metadata.precision is not None:
+        struct = Struct()
+        struct.update(_precision_to_json(metadata.precision))
+        response.metadata[PRECISION].Pack(struct)
     return bytes(response.SerializeToString())
 
 
-def metadata_to_json(metadata: ModelMetadata) -> dict[str, object]:
-    """What REST answers, as upstream's ToJsonString: proto names, defaults printed, int64 as strings."""
+def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> dict[str, object]:
+    """Build REST's answer as upstream's ToJsonString: proto names, defaults printed, int64 as strings.
+
+    The signatures are always in it; of `fields`, tpuserve's own.
+    """
     spec = MessageToDict(
         _response_spec(metadata).model_spec, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     signatures = MessageToDict(
         signature_def_map(metadata), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    labels = {LABELS: list(metadata.labels)} if metadata.labels else {}
-    return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures, **labels}}
+    own: dict[str, object] = {LABELS: list(metadata.labels)} if metadata.labels else {}
+    if PRECISION in fields and metadata.precision is not None:
+        own[PRECISION] = _precision_to_json(metadata.precision)
+    return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures, **own}}
+
+
+def _precision_to_json(precision: Precision) -> dict[str, str | float]:
+    return {"compute_dtype": precision.compute_dtype, "atol": precision.atol, "rtol": precision.rtol}
 
 
 def signature_def_map(metadata: ModelMetadata) -> SignatureDefMap:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
 from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_INVALID, DT_STRING
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
@@ -14,7 +15,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import (
 )
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelMetadata, ModelSpec, ServableId, Signature, TensorSpec
+from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, ServableId, Signature, TensorSpec
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response, metadata_to_json
 
 SIGNATURE = Signature(
@@ -79,7 +80,31 @@ def test_request_is_decoded() -> None:
     request = GetModelMetadataRequest(
         model_spec={"name": "m", "version": {"value": 2}}, metadata_field=["signature_def"]
     )
-    assert decode_metadata_request(request.SerializeToString()) == ModelSpec("m", version=2)
+    assert decode_metadata_request(request.SerializeToString()).spec == ModelSpec("m", version=2)
+
+
+def test_precision_is_sent_to_whom_asks_for_it_alone() -> None:
+    exact = replace(METADATA, precision=Precision("mixed_bfloat16", 0.02, 0.03))
+    fields = {"compute_dtype": "mixed_bfloat16", "atol": 0.02, "rtol": 0.03}
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(exact, {"tpuserve_precision"}))
+    struct = Struct()
+    assert list(response.metadata) == ["tpuserve_precision"]
+    assert response.metadata["tpuserve_precision"].Unpack(struct)
+    assert dict(struct) == fields
+    assert metadata_to_json(exact, ["tpuserve_precision"])["metadata"]["tpuserve_precision"] == fields  # type: ignore[index]  # JSON
+    assert encode_metadata_response(exact) == encode_metadata_response(METADATA)
+    assert metadata_to_json(exact) == metadata_to_json(METADATA)
+
+
+def test_a_version_without_a_recorded_precision_answers_without_the_field() -> None:
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA, {"tpuserve_precision"}))
+    assert not response.metadata
+    assert metadata_to_json(METADATA, ["tpuserve_precision", "strange"]) == metadata_to_json(METADATA)
+
+
+def test_request_may_ask_for_tpuserves_own_field() -> None:
+    request = GetModelMetadataRequest(model_spec={"name": "m"}, metadata_field=["signature_def", "tpuserve_precision"])
+    assert decode_metadata_request(request.SerializeToString()).fields == {"signature_def", "tpuserve_precision"}
 
 
 @pytest.mark.parametrize(

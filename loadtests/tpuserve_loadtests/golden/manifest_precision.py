@@ -1,0 +1,64 @@
+"""The tolerance in a version's manifest (docs/manifest.md): read from its directory, or asked of the server."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
+
+from tpuserve_client._proto import serving_pb2
+from tpuserve_client.errors import TpuserveError
+from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec
+from tpuserve_client.rest_wire import RestWire
+from tpuserve_loadtests.golden.tolerance import Precision
+from tpuserve_loadtests.workload import Protocol
+
+MANIFEST_FILE: Final = Path("assets.extra/tpuserve/manifest.json")
+# tpuserve's own metadata field; other servers refuse it (gRPC) or ignore it (REST).
+_FIELD: Final = "tpuserve_precision"
+
+
+def read_precision(version: Path) -> Precision | None:
+    """The precision in the manifest of a version directory; None where there is none that can be read."""
+    try:
+        manifest = json.loads((version / MANIFEST_FILE).read_bytes())
+        return _precision({"compute_dtype": manifest["compute_dtype"], **manifest["parity"]}, f"{version}'s manifest")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def ask_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
+    """Ask a server for a version's precision; None where it does not know, as TensorFlow Serving does not. Blocks."""
+    try:
+        return _ask_grpc(send, spec) if protocol == "grpc" else _ask_rest(send, spec)
+    except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _ask_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
+    exchange = GrpcWire().metadata(spec)
+    request = serving_pb2.GetModelMetadataRequest.FromString(exchange.body)
+    request.metadata_field[:] = [_FIELD]
+    reply = send(replace(exchange, body=request.SerializeToString()))
+    response = serving_pb2.GetModelMetadataResponse.FromString(reply.body)
+    fields = dict(Struct.FromString(response.metadata[_FIELD].value))
+    return _precision(fields, _origin(spec.name, response.model_spec.version.value))
+
+
+def _ask_rest(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
+    exchange = RestWire().metadata(spec)
+    document = json.loads(send(replace(exchange, path=f"{exchange.path}?metadata_field={_FIELD}")).body)
+    return _precision(document["metadata"][_FIELD], _origin(spec.name, document["model_spec"]["version"]))
+
+
+def _precision(fields: Mapping[str, Any], origin: str) -> Precision:
+    return Precision(str(fields["compute_dtype"]), float(fields["atol"]), float(fields["rtol"]), origin)
+
+
+def _origin(model: str, version: int | str) -> str:
+    return f"{model} version {version}'s manifest"
