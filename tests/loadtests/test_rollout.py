@@ -8,9 +8,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,9 +19,14 @@ import pytest
 import tensorflow as tf
 
 from tests.e2e.running_server import RunningServer, run_configured_server
+from tests.loadtests.recorded_logs import predict_entry, write_log
 from tests.saved_models import save_function, write_manifest
 from tpuserve_client import Client
+from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.golden.manifest_precision import ask_precision
+from tpuserve_loadtests.golden.tolerance import Precision
+from tpuserve_loadtests.recording.golden_version import WARMUP_FILE
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
@@ -28,7 +34,7 @@ from tpuserve_loadtests.server_side.page import Page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-LIVE, GOOD, WRONG, SLOW, FAILING = 3, 4, 5, 6, 7
+LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
 COMMAND = [
     sys.executable,
     "-c",
@@ -42,6 +48,11 @@ COMMAND = [
 QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
          "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
          "--json"]  # fmt: skip
+# What manifests of two versions record of them.
+PRECISIONS: dict[int, dict[str, Any]] = {
+    LIVE: {"compute_dtype": "float32", "parity": {"atol": 1e-5, "rtol": 1e-4}},
+    COARSE: {"compute_dtype": "mixed_bfloat16", "parity": {"atol": 0.02, "rtol": 0.02}},
+}
 
 
 def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -103,9 +114,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         WRONG: lambda x: {"y": 2 * x + 0.1},
         SLOW: slowly_doubled,
         FAILING: failing,
+        COARSE: lambda x: {"y": 2.005 * x},
     }
     for version, function in functions.items():
-        write_manifest(save_function(root / "m" / str(version), function, spec))
+        write_manifest(save_function(root / "m" / str(version), function, spec), **PRECISIONS.get(version, {}))
     shutil.copytree(root / "m" / str(LIVE), root / "other" / "1")
     return root
 
@@ -176,6 +188,52 @@ def test_a_bad_version_is_refused_and_no_label_is_touched(
     assert f'id="{gate}"' in page.read_text()
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
+
+
+def test_a_coarser_version_is_held_to_its_own_manifest_and_a_reader_sees_which(site: Site) -> None:
+    code, plan, errors = site.rollout("--to", str(COARSE))
+    assert code == 0, (plan, errors)
+    detail = plan["steps"][0]["detail"]
+    assert "32 of 32 answers agree; largest difference " in detail
+    assert "in `y`, allowed 0.02 + 0.02 * |golden| (mixed_bfloat16, from m version 8's manifest; change" in detail
+    code, plan, _ = site.rollout("--to", str(COARSE), "--atol", "1e-5", "--rtol", "1e-4")
+    assert code == 99
+    assert "(set with --atol and --rtol)" in plan["steps"][0]["detail"]
+    # Neither manifest of these allows as much.
+    code, plan, _ = site.rollout("--to", str(WRONG))
+    assert code == 99
+    assert "(float32, from m version 3's manifest; change with --atol/--rtol)" in plan["steps"][0]["detail"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_the_server_reports_the_precision_of_a_manifest(site: Site, protocol: Literal["grpc", "rest"]) -> None:
+    address = site.server.grpc if protocol == "grpc" else site.server.rest
+    with closing(Access().transport(address)) as transport:
+        found = {
+            version: ask_precision(lambda exchange: transport.send(exchange, 30), protocol, ModelSpec("m", version))
+            for version in (LIVE, GOOD, COARSE, 99)
+        }
+    assert found[COARSE] == Precision("mixed_bfloat16", 0.02, 0.02, "m version 8's manifest")
+    assert found[LIVE] == Precision("float32", 1e-5, 1e-4, "m version 3's manifest")
+    assert found[GOOD] is found[99] is None
+
+
+def test_golden_answers_are_judged_by_the_manifests_of_both_versions(site: Site, models: Path) -> None:
+    """The requests and answers are the live version's, and another version answers."""
+    version = models / "m" / str(LIVE)
+    row = np.ones((1, 4), np.float32)
+    write_log(version / WARMUP_FILE, [predict_entry({"x": row}, outputs={"y": 2 * row}, model="m")])
+    command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "m", "--version", str(COARSE), "--golden"]
+    command += [str(version), "--grpc", site.server.grpc, "--users", "2", "--duration", "500ms", "--warm-up", "0"]
+    command += ["--check-share", "1", "--generator-limit", "note", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    total = json.loads(run.stdout)["total"]
+    assert (run.returncode, total["wrong"]) == (0, 0), run.stdout
+    assert total["checked"] > 0
+    command += ["--atol", "1e-4", "--rtol", "0"]
+    strict = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    (error,) = json.loads(strict.stdout)["errors"]
+    assert error["message"].endswith("allowed 0.0001 (set with --atol and --rtol)")
 
 
 def test_a_comparison_that_cannot_tell_is_not_passed(site: Site) -> None:
@@ -267,7 +325,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6, 7 are"),
+        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6, 7, 8 are"),
         (["--to", str(LIVE)], "is live already"),
         (["--to", "4", "--stable", "live"], "m has no label live"),
         (["--to", "4", "--canary", "stable"], "are the same label"),

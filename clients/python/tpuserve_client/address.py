@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 from tpuserve_client.errors import InvalidArgument
 
 DEFAULT_GRPC_PORT = 8500
+# The environment variable that commands read their server's address from.
+ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 # A gateway's, as of https.
 DEFAULT_GRPCS_PORT = 443
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tpuserve_loadtests.cli.access import find_access
+from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.loads import WAYS
 from tpuserve_loadtests.cli.said import flag, said_names
-from tpuserve_loadtests.cli.target import Requests, find_addresses, find_lines, find_spec, find_target, read_recording
+from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
 from tpuserve_loadtests.cli.tolerances import find_tolerances
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def find_asked(
     if given["scenario"] is None:
         if model is None:
             raise click.UsageError("name the MODEL, or give a --scenario")
+        given = with_address(given)
         addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
         spec = find_spec(model, given["version"], given["label"])
         return Asked(str(spec), addresses, Requests.given(given), spec), given
@@ -151,7 +153,7 @@ def find_asked(
     for name in _OF_ONE_MODEL:
         if given[name]:
             raise click.UsageError(f"a scenario says this of each of its models: {flag(name)} does not go with it")
-    given = _merged(given, scenario.settings, said_names(given) if said is None else said, own_load)
+    given = with_address(_merged(given, scenario.settings, said_names(given) if said is None else said, own_load))
     return _asked(scenario, given), given
 
 

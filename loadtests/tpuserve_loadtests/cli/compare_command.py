@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.files import Files
 from tpuserve_loadtests.cli.loads import run_watched, users_or_rate
 from tpuserve_loadtests.cli.options import (
@@ -22,11 +23,11 @@ from tpuserve_loadtests.cli.options import (
     unclear_option,
     users_or_rate_options,
 )
-from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.said import refuse_idle, said_names
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, Requests, find_spec, find_target, generating
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -82,6 +83,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.junit import junit_xml
 
+    given = with_address(given)
     refuse_idle(given, a, b)
     files = Files.given(given)
     files.refuse_distribution()
@@ -181,7 +183,7 @@ def _side(model: str, side: str, given: dict[str, Any]) -> _Side:
     spec = find_spec(model, version, which if which and version is None else None)
     if not address:
         return _Side(spec, find_addresses(given["protocol"], given["grpc_address"], given["rest_url"]), given)
-    if given["grpc_address"] or given["rest_url"]:
+    if not said_names(given).isdisjoint({"grpc_address", "rest_url"}):
         raise click.UsageError(f"{side!r} is an address of its own: --grpc and --rest do not go with it")
     is_rest = address.startswith(("http://", "https://"))
     own = {"grpc_address": None if is_rest else address, "rest_url": address if is_rest else None}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.files import check_writable, write
 from tpuserve_loadtests.cli.loads import open_load, run_watched
 from tpuserve_loadtests.cli.options import (
@@ -22,7 +23,7 @@ from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, Requests, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 
@@ -96,6 +97,7 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.judgement.mlperf import Scenario
 
     scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
+    given = with_address(given)
     refuse_idle(given)
     _check(given)
     for name in ("html", "junit"):

@@ -8,6 +8,8 @@ import click
 
 from tpuserve_loadtests.duration import Duration
 
+# As tpuserve_client.address has it, which imports gRPC: too slow for --help.
+ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
 # Requests in flight, unless told, of runs that are held beside each other.
@@ -27,9 +29,14 @@ def address_options(command: _Command) -> _Command:
             "--grpc",
             "grpc_address",
             metavar="HOST:PORT",
-            help=f"gRPC address; grpcs://HOST:PORT with TLS.  [default: {DEFAULT_GRPC}]",
+            help=f"gRPC address; grpcs://HOST:PORT with TLS.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_GRPC}]",
         ),
-        click.option("--rest", "rest_url", metavar="URL", help=f"REST address.  [default: {DEFAULT_REST}]"),
+        click.option(
+            "--rest",
+            "rest_url",
+            metavar="URL",
+            help=f"REST address.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]",
+        ),
         click.option(
             "--protocol",
             type=click.Choice(["grpc", "rest", "both"]),

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tpuserve_loadtests.cli.access import find_access
+from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.files import check_writable, try_to_write
 from tpuserve_loadtests.cli.golden import tolerance_options
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import (
+    ADDRESS_VARIABLE,
     DEFAULT_GRPC,
     DEFAULT_REST,
     USERS_HELD_BESIDE,
@@ -37,7 +39,6 @@ from tpuserve_loadtests.cli.target import (
     PROBE_TIMEOUT_S,
     Generators,
     end_unreachable,
-    find_addresses,
     find_spec,
     refusal,
 )
@@ -91,7 +92,7 @@ anything but 0 the labels are where they were; where they could not be moved bac
     "--grpc",
     "grpc_address",
     metavar="HOST:PORT",
-    help=f"gRPC address; grpcs://HOST:PORT with TLS.  [default: {DEFAULT_GRPC}]",
+    help=f"gRPC address; grpcs://HOST:PORT with TLS.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_GRPC}]",
 )
 @click.option("--rest", "rest_url", metavar="URL", help="REST address, for the server's memory in the soak.")
 @access_options
@@ -134,6 +135,7 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
+    given = _with_addresses(given)
     refuse_idle(given)
     _check(given)
     console = Console(stderr=given["as_json"])
@@ -217,12 +219,16 @@ def main() -> None:
     rollout(prog_name="tpuserve rollout")
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Usage errors that need no server."""
+def _with_addresses(given: dict[str, Any]) -> dict[str, Any]:
+    """Fill in where the server is; with no address at all, this machine's, of which REST is known, too."""
+    given = with_address(given, needs="grpc")
     if given["grpc_address"] is None and given["rest_url"] is None:
         given["rest_url"] = DEFAULT_REST
-    addresses = find_addresses("grpc", given["grpc_address"], None)
-    given["grpc_address"] = addresses["grpc"]
+    return {**given, "grpc_address": find_addresses("grpc", given["grpc_address"], None)["grpc"]}
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Usage errors that need no server."""
     if given["canary"] == given["stable"]:
         raise click.UsageError(f"--canary and --stable are the same label, {given['stable']}")
     if Generators.given(given).remote:

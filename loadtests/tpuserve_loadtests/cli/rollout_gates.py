@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tpuserve_loadtests.cli.addresses import find_addresses
 from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
-from tpuserve_loadtests.cli.target import Generators, Requests, find_addresses, find_target, generating
+from tpuserve_loadtests.cli.target import Generators, Requests, find_target, generating
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 import click
 
 from tpuserve_loadtests.cli.access import HEADER, find_access
-from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
@@ -204,26 +203,6 @@ def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Ite
     return array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs, outputs=outputs)
 
 
-def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
-    """The address of each protocol that is measured. A usage error for one that is none."""
-    from tpuserve_client.address import parse_address
-    from tpuserve_client.errors import InvalidArgument
-
-    given: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
-    chosen = _protocols(protocol, grpc_address, rest_url)
-    for name in chosen:
-        try:
-            place = parse_address(given[name])
-        except InvalidArgument as error:
-            raise click.BadParameter(error.message, param_hint=f"--{name}") from None
-        if place.is_rest != (name == "rest"):
-            raise click.BadParameter(f"{given[name]!r} is no {name} address", param_hint=f"--{name}")
-        if "@" in place.target:
-            told = f"user and password are told by {HEADER} 'authorization: Basic …', not by the address"
-            raise click.BadParameter(told, param_hint=f"--{name}")
-    return {name: given[name] for name in chosen}
-
-
 @contextmanager
 def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured.
@@ -284,14 +263,6 @@ def _length(text: str) -> "tuple[str, Distribution]":
     """`16..128` of every input, `ids=16..128` of one."""
     name, _, distribution = text.rpartition("=")
     return name, _distribution(distribution, "--length")
-
-
-def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | None) -> "tuple[Protocol, ...]":
-    if chosen is None:
-        chosen = "both" if bool(grpc_address) == bool(rest_url) else "grpc" if grpc_address else "rest"
-    if chosen == "grpc":
-        return ("grpc",)
-    return ("rest",) if chosen == "rest" else ("grpc", "rest")
 
 
 def _ask_for_signature(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuserve_loadtests.cli.access import HEADER, OF_TLS, is_secure
-from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST
 from tpuserve_loadtests.duration import parse_duration
 from tpuserve_loadtests.workload import Protocol
 
@@ -38,7 +38,7 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
     """Add them to Locust's parser."""
     for protocol in protocols:
         flag, name, default = _ADDRESSES[protocol]
-        parser.add_argument(flag, dest=name, default=None, help=f"Address; {default} unless told.")
+        parser.add_argument(flag, dest=name, default=None, help=f"Address; {ADDRESS_VARIABLE}'s, else {default}.")
     for flag, name, told in _TEXTS:
         parser.add_argument(flag, dest=name, default=None, help=told)
     parser.add_argument(

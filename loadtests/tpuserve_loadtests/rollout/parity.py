@@ -80,7 +80,7 @@ def differences(
                 break
         if len(answers) == 2:
             problem = _difference(answers[0], answers[1], tolerance)
-            yield Compared(f"request {number}: {problem}") if problem else _agreeing(*answers, tolerance)
+            yield Compared(f"request {number}: {problem}") if problem else _agreeing(answers[0], answers[1], tolerance)
 
 
 def _difference(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> str:

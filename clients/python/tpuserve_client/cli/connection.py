@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tpuserve_client.address import parse_address
+from tpuserve_client.address import ADDRESS_VARIABLE, parse_address
 from tpuserve_client.client import Client
 from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.request_headers import parse_headers
@@ -76,7 +76,7 @@ def _options() -> list[Callable[[_Command], _Command]]:
     return [
         click.option(
             "--address",
-            envvar="TPUSERVE_ADDRESS",
+            envvar=ADDRESS_VARIABLE,
             default="localhost:8500",
             show_default=True,
             show_envvar=True,

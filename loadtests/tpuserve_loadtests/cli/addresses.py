@@ -1,0 +1,67 @@
+"""Where the server is: the options' addresses, else the scenario's, else TPUSERVE_ADDRESS, else this machine's."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuserve_loadtests.cli.access import HEADER
+from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST
+
+if TYPE_CHECKING:
+    from tpuserve_client.address import Address
+    from tpuserve_loadtests.workload import Protocol
+
+
+def with_address(given: Mapping[str, Any], *, needs: str | None = None) -> dict[str, Any]:
+    """Fill in the address in TPUSERVE_ADDRESS where neither an option nor a scenario gives one.
+
+    `needs`: the protocols to be used, `grpc`, `rest` or `both`; those of --protocol by default. A usage error for an
+    address that is invalid or of another protocol.
+    """
+    text = os.environ.get(ADDRESS_VARIABLE)
+    if not text or given["grpc_address"] or given["rest_url"]:
+        return dict(given)
+    name: Protocol = "rest" if _parse(text, ADDRESS_VARIABLE).is_rest else "grpc"
+    needed = needs or given.get("protocol")
+    if needed not in (None, name):
+        missing = "--grpc HOST:PORT" if name == "rest" else "--rest URL"
+        both = f" and --{name}" if needed == "both" else ""
+        raise click.UsageError(
+            f"{ADDRESS_VARIABLE}={text} is a {name} address, and {needed} is to be used: give {missing}{both}"
+        )
+    return {**given, "rest_url" if name == "rest" else "grpc_address": text}
+
+
+def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
+    """Choose the address of each protocol that is measured. A usage error for a text that is no address of it."""
+    given: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
+    chosen = _protocols(protocol, grpc_address, rest_url)
+    for name in chosen:
+        place = _parse(given[name], f"--{name}")
+        if place.is_rest != (name == "rest"):
+            raise click.BadParameter(f"{given[name]!r} is no {name} address", param_hint=f"--{name}")
+    return {name: given[name] for name in chosen}
+
+
+def _parse(text: str, origin: str) -> "Address":
+    from tpuserve_client.address import parse_address
+    from tpuserve_client.errors import InvalidArgument
+
+    try:
+        place = parse_address(text)
+    except InvalidArgument as error:
+        raise click.BadParameter(error.message, param_hint=origin) from None
+    if "@" in place.target:
+        hint = f"give user and password with {HEADER} 'authorization: Basic …', not in the address"
+        raise click.BadParameter(hint, param_hint=origin)
+    return place
+
+
+def _protocols(chosen: str | None, grpc_address: str | None, rest_url: str | None) -> "tuple[Protocol, ...]":
+    if chosen is None:
+        chosen = "both" if bool(grpc_address) == bool(rest_url) else "grpc" if grpc_address else "rest"
+    if chosen == "grpc":
+        return ("grpc",)
+    return ("rest",) if chosen == "rest" else ("grpc", "rest")

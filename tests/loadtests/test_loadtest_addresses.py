@@ -1,0 +1,102 @@
+"""Where load tests look for the server: options, the scenario, TPUSERVE_ADDRESS, this machine; in this order."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tpuserve_client.address import ADDRESS_VARIABLE
+from tpuserve_loadtests.cli import options
+from tpuserve_loadtests.cli.addresses import find_addresses, with_address
+
+BIN = Path(sys.executable).parent
+# Nothing listens there: the command that asks it says so, and names it.
+NOBODY = "127.0.0.1:1"
+CONFIG = 'model_config_list { config { name: "m" base_path: "/m" version_labels { key: "stable" value: 1 } } }'
+# sweep, search and soak find their server as run does.
+COMMANDS = {
+    "run": ("loadtest", "m"),
+    "run a scenario": ("loadtest", "run", "--scenario", "scenario.yaml"),
+    "compare": ("loadtest", "compare", "m", "1", "2"),
+    "mlperf": ("loadtest", "mlperf", "m", "--scenario", "offline"),
+    "rollout": ("rollout", "m", "--to", "2", "--model_config_file", "models.config"),
+}
+NOTHING: dict[str, Any] = {"grpc_address": None, "rest_url": None, "protocol": None}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_ask_the_server_that_the_variable_names(name: str, tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").write_text("models:\n  - model: m\n    protocol: grpc\n")
+    (tmp_path / "models.config").write_text(CONFIG)
+    run = subprocess.run(
+        [str(BIN / "tpuserve"), *COMMANDS[name]],
+        cwd=tmp_path,
+        env={**os.environ, ADDRESS_VARIABLE: NOBODY},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert NOBODY in run.stderr, run.stderr
+    assert run.returncode == 3
+
+
+def test_load_tests_and_client_read_one_variable() -> None:
+    assert options.ADDRESS_VARIABLE == ADDRESS_VARIABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("host:9000", {"grpc": "host:9000"}),
+        ("grpcs://host:9000", {"grpc": "grpcs://host:9000"}),
+        ("unix:/run/serve.sock", {"grpc": "unix:/run/serve.sock"}),
+        ("http://host:9001", {"rest": "http://host:9001"}),
+        ("https://host", {"rest": "https://host"}),
+        ("", {"grpc": options.DEFAULT_GRPC, "rest": options.DEFAULT_REST}),
+    ],
+)
+def test_the_variable_names_the_protocol_that_is_measured(
+    text: str, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, text)
+    given = with_address(NOTHING)
+    assert find_addresses(given["protocol"], given["grpc_address"], given["rest_url"]) == found
+
+
+@pytest.mark.parametrize("given", [{"grpc_address": "own:1"}, {"rest_url": "http://own:1"}])
+def test_an_address_that_is_given_goes_before_the_variable(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "host:9000")
+    assert with_address({**NOTHING, **given}) == {**NOTHING, **given}
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol", "needs", "complaint"),
+    [
+        (
+            "host:9000",
+            "rest",
+            None,
+            f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, and rest is .*: give --rest URL$",
+        ),
+        ("host:9000", "both", None, "both is to be used: give --rest URL and --grpc$"),
+        ("http://host", None, "grpc", "is a rest address, and grpc is to be used: give --grpc HOST:PORT$"),
+        ("http://", None, None, ADDRESS_VARIABLE),
+        ("http://user:word@host", None, None, "give user and password with --header"),
+    ],
+)
+def test_a_variable_that_does_not_do_is_a_usage_error(
+    text: str, protocol: str | None, needs: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, text)
+    with pytest.raises(click.UsageError) as caught:
+        with_address({**NOTHING, "protocol": protocol}, needs=needs)
+    assert re.search(complaint, caught.value.format_message())
