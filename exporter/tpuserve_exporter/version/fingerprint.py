@@ -14,11 +14,12 @@ from tpuserve_exporter.version.graph_hash import hash_graph
 from tpuserve_exporter.version.manifest import Manifest, ManifestFile, ManifestSignature
 from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
 
 # Written otherwise by each export of one model: what they say is hashed by its meaning.
 _OTHER_EACH_TIME = (
     "saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/",
-    "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/",
+    "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/", WARMUP_FILE.as_posix(),
 )  # fmt: skip
 
 # Of `device`: what was found out about programs, with times that differ.
@@ -42,6 +43,7 @@ def make_fingerprint(
         "compute_dtype": compute_dtype,
         "variables": dict(_hash_variables(version)),
         **({} if device is None else {"device": device.model_dump(mode="json", exclude=_FOR_PEOPLE)}),
+        "warmup": hash_requests(version),
         "files": {name: file.sha256 for name, file in files.items() if not name.startswith(_OTHER_EACH_TIME)},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -1,13 +1,19 @@
-"""Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size."""
+"""Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size.
 
+Each has the version's answer beside it, as in a request log: servers ignore it, load tests compare with it.
+"""
+
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.samples.samples import check_lengths, take_rows
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.signature import Array, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel
 
 if TYPE_CHECKING:
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
 WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 # Servers refuse a version with more (saved_model_warmup_util.cc of TensorFlow Serving).
 MAX_RECORDS = 1000
+# Answers beyond this are omitted: those of a model that answers in pictures would make a version much larger.
+_MOST_ANSWER_BYTES = 16 * 2**20
 _DEFAULT_SIGNATURE = "serving_default"
 
 
@@ -27,20 +35,38 @@ def write_warmup(
     batch_sizes: Sequence[int],
     model: SessionModel,
 ) -> int:
-    """Write the file into a version directory, with the first rows of each signature's samples.
+    """Write the file into a version directory, with the first rows of each signature's samples and `model`'s answers.
 
-    Every request is run by `model` first: one that fails would keep servers from loading the version. Returns the
-    number of records. Raises SamplesUnfit.
+    A request that fails would keep servers from loading the version. Returns the number of records. Raises
+    SamplesUnfit.
     """
     records = []
+    room = _MOST_ANSWER_BYTES
     for signature, samples in requests:
         for rows in batch_sizes if signature.is_batchable else (None,):
             inputs = samples if rows is None else take_rows(samples, slice(0, rows))
             size = "" if rows is None else f" of {rows} row(s)"
-            _try(model, signature, inputs, f"the warm-up request{size}")
-            records.append(_record(model_name, signature, inputs))
+            answer = _answer(model, signature, inputs, f"the warm-up request{size}")
+            room -= sum(array.nbytes for array in answer.values())
+            records.append(_record(model_name, signature, inputs, answer if room >= 0 else {}))
     _write(version, records)
     return len(records)
+
+
+def hash_requests(version: Path) -> str | None:
+    """SHA-256 over the requests without their answers, whose last bits differ by machine; None without the file."""
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    if not (version / WARMUP_FILE).is_file():
+        return None
+    digest = hashlib.sha256()
+    for record in _read(version / WARMUP_FILE):
+        log = PredictionLog.FromString(record)
+        if _is_prediction(log):
+            log.predict_log.ClearField("response")
+        content = log.SerializeToString(deterministic=True)
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
 
 
 def keep_warmup(
@@ -61,7 +87,7 @@ def keep_warmup(
         if _is_prediction(log):
             signature, inputs = _read_request(log.predict_log.request, model, f"warm-up record {index}")
             check_lengths(signature, inputs, sequences, f"warm-up record {index}")
-            _try(model, signature, inputs, f"warm-up record {index}")
+            _answer(model, signature, inputs, f"warm-up record {index}")
     predictions = [(record, log) for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
     kept = [record for record, log in predictions if _signature_name(log.predict_log.request) in signatures]
     warn(f"the source's own warm-up requests are kept: {len(kept)} of {len(records)}")
@@ -70,6 +96,25 @@ def keep_warmup(
     if len(kept) < len(records):
         _write(version, kept)
     return len(kept)
+
+
+def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, Tensors, Tensors]]:
+    """Recorded predictions that have an answer, as signature of `model`, inputs and outputs; none without the file.
+
+    Raises SamplesUnfit for a damaged file, and for a request that `model` does not take.
+    """
+    import tensorflow as tf
+
+    if not (version / WARMUP_FILE).is_file():
+        return []
+    logs = [_parse(record, index) for index, record in enumerate(_read(version / WARMUP_FILE))]
+    answered = []
+    for index, log in enumerate(logs):
+        if _is_prediction(log) and log.predict_log.response.outputs:
+            signature, inputs = _read_request(log.predict_log.request, model, f"record {index}")
+            outputs = log.predict_log.response.outputs.items()
+            answered.append((signature, inputs, {name: tf.make_ndarray(tensor) for name, tensor in outputs}))
+    return answered
 
 
 def _write(version: Path, records: Iterable[bytes]) -> None:
@@ -90,11 +135,11 @@ def _read(path: Path) -> list[bytes]:
         for record in tf.data.TFRecordDataset(str(path)).take(MAX_RECORDS + 1):
             records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
     except tf.errors.OpError as error:
-        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
+        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
     if not records and path.stat().st_size:  # shorter than a record's head: no error to TensorFlow, and no request
-        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} is damaged: it holds no record")
+        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it holds no record")
     if len(records) > MAX_RECORDS:
-        raise SamplesUnfit(f"the source's {WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
+        raise SamplesUnfit(f"{WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
     return records
 
 
@@ -135,16 +180,16 @@ def _read_request(request: "PredictRequest", model: SessionModel, what: str) -> 
     return signature, inputs
 
 
-def _try(model: SessionModel, signature: Signature, inputs: Tensors, what: str) -> None:
+def _answer(model: SessionModel, signature: Signature, inputs: Tensors, what: str) -> dict[str, Array]:
     import tensorflow as tf
 
     try:
-        model.run(signature, inputs)
+        return {name: np.asarray(value) for name, value in model.run(signature, inputs).items()}
     except (tf.errors.OpError, SamplesUnfit) as error:
         raise SamplesUnfit(f"{what} for {signature.name} fails: {reason_of(error)}") from error
 
 
-def _record(model_name: str, signature: Signature, inputs: Tensors) -> bytes:
+def _record(model_name: str, signature: Signature, inputs: Tensors, answer: Tensors) -> bytes:
     import tensorflow as tf
     from tensorflow_serving.apis.predict_pb2 import PredictRequest
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -156,5 +201,7 @@ def _record(model_name: str, signature: Signature, inputs: Tensors) -> bytes:
         request.inputs[name].CopyFrom(tf.make_tensor_proto(inputs[name], dtype=spec.dtype))
     log = PredictionLog()
     log.predict_log.request.CopyFrom(request)
+    for name, value in answer.items():
+        log.predict_log.response.outputs[name].CopyFrom(tf.make_tensor_proto(value, signature.outputs[name].dtype))
     # In one order of the inputs: exports of one model write the same bytes.
     return bytes(log.SerializeToString(deterministic=True))

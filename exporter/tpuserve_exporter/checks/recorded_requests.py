@@ -1,0 +1,114 @@
+"""Whether a version answers recorded requests as they were answered: its own, or another version's."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpuserve_exporter.checks.difference import Tolerance, compare, merge
+from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.version.loaded_model import open_session
+from tpuserve_exporter.version.manifest import MANIFEST_FILE
+from tpuserve_exporter.version.warmup import read_answered
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A tolerance and `reason`: the dtype and the manifest, or the options, that it comes from."""
+
+    tolerance: Tolerance
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.tolerance} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCheck:
+    """`requests` compared; `output` differs most, by `largest`; `beyond` names what is outside the tolerance."""
+
+    golden: Path
+    requests: int
+    output: str
+    largest: float
+    allowed: Allowed
+    beyond: str = ""
+
+    def __str__(self) -> str:
+        verdict = f"{self.beyond}, allowed {self.allowed}" if self.beyond else self._agreement
+        return f"{self.requests} requests recorded in {self.golden}: {verdict}"
+
+    @property
+    def _agreement(self) -> str:
+        if not self.output:
+            return "all answers agree; none holds a float"
+        return f"all answers agree; largest difference {self.largest:.3g} in `{self.output}`, allowed {self.allowed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs."""
+        tolerance = self.allowed.tolerance
+        return {
+            "golden": str(self.golden),
+            "requests": self.requests,
+            "output": self.output or None,
+            "max_abs_difference": self.largest if math.isfinite(self.largest) else None,
+            "atol": tolerance.atol,
+            "rtol": tolerance.rtol,
+            "allowed_by": self.allowed.reason,
+            "beyond": self.beyond or None,
+        }
+
+
+def check_recorded(
+    version: Path, golden: Path, atol: float | None, rtol: float | None, advance: Callable[[int, int], None]
+) -> RecordedCheck:
+    """Ask `version`, on this machine's CPU, what `golden` recorded, and compare the answers. TensorFlow must be up.
+
+    The tolerance is the options' or the wider of what the two manifests allow. Raises SourceUnreadable where nothing
+    was recorded, SessionLoadFailed, and SamplesUnfit for requests that `version` does not take.
+    """
+    allowed = choose_allowed((version, golden), atol, rtol)
+    found = []
+    with open_session(version) as session:
+        recorded = read_answered(golden, session)
+        for done, (signature, inputs, answer) in enumerate(recorded):
+            advance(done, len(recorded))
+            found.append(compare(answer, session.run(signature, inputs), allowed.tolerance))
+    if not found:
+        raise SourceUnreadable(
+            f"{golden} has no recorded answers to compare with: export it again, which records them, or give another "
+            "version with --against"
+        )
+    outputs = {
+        name: merge(one.outputs[name] for one in found if name in one.outputs)
+        for name in sorted({name for one in found for name in one.outputs})
+    }
+    output = max(outputs, key=lambda name: outputs[name].max_abs, default="")
+    beyond = next((one.beyond for one in found if one.beyond), "")
+    return RecordedCheck(golden, len(found), output, outputs[output].max_abs if output else 0.0, allowed, beyond)
+
+
+def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float | None) -> Allowed:
+    """The options' values; where one is not given, the widest that the manifests of `versions` allow."""
+    found = [manifest for version in dict.fromkeys(versions) for manifest in _tolerance(version)]
+    widest, dtype, origin = max(
+        found or [(Tolerance.choose("float32", False, None, None), "float32", "")],
+        key=lambda each: (each[0].atol, each[0].rtol, each[1] != "float32"),
+    )
+    tolerance = Tolerance(widest.atol if atol is None else atol, widest.rtol if rtol is None else rtol)
+    if atol is not None and rtol is not None:
+        return Allowed(tolerance, "set with --atol and --rtol")
+    reason = f"{dtype}, from the manifest of {origin}" if origin else dtype
+    return Allowed(tolerance, f"{reason}; change with --atol/--rtol")
+
+
+def _tolerance(version: Path) -> Iterator[tuple[Tolerance, str, Path]]:
+    """Nothing for a version without a manifest that can be read."""
+    try:
+        manifest = json.loads((version / MANIFEST_FILE).read_bytes())
+        parity = manifest["parity"]
+        yield Tolerance(float(parity["atol"]), float(parity["rtol"])), str(manifest["compute_dtype"]), version
+    except (OSError, ValueError, KeyError, TypeError):
+        return
