@@ -55,7 +55,7 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.argument("version", type=click.Path(path_type=Path))
+@click.argument("version", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--tpu",
     "topologies",

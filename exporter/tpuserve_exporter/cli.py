@@ -92,7 +92,8 @@ def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path
     return paths
 
 
-_PATH = click.Path(path_type=Path)
+# Whether it can be read is found when it is read: an error of the source, not of usage.
+_PATH = click.Path(path_type=Path, readable=False)
 _REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

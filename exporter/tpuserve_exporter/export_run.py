@@ -45,6 +45,7 @@ from tpuserve_exporter.sources.kinds import open_as_said, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
+from tpuserve_exporter.sources.unreadable import source_errors
 from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.version.loaded_model import SessionModel
@@ -163,7 +164,7 @@ class Export:
 
     def _open(self) -> OpenedSource:
         options = self._options
-        with self._progress.step("Read the source") as step, temporary_disk_errors():
+        with self._progress.step("Read the source") as step, temporary_disk_errors(), source_errors(options.source):
             source = self._open_kind()
             if source.quantized is not None and "tflite" in options.also:
                 raise OptionConflict("TensorFlow Lite takes no model that Keras has quantised: --int8 or --also tflite")

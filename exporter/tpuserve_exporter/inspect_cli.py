@@ -12,6 +12,7 @@ from tpuserve_exporter.command_run import report_failure, run_program
 from tpuserve_exporter.errors import ExportError, SourceUnreadable
 from tpuserve_exporter.inspection.look import inspect
 from tpuserve_exporter.inspection.view import print_contents
+from tpuserve_exporter.sources.unreadable import unreadable
 
 PROG_NAME = "tpuserve inspect"
 _LOG_WIDTH = 120
@@ -27,7 +28,7 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path, readable=False))
 @click.option("--all", "everything", is_flag=True, help="List every variable, operation and file.")
 @click.option("--verify", is_flag=True, help="Read every file of a published version and compare its hash.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
@@ -44,7 +45,7 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
     except ExportError as error:
         return report_failure(error, as_json)
     except OSError as error:
-        return report_failure(SourceUnreadable(f"cannot read {path}: {error.strerror or error}"), as_json)
+        return report_failure(unreadable(Path(error.filename or path), error), as_json)
     except Exception as error:  # the top of the process; what is damaged may raise anything
         return report_failure(
             ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json

@@ -10,6 +10,7 @@ from tests.exporter.report_documents import PIXEL, published, refused
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
 from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.page import render_page
+from tpuserve_exporter.report_page.parity_section import show_parity
 from tpuserve_exporter.reporting.reporter import Reporter
 
 
@@ -143,6 +144,20 @@ def test_a_chart_places_larger_differences_higher_and_zero_lowest() -> None:
     heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', draw_differences(marks, 1e-2))]
     assert heights == sorted(heights, reverse=True)
     assert len(set(heights)) == 4
+
+
+def test_outputs_without_a_difference_have_words_instead_of_an_empty_chart() -> None:
+    document = published()
+    some = str(show_parity(document))
+    assert some.count("<svg") == 1
+    assert (
+        "All answers are bit-equal in embeddings_of_the_last_but_one_layer_of_the_encoder of serving_default." in some
+    )
+    for bucket in document["manifest"]["parity"]["signatures"]["serving_default"]["buckets"]:
+        bucket["outputs"]["probabilities"]["max_abs_difference"] = 0.0
+    none = str(show_parity(document))
+    assert "<svg" not in none
+    assert "All answers are bit-equal." in none
 
 
 def test_report_files_are_written_in_the_form_of_their_names(tmp_path: Path) -> None:

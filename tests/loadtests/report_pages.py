@@ -31,6 +31,8 @@ from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.latency_parts import latency_parts
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
+from tpuserve_loadtests.statistics.bootstrap import Ratio
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}
@@ -122,6 +124,13 @@ def page_of_a_search() -> str:
     return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS, servers)
 
 
+def page_of_a_search_that_one_user_ended() -> str:
+    """One user alone missed the objective, so that no rate was tried."""
+    alone = Watched.of(recorded_run(open_load(25), 40), seen_server(300))
+    problem, objectives = f"p99 of 128 ms; {HOSTILE}", gates("p99<=20ms")
+    return search_page(HOSTILE, Found(None, None), [], problem, objectives, SETTINGS, SearchServers(alone))
+
+
 def comparison(slower: float) -> ComparisonReport:
     rounds = [
         (
@@ -140,6 +149,16 @@ def comparison(slower: float) -> ComparisonReport:
 
 def page_of_a_comparison(slower: float = 1.3) -> str:
     return compare_page("digits", comparison(slower), SETTINGS)
+
+
+def page_of_a_wild_comparison() -> str:
+    """Some intervals reach beyond the chart."""
+    ratios = [("p50", 1.2, 0.9, 40.0), ("p99", 0.8, 0.7, 1.1), ("p999", 1.1, 0.02, 9.0), ("rate", 7.5, 6.0, 8.0)]
+    figures = tuple(
+        Figure(name, Ratio(100.0, 100.0 * ratio, ratio, low, high), Verdict.UNCLEAR, scarce=True)
+        for name, ratio, low, high in ratios
+    )
+    return compare_page("digits", replace(comparison(1.0), comparison=Comparison(figures, 0.05)), SETTINGS)
 
 
 def soak() -> SoakReport:
@@ -244,7 +263,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "long": page_of_a_long_run_that_was_stopped,
     "sweep": page_of_a_sweep,
     "search": page_of_a_search,
+    "search ended": page_of_a_search_that_one_user_ended,
     "compare": page_of_a_comparison,
+    "wild": page_of_a_wild_comparison,
     "soak": page_of_a_soak,
     "mlperf": page_of_a_scenario,
     "rollout": page_of_a_rollout,

@@ -3,6 +3,7 @@
 import html
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.loadtests.report_pages import (
     HOSTILE,
     PAGES,
+    SETTINGS,
     comparison,
     gates,
     page_of_a_comparison,
@@ -22,6 +24,8 @@ from tests.loadtests.report_pages import (
 )
 from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_page.interval_chart import draw_intervals
+from tpuserve_loadtests.report_page.origin import describe_origin
 from tpuserve_loadtests.report_page.rollout_page import rollout_page
 from tpuserve_loadtests.report_page.run_page import run_page
 from tpuserve_loadtests.report_page.search_page import search_page
@@ -34,6 +38,8 @@ from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.server_side import Seen
+from tpuserve_loadtests.statistics.bootstrap import Ratio
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 
 
 class Text(HTMLParser):
@@ -67,6 +73,45 @@ def run(median_ms: float = 4, **more: object) -> Measured:
 
 def overloaded(measured: Measured) -> Measured:
     return Measured(measured.load, measured.recorder, measured.span_s, (0.97,), measured.stopped, measured.started_at)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_has_date_and_time_with_zone_version_and_command(name: str) -> None:
+    text = str(Text(PAGES[name]()))
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC .* tpuserve-loadtests \d", text)
+    assert SETTINGS["Command"] in text
+
+
+def test_a_page_of_no_load_has_the_time_it_was_written() -> None:
+    written = datetime.strptime(describe_origin([])[:23], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - written) < timedelta(minutes=5)
+
+
+def test_a_search_that_one_user_ended_shows_that_user_and_no_tries_of_nothing() -> None:
+    text = str(Text(PAGES["search ended"]()))
+    assert "rates tried none one user alone came first" in text
+    assert "p99 of one user alone" in text
+
+
+def arrows(page: str) -> list[str]:
+    """The side that each arrow of the interval chart points to, from top to bottom."""
+    points = [
+        [float(point.split(",")[0]) for point in found.split()]
+        for found in re.findall(r'<polygon points="(.*?)"', page)
+    ]
+    return ["left" if tip < back else "right" for tip, back, _ in points]
+
+
+def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_on_that_side() -> None:
+    page = PAGES["wild"]()
+    # Of p50 and p999 the upper end lies beyond, of rate the whole interval: its ratio has no dot.
+    assert arrows(page) == ["right", "right", "right"]
+    assert page.count('class="interval-dot unclear"') == 3 + 3
+    assert "An arrow marks an interval that continues beyond the chart" in page
+    low = Figure("p99", Ratio(1.0, 0.5, 0.5, 0.01, 0.9), Verdict.BETTER, scarce=False)
+    assert arrows(str(draw_intervals(Comparison((low,), 0.05)))) == ["left"]
+    assert arrows(PAGES["compare"]()) == []
+    assert "An arrow marks" not in PAGES["compare"]()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -136,7 +181,7 @@ def test_a_run_that_was_stopped_says_where() -> None:
     assert text.count("stopped") >= 3  # and in both charts over time
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("nothing", "plan", "refusal")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("nothing", "plan", "refusal", "search ended")])
 def test_every_chart_has_its_numbers_as_text(name: str) -> None:
     page = PAGES[name]()
     figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)

@@ -20,18 +20,31 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
         f"Every batch size, and a padded batch, loaded in a session as servers do and by Python, against the source "
         f"model's own answers. An element may be off by {atol:g} + {rtol:g} * |expected|."
     )
+    outputs = [(name, output) for name, signature in found.items() for output in signature["outputs"]]
+    equal = [(name, output) for name, output in outputs if _is_equal(output, found[name]["buckets"])]
     charts = [
-        _chart(name, output, signature["buckets"], atol)
-        for name, signature in found.items()
-        for output in signature["outputs"]
+        _chart(name, output, found[name]["buckets"], atol) for name, output in outputs if (name, output) not in equal
     ]
     return element(
         "section",
         element("h2", "Against the source"),
         element("p", intro, class_="quiet"),
         element("div", show_outputs(found), class_="scrolls"),
-        element("div", *charts, class_="charts"),
+        *([element("p", _describe_equal(equal, outputs))] if equal else []),
+        *([element("div", *charts, class_="charts")] if charts else []),
     )
+
+
+def _is_equal(output: str, buckets: list[Mapping[str, Any]]) -> bool:
+    """Whether no batch differs in the output: a chart of it would be empty."""
+    found = [bucket["outputs"][output]["max_abs_difference"] for bucket in buckets if output in bucket["outputs"]]
+    return bool(found) and all(value == 0 for value in found)
+
+
+def _describe_equal(equal: list[tuple[str, str]], outputs: list[tuple[str, str]]) -> str:
+    if len(equal) == len(outputs):
+        return "All answers are bit-equal."
+    return f"All answers are bit-equal in {', '.join(f'{output} of {name}' for name, output in equal)}."
 
 
 def show_outputs(found: Mapping[str, Any]) -> Markup:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 
+# The step at the end of a name: `model.ckpt-300`.
+_NUMBER = re.compile(r"[-_.]?\d+$")
 # The last bytes of a table (tensorflow/core/lib/io/format.h: kTableMagicNumber).
 _TABLE_MARK = bytes.fromhex("57fb808b247547db")
 
@@ -19,6 +21,12 @@ def find_prefix(source: Path) -> Path:
     indexes = list(source.glob("*.index"))
     if not indexes:
         raise SourceUnreadable(f"{source} holds no checkpoint: no *.index in it")
+    if len({_NUMBER.sub("", index.stem) for index in indexes}) > 1:
+        names = ", ".join(sorted(index.stem for index in indexes))
+        raise SourceUnreadable(
+            f"{source} holds several checkpoints that are not steps of one training: {names}. "
+            f"Name one, such as {min(indexes).with_suffix('')}"
+        )
     return max(indexes, key=_age).with_suffix("")
 
 

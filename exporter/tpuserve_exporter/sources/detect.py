@@ -7,8 +7,8 @@ from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options.export_options import SourceKind
 from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
+from tpuserve_exporter.sources.directory_contents import OPTIONS, TITLES, DirectoryKind, find_kinds, list_others
 from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
-from tpuserve_exporter.sources.orbax_layout import TREE_FILE, is_orbax
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
@@ -39,19 +39,30 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
 
 
 def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
-    if (source / "saved_model.pb").is_file() or (source / "saved_model.pbtxt").is_file():
-        return "savedmodel"
-    if (source / TREE_FILE).is_file():
-        return "orbax"
-    if (source / "checkpoint").is_file() or any(source.glob("*.index")):
-        return _detect_checkpoint(source, has_builder)
-    if is_orbax(source):
-        return "orbax"
-    if any(source.glob("*.safetensors")):
-        return "torch"
+    kinds = find_kinds(source)
+    if not kinds:
+        raise SourceUnreadable(_explain_none(source))
+    if len(kinds) > 1:
+        raise SourceUnreadable(_explain_several(source, kinds, []))
+    (kind,) = kinds
+    # Files of its own tell what a directory is; a subdirectory tells only where nothing else lies beside it.
+    if kinds[kind].endswith("/") and (others := list_others(source, kind)):
+        raise SourceUnreadable(_explain_several(source, kinds, others))
+    return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind
+
+
+def _explain_none(source: Path) -> str:
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
+    within = [] if versions else list_others(source, None)
     hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
-    raise SourceUnreadable(f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}")
+    hint = f"; it holds {', '.join(within)}: name one" if within else hint
+    return f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}"
+
+
+def _explain_several(source: Path, kinds: dict[DirectoryKind, str], others: list[str]) -> str:
+    found = [f"{TITLES[kind]} ({name})" for kind, name in kinds.items()]
+    options = " or ".join(f"--from {OPTIONS[kind]}" for kind in kinds)
+    return f"{source} holds several sources: {', '.join([*found, *others])}. Name the path of one, or give {options}"
 
 
 def _others(source: Path) -> str:

@@ -30,7 +30,29 @@ class OrbaxLayout:
 
 def is_orbax(directory: Path) -> bool:
     """Whether Orbax wrote it, finished or not."""
-    return any((where / file).is_file() for where in _nearby(directory) for file in (TREE_FILE, _STEP_FILE))
+    return find_orbax(directory) is not None
+
+
+def find_orbax(directory: Path) -> str | None:
+    """The name of the file or subdirectory that shows that Orbax wrote the directory, finished or not; else None.
+
+    It is an item or a step itself, or holds items, or steps with items.
+    """
+    own = next((file for file in (TREE_FILE, _STEP_FILE) if (directory / file).is_file()), None)
+    parts = (f"{path.name}/" for path in sorted(directory.iterdir()) if path.is_dir() and _is_part(path))
+    return own or next(parts, None)
+
+
+def _is_part(directory: Path) -> bool:
+    """Whether Orbax wrote a directory as an item, a step, or a step that it has not finished."""
+    if _is_marked(directory):
+        return True
+    is_step = _STEP.fullmatch(directory.name) or _UNFINISHED.search(directory.name)
+    return bool(is_step) and any(path.is_dir() and _is_marked(path) for path in directory.iterdir())
+
+
+def _is_marked(directory: Path) -> bool:
+    return (directory / TREE_FILE).is_file() or (directory / _STEP_FILE).is_file()
 
 
 def _nearby(directory: Path) -> list[Path]:

@@ -91,7 +91,7 @@ def read_meta_graph(meta: Path) -> "MetaGraphDef":
         )
     try:
         meta_graph = MetaGraphDef.FromString(meta.read_bytes())
-    except (DecodeError, OSError) as error:
+    except DecodeError as error:
         raise SourceUnreadable(f"cannot read {meta.name}: it is no MetaGraphDef, or cut short") from error
     if not meta_graph.graph_def.node:
         raise SourceUnreadable(f"{meta.name} holds no graph")

@@ -10,8 +10,9 @@ from tpuserve_loadtests.statistics.comparison import Comparison, Figure
 _ROW: Final = 46.0
 _TOP: Final = 22.0
 _BOTTOM: Final = 40.0
-# Intervals that reach beyond are cut off: one wild figure must not squeeze the others.
+# Intervals that reach beyond end in an arrow: one wild figure must not squeeze the others.
 _MOST: Final = 3.0
+_ARROW: Final = 9.0
 
 
 def draw_intervals(comparison: Comparison) -> Markup:
@@ -30,13 +31,15 @@ def draw_intervals(comparison: Comparison) -> Markup:
     ]
     label = "; ".join(_told(figure) for figure in comparison.figures)
     drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", aria_label=label)
-    caption = element("figcaption", element("h3", "B as a multiple of A"), _legend(effect))
+    is_cut = any(not _is_inside(scale, end) for one in comparison.figures for end in (one.ratio.low, one.ratio.high))
+    caption = element("figcaption", element("h3", "B as a multiple of A"), _legend(effect, is_cut=is_cut))
     return element("figure", caption, element("div", drawing, class_="drawing"))
 
 
-def _legend(effect: float) -> Markup:
-    return element("div", f"With 99 % intervals; the shaded band, {100 * effect:g} % around 1, counts as the same.",
-                   class_="legend")  # fmt: skip
+def _legend(effect: float, *, is_cut: bool) -> Markup:
+    band = f"With 99 % intervals; the shaded band, {100 * effect:g} % around 1, counts as the same."
+    arrow = " An arrow marks an interval that continues beyond the chart." if is_cut else ""
+    return element("div", f"{band}{arrow}", class_="legend")
 
 
 def _frame(scale: Linear, height: float, effect: float) -> list[Markup]:
@@ -58,12 +61,27 @@ def _row(figure: Figure, scale: Linear, number: int) -> list[Markup]:
     ratio, kind = figure.ratio, str(figure.verdict)
     left, right = _x(scale, ratio.low), _x(scale, ratio.high)
     middle = min(max(_x(scale, ratio.ratio), LEFT + 36), WIDTH - RIGHT - 36)
+    dot = element("circle", cx=_x(scale, ratio.ratio), cy=y, r=5.0, class_=f"interval-dot {kind}")
     return [
         element("text", figure.name, x=2.0, y=y + 4, class_="tick start"),
         element("line", x1=left, x2=right, y1=y, y2=y, class_=f"interval {kind}"),
-        element("circle", cx=_x(scale, ratio.ratio), cy=y, r=5.0, class_=f"interval-dot {kind}"),
+        *([_arrow(left, y, -_ARROW, kind)] if scale.place(ratio.low) < 0 else []),
+        *([_arrow(right, y, _ARROW, kind)] if scale.place(ratio.high) > 1 else []),
+        # A dot at the edge would claim a ratio there.
+        *([dot] if _is_inside(scale, ratio.ratio) else []),
         element("text", f"{ratio.ratio:.3f} {kind}", x=middle, y=y - 11, class_=f"tick middle rule {kind}"),
     ]
+
+
+def _is_inside(scale: Linear, value: float) -> bool:
+    return 0 <= scale.place(value) <= 1
+
+
+def _arrow(x: float, y: float, length: float, kind: str) -> Markup:
+    """An arrowhead whose point is at the chart's edge."""
+    back = x - length
+    points = f"{x:.1f},{y:.1f} {back:.1f},{y - 6:.1f} {back:.1f},{y + 6:.1f}"
+    return element("polygon", points=points, class_=f"interval-dot {kind}")
 
 
 def _x(scale: Linear, value: float) -> float:

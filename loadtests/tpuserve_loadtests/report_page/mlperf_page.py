@@ -14,7 +14,7 @@ from tpuserve_loadtests.report_page.page import render_page
 from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
 from tpuserve_loadtests.report_page.run_page import describe_load, show_errors
 from tpuserve_loadtests.report_page.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.report_page.search_page import Tries, search_headline, show_tries
+from tpuserve_loadtests.report_page.search_page import Tries, search_headline, search_runs, show_tries
 from tpuserve_loadtests.report_page.sections import (
     Headline,
     Row,
@@ -84,7 +84,7 @@ def mlperf_search_page(
     servers: SearchServers,
 ) -> str:
     """The server scenario's where no rate was found that could be run by the rules."""
-    runs = [measured for _, measured in tries]
+    runs = search_runs(tries, servers)
     sections = [
         _show_disclaimer(),
         show_headline(search_headline(found, tries, problem)),

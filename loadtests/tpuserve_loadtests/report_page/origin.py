@@ -8,10 +8,10 @@ from tpuserve_loadtests.measurement.measured import Measured
 
 
 def describe_origin(runs: Sequence[Measured]) -> str:
-    """Runs that belong together, in any order; none are none."""
+    """Date and time of the first run, the number of requests, and the version; without runs, the time of the page."""
     version = f"tpuserve-loadtests {metadata.version('tpuserve-loadtests')}"
     if not runs:
-        return version
+        return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC · no requests · {version}"
     begun = datetime.fromtimestamp(min(measured.started_at for measured in runs), UTC)
     requests = sum(measured.total.requests for measured in runs)
     several = f"{len(runs)} runs, " if len(runs) > 1 else ""

@@ -47,16 +47,22 @@ def search_page(
     `servers`: what the server told of the tries.
     """
     wanted = " and ".join(map(str, objectives))
-    runs = [measured for _, measured in tries]
+    runs = search_runs(tries, servers)
     sections = [
         show_headline(_with_servers(search_headline(found, tries, problem), found, servers)),
-        show_tiles(_tiles(found, tries, wanted)),
+        show_tiles([*_tiles(found, tries, wanted), *_alone_tiles(tries, servers, objectives)]),
         *show_tries(found, tries, objectives),
         show_servers("load", servers.rows(found)),
         show_errors(runs),
         show_settings({"Objective": wanted, **settings}),
     ]
     return render_page(f"Highest rate of {model} at {wanted}", describe_origin(runs), sections)
+
+
+def search_runs(tries: Tries, servers: SearchServers) -> list[Measured]:
+    """All loads of a search: one user alone, and then the tries."""
+    alone = servers.alone.runs if servers.alone is not None else ()
+    return [*alone, *(measured for _, measured in tries)]
 
 
 def show_tries(found: Found | None, tries: Tries, objectives: Sequence[Threshold]) -> list[Markup]:
@@ -88,7 +94,22 @@ def _tiles(found: Found | None, tries: Tries, wanted: str) -> list[Tile]:
     return [
         Tile("highest rate that holds", _rate(best.rate_per_s) if best else "none", wanted),
         Tile("does not hold", _rate(ceiling.rate_per_s) if ceiling else "none tried"),
-        Tile("tries", str(len(tries)), f"{sum(probe.holds for probe, _ in tries)} held"),
+        Tile("rates tried", str(len(tries)), f"{sum(probe.holds for probe, _ in tries)} held")
+        if tries
+        else Tile("rates tried", "none", "one user alone came first"),
+    ]
+
+
+def _alone_tiles(tries: Tries, servers: SearchServers, objectives: Sequence[Threshold]) -> list[Tile]:
+    """The figures of one user alone, where the search ended with them."""
+    if tries or servers.alone is None:
+        return []
+    (measured,) = servers.alone.runs
+    figures = [(objective, objective.figure(measured)) for objective in objectives]
+    return [
+        Tile(f"{objective.metric} of one user alone", objective.show(figure), str(objective))
+        for objective, figure in figures
+        if figure is not None
     ]
 
 
