@@ -305,6 +305,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Write the report here too: as JSON, or as a page to look at. Repeat.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
+@click.option("--verbose", is_flag=True, help="Show every step, those of less than a second too.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
@@ -316,7 +317,8 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     model's name.
     """
     started = time.monotonic()
-    reporter = Reporter(arguments["out_base"].name, arguments.pop("as_json"), arguments.pop("reports"))
+    as_json, reports, verbose = (arguments.pop(name) for name in ("as_json", "reports", "verbose"))
+    reporter = Reporter(arguments["out_base"].name, as_json, reports, verbose=verbose)
     try:
         with reporter.output():
             exported = _run(read_options(arguments), reporter.progress)

@@ -1,11 +1,14 @@
 """The command as users start it: quick to help, quiet, interruptible, and readable on a terminal."""
 
 import io
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from rich.console import Console
 from tests.exporter.conftest import Finished
 from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.reporting.shown_progress import TerminalProgress
+from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalProgress
 from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
 from tpuserve_exporter.version.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
@@ -91,13 +94,13 @@ def test_a_killed_export_leaves_nothing_that_a_server_sees_and_the_next_removes_
 def test_terminal_shows_steps_and_a_panel() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    progress = TerminalProgress(console)
+    progress = TerminalProgress(console, verbose=True)
     with progress.step("Publish") as step:
         step.detail = "models/digits/1: float32[?, 2], a path of [bold] parts"
     progress.warn("the source's own warm-up requests are kept [/]")
     with pytest.raises(KeyError), progress.step("Break [/red]"):
         raise KeyError
-    print_success(console, _exported(), 1.5)
+    print_success(console, _exported(), 1.5, 2)
     shown = screen.getvalue()
     assert "✓ Publish" in shown
     assert ": models/digits/1" in shown
@@ -107,6 +110,53 @@ def test_terminal_shows_steps_and_a_panel() -> None:
     assert "Published version 3" in shown
     for name in ("first", "second"):
         assert f"{name}(x: float32[?, 2]) -> y: float32[?, 2]" in shown
+
+
+class StepClock:
+    """Advances by the next of `seconds` at every second reading: from the begin of a step to its end."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._readings = itertools.chain.from_iterable((0.0, taken) for taken in seconds)
+
+    def __call__(self) -> float:
+        return next(self._readings)
+
+
+@pytest.mark.parametrize(("verbose", "shown"), [(False, ["slow"]), (True, ["quick", "slow"])])
+def test_quick_steps_leave_a_line_only_where_all_are_asked_for(
+    verbose: bool, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    for progress in (
+        PlainProgress(StepClock(0.4, 3.0), verbose=verbose),
+        TerminalProgress(console, StepClock(0.4, 3.0), verbose=verbose),
+    ):
+        for title in ("quick", "slow"):
+            with progress.step(title):
+                pass
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == shown
+    assert re.findall(r"✓ (\w+)", screen.getvalue()) == shown
+
+
+def test_a_quick_step_that_fails_has_a_line_on_a_terminal() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    with pytest.raises(KeyError), TerminalProgress(console, StepClock(0.4)).step("Compare"):
+        raise KeyError
+    assert "✗ Compare" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("published", "again"), [(True, ""), (False, "  to publish it again: add --again, or --version 4\n")]
+)
+def test_an_export_ends_with_what_to_do_next(published: bool, again: str) -> None:
+    screen = io.StringIO()
+    print_success(Console(file=screen), replace(_exported(), published=published), 1.5, 12)
+    assert screen.getvalue().endswith(
+        f"{again}  to serve it: tpuserve serve --model_name=digits --model_base_path=models/digits\n"
+    )
+    assert "  time: 1.5 s in 12 steps (--verbose shows each)\n" in screen.getvalue()
 
 
 def _exported() -> Exported:

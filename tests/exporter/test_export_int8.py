@@ -20,7 +20,7 @@ def test_a_checkpoint_is_quantised_after_it_is_restored(
     export: Export, digits_checkpoint: Path, tmp_path: Path
 ) -> None:
     model = ("--model", "examples.digits.model:build", "--batch-sizes", "1,8", "--int8")
-    finished = export(digits_checkpoint, tmp_path / "digits", *model)
+    finished = export(digits_checkpoint, tmp_path / "digits", *model, "--verbose")
     assert finished.code == 0, finished.out
     manifest = read_manifest(tmp_path / "digits/1")
     quantized, parity = manifest["quantized"], manifest["parity"]

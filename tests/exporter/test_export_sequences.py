@@ -23,7 +23,15 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_checked_buckets_are_in_the_manifest_with_what_pads(export: Export, tagger: Path, tmp_path: Path) -> None:
     finished = export(
-        tagger, tmp_path / "m", "--batch-sizes", "1,2", "--sequence-buckets", "4,16", "--pad-value", "ids=3"
+        tagger,
+        tmp_path / "m",
+        "--batch-sizes",
+        "1,2",
+        "--sequence-buckets",
+        "4,16",
+        "--pad-value",
+        "ids=3",
+        "--verbose",
     )
     assert finished.code == 0, finished.err
     assert "Check that padding does not change serving_default" in finished.out

@@ -59,7 +59,7 @@ def test_several_signatures_share_one_device_part(export: Export, pictures: Path
         "area=regress,value=area",
     )
     flags = [flag for one in asked for flag in ("--signature", one)]
-    finished = export(pictures, tmp_path / "m", *flags, "--labels", labels, *SIZES)
+    finished = export(pictures, tmp_path / "m", *flags, "--labels", labels, *SIZES, "--verbose")
     assert finished.code == 0, finished.err
     for name in ("serving_default", "photo", "examples", "classes", "area"):
         assert f"Compare {name} with the source" in finished.out

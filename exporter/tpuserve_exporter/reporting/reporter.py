@@ -26,12 +26,12 @@ _LOG_WIDTH = 120
 class Reporter:
     """Says how the export went, in the form asked for, and gives the exit code."""
 
-    def __init__(self, name: str, as_json: bool, reports: Sequence[Path]) -> None:
+    def __init__(self, name: str, as_json: bool, reports: Sequence[Path], *, verbose: bool = False) -> None:
         self._name = name
         self._as_json = as_json
         self._reports = reports
         self._console = Console()
-        self.progress = RecordedProgress(choose_progress(as_json, self._console))
+        self.progress = RecordedProgress(choose_progress(as_json, self._console, verbose=verbose))
 
     def output(self) -> contextlib.AbstractContextManager[object]:
         """Beside JSON, what a user's builder prints goes to standard error."""
@@ -47,7 +47,7 @@ class Reporter:
 
         self._write(success_document(exported, seconds, self.progress.steps))
         if not self._as_json:
-            print_success(self._console, exported, seconds)
+            print_success(self._console, exported, seconds, len(self.progress.steps))
         return 0
 
     def fail(self, error: ExportError) -> int:

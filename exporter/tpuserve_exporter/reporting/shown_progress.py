@@ -1,4 +1,7 @@
-"""Telling people how an export goes: a live line on a terminal, plain lines elsewhere, nothing beside JSON."""
+"""How an export shows its progress: a live line on a terminal, plain lines elsewhere, nothing beside JSON.
+
+A step of less than a second leaves no line, unless it fails or --verbose asks for all: its result is in the summary.
+"""
 
 import contextlib
 import time
@@ -15,6 +18,8 @@ from tpuserve_exporter.reporting.held_signals import held_signals
 
 # Where lines are all there is, a step that is longer says how far it is this often.
 _REPEAT_S = 10.0
+# A shorter step leaves no line.
+_SHOWN_S = 1.0
 # Characters of a bar.
 _BAR = 20
 
@@ -31,10 +36,11 @@ class SilentProgress:
 
 
 class PlainProgress:
-    """A line for each finished step, for logs; and now and then one on how far a long step is."""
+    """A line for each finished step that took long, for logs; and now and then one on how far a long step is."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self._clock = clock
+        self._least_s = 0.0 if verbose else _SHOWN_S
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -48,7 +54,9 @@ class PlainProgress:
 
         step = Step(title, show=show)
         yield step
-        click.echo(f"{step.title} ({self._clock() - started:.1f} s){_suffix(step)}")
+        seconds = self._clock() - started
+        if seconds >= self._least_s:
+            click.echo(f"{step.title} ({seconds:.1f} s){_suffix(step)}")
 
     def warn(self, message: str) -> None:
         click.echo(f"warning: {message}")
@@ -63,14 +71,16 @@ class _BarStep(Step):
 
 
 class TerminalProgress:
-    """A spinner for the step under way, a check mark for each that is done."""
+    """A spinner for the step under way, a check mark for each that took long."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self._console = console
+        self._clock = clock
+        self._least_s = 0.0 if verbose else _SHOWN_S
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        started = time.monotonic()
+        started = self._clock()
         status = self._console.status(escape(title))
         step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
         try:
@@ -80,14 +90,16 @@ class TerminalProgress:
         except BaseException:
             self._end(status, f"[red]✗[/] {escape(title)}")
             raise
-        took = f"[dim]{time.monotonic() - started:.1f} s[/]"
-        self._end(status, f"[green]✓[/] {escape(title)} {took}[dim]{escape(_suffix(step))}[/]")
+        seconds = self._clock() - started
+        line = f"[green]✓[/] {escape(title)} [dim]{seconds:.1f} s[/][dim]{escape(_suffix(step))}[/]"
+        self._end(status, line if seconds >= self._least_s else "")
 
     def _end(self, status: Status, line: str) -> None:
-        """Put the line in the spinner's place, all of it, whatever signal comes: what is said next has its own."""
+        """Put the line, or nothing, in the spinner's place, whatever signal comes: the next output has its own line."""
         with held_signals():
             status.stop()
-            self._console.print(line, highlight=False)
+            if line:
+                self._console.print(line, highlight=False)
 
     def warn(self, message: str) -> None:
         with held_signals():
@@ -125,8 +137,8 @@ class RecordedProgress:
         self._shown.warn(message)
 
 
-def choose_progress(silent: bool, console: Console | None = None) -> Progress:
-    """For where this process writes to: a notebook, a terminal, or a file or pipe."""
+def choose_progress(silent: bool, console: Console | None = None, *, verbose: bool = False) -> Progress:
+    """Choose by where this process writes to: a notebook, a terminal, or a file or pipe."""
     console = console or Console()
     if silent:
         return SilentProgress()
@@ -134,7 +146,9 @@ def choose_progress(silent: bool, console: Console | None = None) -> Progress:
         from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 
         return NotebookProgress.in_cell()
-    return TerminalProgress(console) if console.is_terminal else PlainProgress()
+    if console.is_terminal:
+        return TerminalProgress(console, verbose=verbose)
+    return PlainProgress(verbose=verbose)
 
 
 def _suffix(step: Step) -> str:

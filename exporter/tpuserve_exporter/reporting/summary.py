@@ -1,5 +1,6 @@
 """What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -58,12 +59,12 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
     return value.to_json() if isinstance(value, RestoreReport) else value
 
 
-def print_success(console: Console, exported: Exported, seconds: float) -> None:
-    """A panel on a terminal, lines elsewhere."""
+def print_success(console: Console, exported: Exported, seconds: float, steps: int) -> None:
+    """Print a panel on a terminal, lines elsewhere. `steps`: how many there were."""
     if exported.preflight is not None:
         print_preflight(console, exported.preflight)
         print_suggestion(console, exported.preflight)
-    facts = _facts(exported, seconds)
+    facts = _facts(exported, seconds, steps)
     title = _title(exported)
     if not console.is_terminal:
         console.print(title, highlight=False)
@@ -134,14 +135,15 @@ def print_failure(console: Console, error: ExportError) -> None:
     console.print(Panel(Group(message), title=error.kind, title_align="left", border_style="red", expand=False))
 
 
-def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
+def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, str]]:
     manifest = exported.manifest
     sizes = {size for signature in manifest.signatures.values() for size in signature.batch_sizes}
     independent = all(signature.rows_independent for signature in manifest.signatures.values())
     step = "" if manifest.source.step is None else f" at step {manifest.source.step}"
+    restored = "" if exported.restore is None else f"; {exported.restore.summary()}"
     return [
         ("path", "none" if exported.path is None else str(exported.path)),
-        ("source", f"{manifest.source.kind} {manifest.source.name}{step}"),
+        ("source", f"{manifest.source.kind} {manifest.source.name}{step}{restored}"),
         *(("signature", str(signature)) for signature in exported.signatures.values()),
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
         ("rows independent", "yes" if independent else "no: requests will not share batches"),
@@ -154,8 +156,19 @@ def _facts(exported: Exported, seconds: float) -> list[tuple[str, str]]:
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
-        ("time", f"{seconds:.1f} s"),
+        ("time", f"{seconds:.1f} s in {steps} steps (--verbose shows each)"),
+        *_next_steps(exported),
     ]
+
+
+def _next_steps(exported: Exported) -> list[tuple[str, str]]:
+    """Commands for what a user does next; none after a dry run."""
+    if exported.path is None or exported.version is None:
+        return []
+    base = str(exported.path).rpartition("/")[0]
+    serve = f"tpuserve serve --model_name={shlex.quote(exported.name)} --model_base_path={shlex.quote(base)}"
+    again = [] if exported.published else [("to publish it again", f"add --again, or --version {exported.version + 1}")]
+    return [*again, ("to serve it", serve)]
 
 
 def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
