@@ -13,6 +13,8 @@ _BOTTOM: Final = 40.0
 # Intervals that reach beyond end in an arrow: one wild figure must not squeeze the others.
 _MOST: Final = 3.0
 _ARROW: Final = 9.0
+# Half the width of "12.345 unclear".
+_HALF_LABEL: Final = 48.0
 
 
 def draw_intervals(comparison: Comparison) -> Markup:
@@ -60,7 +62,7 @@ def _row(figure: Figure, scale: Linear, number: int) -> list[Markup]:
     y = _TOP + _ROW * (number + 0.62)
     ratio, kind = figure.ratio, str(figure.verdict)
     left, right = _x(scale, ratio.low), _x(scale, ratio.high)
-    middle = min(max(_x(scale, ratio.ratio), LEFT + 36), WIDTH - RIGHT - 36)
+    middle = min(max(_x(scale, ratio.ratio), LEFT + _HALF_LABEL), WIDTH - RIGHT - _HALF_LABEL)
     dot = element("circle", cx=_x(scale, ratio.ratio), cy=y, r=5.0, class_=f"interval-dot {kind}")
     return [
         element("text", figure.name, x=2.0, y=y + 4, class_="tick start"),

@@ -56,6 +56,12 @@ def _inverting(folder: Path) -> None:
     _save(folder, model=builders.inverting())
 
 
+def _second_training(folder: Path) -> None:
+    for path in folder.glob("checkpoints/ckpt-7.*"):
+        shutil.copy(path, path.with_name(path.name.replace("ckpt-7", "best-3")))
+    (folder / "checkpoints/checkpoint").unlink()
+
+
 SECTION = Section(
     "TF2 checkpoints",
     "`checkpoints` holds `ckpt-7` of a Keras model with the layers `hidden` and `scores`, and its optimizer.",
@@ -64,6 +70,9 @@ SECTION = Section(
         Case("There is no such path", 6, "checkpoint models/scorer --model models:scorer"),
         Case("The directory is empty", 6, "runs models/scorer --model models:scorer",
              change=lambda folder: (folder / "runs").mkdir()),
+        Case("An Orbax checkpoint lies in the same directory", 6, _SCORER,
+             write("checkpoints/100/default/_METADATA", "{}")),
+        Case("Two trainings share a directory, and its `checkpoint` file is gone", 6, _SCORER, _second_training),
         Case("There is no such step", 6, "checkpoints/ckpt-8 models/scorer --model models:scorer"),
         Case("A shard is missing", 6, _SCORER, remove(_SHARD)),
         Case("A shard is cut short", 6, _SCORER, cut(_SHARD, 100)),
