@@ -14,8 +14,7 @@ from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.check_cli import command
 from tpuserve_exporter.cli import command as export_command
 from tpuserve_exporter.version import warmup
-from tpuserve_exporter.version.fingerprint import hash_requests
-from tpuserve_exporter.version.warmup import WARMUP_FILE
+from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
 from tpuserve_loadtests.recording.golden_version import read_golden_version
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]

@@ -74,7 +74,7 @@ def test_a_directory_of_one_source_is_that(name: str, tmp_path: Path) -> None:
 def test_a_directory_of_several_sources_names_them_and_asks_for_one(name: str, tmp_path: Path) -> None:
     files, found = SEVERAL[name]
     with pytest.raises(
-        SourceUnreadable, match="holds several sources: .*Name the path of one, or give --from "
+        SourceUnreadable, match=r"holds several sources: .*Name the path of one, or give --from "
     ) as caught:
         detect(fill(tmp_path, files))
     assert found in str(caught.value)
@@ -91,7 +91,7 @@ def test_a_directory_that_is_no_source_names_those_in_it(name: str, tmp_path: Pa
 def test_checkpoints_that_are_no_steps_of_one_training_are_named(tmp_path: Path) -> None:
     steps = fill(tmp_path / "steps", ["ckpt-9.index", "ckpt-10.index", "ckpt-10.data-00000-of-00001"])
     assert find_prefix(steps).name == "ckpt-10"
-    with pytest.raises(SourceUnreadable, match="not steps of one training: decoder, encoder. Name one, such as "):
+    with pytest.raises(SourceUnreadable, match=r"not steps of one training: decoder, encoder. Name one, such as "):
         find_prefix(fill(tmp_path / "parts", ["encoder.index", "decoder.index"]))
     named = fill(tmp_path / "named", ["encoder.index", "decoder.index"])
     (named / "checkpoint").write_text('model_checkpoint_path: "encoder"')

@@ -104,11 +104,11 @@ def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float |
     return Allowed(tolerance, f"{reason}; change with --atol/--rtol")
 
 
-def _tolerance(version: Path) -> Iterator[tuple[Tolerance, str, Path]]:
-    """Nothing for a version without a manifest that can be read."""
+def _tolerance(version: Path) -> Iterator[tuple[Tolerance, str, str]]:
+    """Yield the tolerance and the dtype of a version's manifest; nothing without one that can be read."""
     try:
         manifest = json.loads((version / MANIFEST_FILE).read_bytes())
         parity = manifest["parity"]
-        yield Tolerance(float(parity["atol"]), float(parity["rtol"])), str(manifest["compute_dtype"]), version
+        yield Tolerance(float(parity["atol"]), float(parity["rtol"])), str(manifest["compute_dtype"]), str(version)
     except (OSError, ValueError, KeyError, TypeError):
         return

@@ -108,7 +108,7 @@ def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, T
     if not (version / WARMUP_FILE).is_file():
         return []
     logs = [_parse(record, index) for index, record in enumerate(_read(version / WARMUP_FILE))]
-    answered = []
+    answered: list[tuple[Signature, Tensors, Tensors]] = []
     for index, log in enumerate(logs):
         if _is_prediction(log) and log.predict_log.response.outputs:
             signature, inputs = _read_request(log.predict_log.request, model, f"record {index}")
