@@ -14,6 +14,7 @@ from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
     ModelSpec,
+    Precision,
     PredictRequest,
     PredictResult,
     ServableId,
@@ -197,6 +198,7 @@ class FakeService(InferenceService):
         self.cancelled = 0
         self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
         self.label_versions: dict[str, int] = {}
+        self.precision: Precision | None = None
         # Whether it has a latency objective; and the answers that went out under it, with their latencies.
         self.promised = False
         self.answers: list[tuple[str, float]] = []
@@ -228,7 +230,7 @@ class FakeService(InferenceService):
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)
-        return ModelMetadata(ServableId("m", 7), self.signatures)
+        return ModelMetadata(ServableId("m", 7), self.signatures, self.precision)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         if spec.name != "m" or not self.statuses:

@@ -65,7 +65,7 @@ def print_success(console: Console, exported: Exported, seconds: float, steps: i
         print_preflight(console, exported.preflight)
         print_suggestion(console, exported.preflight)
     facts = _facts(exported, seconds, steps)
-    title = _title(exported)
+    title, next_steps = _title(exported), _next_steps(exported)
     if not console.is_terminal:
         console.print(title, highlight=False)
         for name, value in facts:
@@ -78,12 +78,20 @@ def print_success(console: Console, exported: Exported, seconds: float, steps: i
                 markup=False,
                 highlight=False,
             )
+        for name, value in next_steps:
+            console.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
         return
+    body = Group(_grid(facts), _parity_table(exported.manifest.parity))
+    console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
+    for name, value in next_steps:
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _grid(facts: Sequence[tuple[str, str]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
         grid.add_row(Text(name, style="dim"), Text(value))
-    body = Group(grid, _parity_table(exported.manifest.parity))
-    console.print(Panel(body, title=title, title_align="left", border_style="green", expand=False))
+    return grid
 
 
 def _title(exported: Exported) -> str:
@@ -157,7 +165,6 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         ("warm-up requests", str(exported.warmup_records)),
         ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
         ("time", f"{seconds:.1f} s in {steps} steps (--verbose shows each)"),
-        *_next_steps(exported),
     ]
 
 

@@ -25,7 +25,7 @@ from tpuserve_server.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from tpuserve_server.core.types import ServableId, Signature, State, TensorSpec, VersionStatus
+from tpuserve_server.core.types import Precision, ServableId, Signature, State, TensorSpec, VersionStatus
 from tpuserve_server.frontends import rest_v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
@@ -320,6 +320,14 @@ async def test_metadata_shows_the_signatures(rest: Rest) -> None:
         "tensor_shape": {"dim": [], "unknown_rank": True},
         "name": "x:0",
     }
+
+
+async def test_metadata_has_the_precision_where_the_query_asks_for_it(rest: Rest) -> None:
+    rest.service.precision = Precision("mixed_bfloat16", 0.02, 0.01)
+    path = "/v1/models/m/metadata"
+    asked = (await rest.get(f"{path}?metadata_field=strange&metadata_field=tpuserve_precision")).json()["metadata"]
+    assert asked["tpuserve_precision"] == {"compute_dtype": "mixed_bfloat16", "atol": 0.02, "rtol": 0.01}
+    assert list((await rest.get(path)).json()["metadata"]) == ["signature_def"]
 
 
 async def test_models_are_listed_with_their_notes(rest: Rest) -> None:

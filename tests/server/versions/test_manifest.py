@@ -5,6 +5,7 @@ import pytest
 
 from tests.saved_models import write_manifest
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, is_whole
 
 
@@ -30,6 +31,12 @@ def test_a_whole_version_is_whole(version: Path) -> None:
     manifest.verify_files(version)
     assert manifest.signatures["serving_default"].batch_sizes == (1, 2, 4)
     assert not manifest.cpu.allow_bfloat16_kernels
+
+
+def test_precision_is_the_dtype_and_the_tolerance_of_the_parity_check(version: Path) -> None:
+    assert read(version).precision is None
+    write_manifest(version, compute_dtype="mixed_bfloat16", parity={"atol": 0.02, "rtol": 0.01, "rows": 32})
+    assert read(version).precision == Precision("mixed_bfloat16", 0.02, 0.01)
 
 
 def test_a_version_without_a_manifest_has_none(tmp_path: Path) -> None:
