@@ -1,6 +1,6 @@
 """Golden answers of a version directory: requests of its warm-up file that have their answers beside them.
 
-A log of requests has both, and one that was made a warm-up file keeps them; `tpuserve export` writes requests alone.
+`tpuserve export` records both, and so does a request log that was made a warm-up file.
 """
 
 from dataclasses import replace
