@@ -56,10 +56,10 @@ class SignatureEntry(_Part):
 
 
 class ParityEntry(_Part):
-    """The tolerance that the exporter held the version's answers to."""
+    """The tolerance that the exporter held the version's answers to; null where it was infinite."""
 
-    atol: float = Field(ge=0)
-    rtol: float = Field(ge=0)
+    atol: float | None = Field(default=None, ge=0)
+    rtol: float | None = Field(default=None, ge=0)
 
 
 class Manifest(_Part):
@@ -110,8 +110,8 @@ class Manifest(_Part):
 
     @property
     def precision(self) -> Precision | None:
-        """None for a manifest that records no parity."""
-        if self.parity is None:
+        """None for a manifest that records no tolerance, or an infinite one."""
+        if self.parity is None or self.parity.atol is None or self.parity.rtol is None:
             return None
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
