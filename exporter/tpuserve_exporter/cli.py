@@ -92,6 +92,8 @@ def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path
     return paths
 
 
+# Parameters that say how the outcome is shown, and nothing of the export.
+REPORTING = ("as_json", "reports", "verbose")
 # Whether it can be read is found when it is read: an error of the source, not of usage.
 _PATH = click.Path(path_type=Path, readable=False)
 _REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
@@ -317,7 +319,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     model's name.
     """
     started = time.monotonic()
-    as_json, reports, verbose = (arguments.pop(name) for name in ("as_json", "reports", "verbose"))
+    as_json, reports, verbose = (arguments.pop(name) for name in REPORTING)
     reporter = Reporter(arguments["out_base"].name, as_json, reports, verbose=verbose)
     try:
         with reporter.output():

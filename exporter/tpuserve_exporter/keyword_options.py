@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_exporter.cli import read_options
+from tpuserve_exporter.cli import REPORTING, read_options
 from tpuserve_exporter.errors import OptionConflict
 
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
 
-# Of a command's own: what goes to its standard output, and its help.
-_NOT_KEYWORDS = ("--json", "--help", "--report")
+# Options of the command alone: its output, and its help.
+_NOT_KEYWORDS = ("--json", "--help", "--report", "--verbose")
 
 
 def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapping[str, object]) -> "ExportOptions":
@@ -25,7 +25,7 @@ def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapp
         context = command.make_context("export", [*words, "--", *arguments])
     except click.ClickException as error:
         raise OptionConflict(error.format_message()) from error
-    parameters = {name: value for name, value in context.params.items() if name not in ("as_json", "reports")}
+    parameters = {name: value for name, value in context.params.items() if name not in REPORTING}
     return read_options(parameters)
 
 

@@ -55,7 +55,8 @@ def _files(directory: Path) -> Iterator[str]:
 
 
 def _folders(directory: Path, kind: DirectoryKind | None) -> Iterator[str]:
-    for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
+    # A SavedModel's variables are no source without its graph.
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir() and path.name != "variables"):
         kinds = find_kinds(folder)
         if kinds and kind not in kinds:
             yield f"{folder.name}/ ({TITLES[next(iter(kinds))]})"
