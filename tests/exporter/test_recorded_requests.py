@@ -133,6 +133,18 @@ def test_another_version_is_held_to_the_wider_manifest(version: Path) -> None:
     assert (code, document["answers"]["allowed_by"]) == (3, "set with --atol and --rtol")
 
 
+def test_requests_that_another_version_does_not_take_are_exit_code_9(version: Path) -> None:
+    other = shutil.copytree(version, version.with_name("2"))
+    logs = logs_of(other)
+    for log in logs:
+        (name,) = log.predict_log.request.inputs
+        log.predict_log.request.inputs["renamed"].CopyFrom(log.predict_log.request.inputs.pop(name))
+    rewrite(other, logs)
+    code, document = check(version, "--against", other)
+    assert code == 9
+    assert "record 0 has inputs ['renamed'], serving_default takes ['features']" in document["error"]
+
+
 def test_a_version_without_recorded_answers_is_exit_code_6(version: Path, tmp_path: Path) -> None:
     (version / WARMUP_FILE).unlink()
     code, document = check(version)

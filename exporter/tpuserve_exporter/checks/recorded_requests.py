@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tpuserve_exporter.checks.difference import Tolerance, compare, merge
-from tpuserve_exporter.errors import SourceUnreadable
-from tpuserve_exporter.version.loaded_model import open_session
+from tpuserve_exporter.errors import SamplesUnfit, SourceUnreadable, reason_of
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.manifest import MANIFEST_FILE
 from tpuserve_exporter.version.warmup import read_answered
 
@@ -75,7 +76,7 @@ def check_recorded(
         recorded = read_answered(golden, session)
         for done, (signature, inputs, answer) in enumerate(recorded):
             advance(done, len(recorded))
-            found.append(compare(answer, session.run(signature, inputs), allowed.tolerance))
+            found.append(compare(answer, _ask(session, signature, inputs), allowed.tolerance))
     if not found:
         raise SourceUnreadable(
             f"{golden} has no recorded answers to compare with: export it again, which records them, or give another "
@@ -88,6 +89,15 @@ def check_recorded(
     output = max(outputs, key=lambda name: outputs[name].max_abs, default="")
     beyond = next((one.beyond for one in found if one.beyond), "")
     return RecordedCheck(golden, len(found), output, outputs[output].max_abs if output else 0.0, allowed, beyond)
+
+
+def _ask(session: SessionModel, signature: Signature, inputs: Tensors) -> Tensors:
+    import tensorflow as tf
+
+    try:
+        return session.run(signature, inputs)
+    except tf.errors.OpError as error:
+        raise SamplesUnfit(f"{signature.name} fails on a recorded request: {reason_of(error)}") from error
 
 
 def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float | None) -> Allowed:
