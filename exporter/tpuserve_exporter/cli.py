@@ -143,6 +143,16 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--allow-nan", is_flag=True, help="Publish weights that are NaN or infinite, with a warning.")
 @click.option(
+    "--allow-nondeterminism",
+    is_flag=True,
+    help="Publish a model that answers the same request differently each time, with a warning.",
+)
+@click.option(
+    "--allow-batch-statistics",
+    is_flag=True,
+    help="Publish a model whose rows are one list by design and are averaged over, with a warning.",
+)
+@click.option(
     "--unsafe",
     is_flag=True,
     help="Let SOURCE run code that it brings along (Lambda layers, pickles) while it is read. It may do all that you "
@@ -367,6 +377,8 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         weights=arguments.pop("weights"),
         renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),
         allow_nan=arguments.pop("allow_nan"),
+        allow_nondeterminism=arguments.pop("allow_nondeterminism"),
+        allow_batch_statistics=arguments.pop("allow_batch_statistics"),
         unsafe=arguments.pop("unsafe"),
     )
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))

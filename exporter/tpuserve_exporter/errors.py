@@ -4,6 +4,7 @@ ExportError                 1   (nothing more exact is known)
 ├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
 ├── OptionConflict          2   options that do not go together
 ├── ParityFailed            3   the SavedModel answers otherwise than the source model, or than an example expects
+├── TrainingMode            3   an answer depends on batch statistics, random numbers or on requests before
 ├── CannotLower             4   an operation that what was asked for cannot have
 ├── PublishFailed           5   the version is taken, or the base directory cannot be written
 ├── SourceUnreadable        6   not there, of no known kind, truncated, a shard missing
@@ -53,6 +54,10 @@ class OptionConflict(ExportError):
 
 
 class ParityFailed(ExportError):
+    exit_code = 3
+
+
+class TrainingMode(ExportError):
     exit_code = 3
 
 

@@ -116,6 +116,7 @@ class ModelOptions:
 
     `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
     `as_function`: of a SavedModel one signature is served anew, not all of it copied.
+    `allow_nondeterminism` takes answers that differ each time, `allow_batch_statistics` those that average over rows.
     `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
     """
 
@@ -136,6 +137,8 @@ class ModelOptions:
     weights: Weights = "auto"
     renames: tuple[Rename, ...] = ()
     allow_nan: bool = False
+    allow_nondeterminism: bool = False
+    allow_batch_statistics: bool = False
     unsafe: bool = False
 
 

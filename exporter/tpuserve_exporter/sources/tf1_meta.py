@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.dataflow.function_inlining import inline_calls
+from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.signature import Array
@@ -22,6 +23,7 @@ from tpuserve_exporter.sources.tpu_surgery import (
     replace_inputs,
 )
 from tpuserve_exporter.sources.training_mode import find_random, stop_training
+from tpuserve_exporter.sources.training_switch import set_to_inference
 from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_graph, variable_names
 
 if TYPE_CHECKING:
@@ -127,16 +129,19 @@ def prepare(meta_graph: "MetaGraphDef", options: ModelOptions) -> Prepared:
     """The graph from --input-tensor to --output-tensor, free of TPUs and of training; and what a user should know.
 
     Raises OptionConflict, with likely tensors, where they are missing or do not fit; SourceUnreadable and CannotLower
-    for operations that cannot be run.
+    for operations that cannot be run; TrainingMode for what of training cannot be taken out.
     """
     sums = {node.name for node in meta_graph.graph_def.node if node.op == "CrossReplicaSum"}
     plain = remove_tpu_operations(meta_graph.graph_def)
     tensors = GraphTensors(plain)
     fetches, inputs = _fetches(tensors, options), _inputs(tensors, options)
-    fetched = [node_of(tensor) for tensor in fetches.values()]
     replace_inputs(plain, {tensor: (f"{_PLACEHOLDER}{spec.name}", spec) for tensor, spec in inputs.items()})
+    plain, inlined = inline_calls(plain, list(fetches.values()))
+    fetches = dict(zip(fetches, map(_with_number, inlined), strict=True))
+    fetched = [node_of(tensor) for tensor in fetches.values()]
+    notes = set_to_inference(plain, fetched)
     leave_training_loop(plain, fetched)
-    notes = stop_training(plain, fetched)
+    notes += stop_training(plain, fetched)
     _check_fed(plain, tensors, options, fetched)
     if summed := sorted(sums & {node.name for node in reached(plain, fetched)}):
         notes.append(f"sums over replicas are taken over one: {', '.join(summed)}")
@@ -159,6 +164,10 @@ def _free_rows(as_built: V1Graph, tensors: GraphTensors, names: Mapping[str, str
     return Prepared(served, as_built, fixed if changed else None, tuple(notes))
 
 
+def _with_number(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
 def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
     """Tensors to serve, by their names in the signature."""
     if not options.output_tensors:
@@ -171,7 +180,7 @@ def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
         if naming.tensor in {one.tensor for one in options.input_tensors}:
             raise OptionConflict(f"{naming.tensor} is given as --input-tensor and as --output-tensor")
     check_distinct("output", [naming.name for naming in options.output_tensors])
-    return {one.name: one.tensor if ":" in one.tensor else f"{one.tensor}:0" for one in options.output_tensors}
+    return {one.name: _with_number(one.tensor) for one in options.output_tensors}
 
 
 def _inputs(tensors: GraphTensors, options: ModelOptions) -> "dict[str, tf.TensorSpec]":
@@ -211,7 +220,7 @@ def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) ->
 
 
 def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, fetched: Sequence[str]) -> None:
-    """That nothing else has to be fed, and nothing is random. Raises OptionConflict and SourceUnreadable."""
+    """Check that nothing else has to be fed, and nothing is random. Raises OptionConflict and TrainingMode."""
     ours = {_PLACEHOLDER + naming.name for naming in options.input_tensors}
     unfed = [one for one in find_entries(plain, fetched) if node_of(one) not in ours]
     needed = [one for one in unfed if not tensors.has_default(one)]
@@ -220,8 +229,8 @@ def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, 
             f"what is to be served depends on more, give each --input-tensor: {tensors.describe(needed)}"
         )
     random = [f"{node.op} (node {node.name})" for node in find_random(plain, fetched)]
-    if random:
-        raise SourceUnreadable(
+    if random and not options.allow_nondeterminism:
+        raise TrainingMode(
             f"what is to be served depends on random numbers, {', '.join(sorted(random))}: serve a tensor before them, "
-            "or give what comes of them as --input-tensor"
+            "or give what comes of them as --input-tensor; --allow-nondeterminism serves answers that differ each time"
         )

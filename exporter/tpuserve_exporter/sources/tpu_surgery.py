@@ -104,30 +104,50 @@ def replace_inputs(graph_def: "GraphDef", inputs: "Mapping[str, tuple[str, tf.Te
 def leave_training_loop(graph_def: "GraphDef", fetched: Iterable[str]) -> None:
     """Take the nodes `fetched` out of the loops around them, in `graph_def`: what they see is a first iteration.
 
-    Loops that the model itself has stay. Control dependencies go, as they would bring the training step along, but for
-    those within loops that stay, which say that a constant is part of the loop.
+    Loops and branches that the model itself has stay. Control dependencies go, as they would bring the training step
+    along, except those that say that a constant is part of a loop or a branch that stays.
     """
     frames = _find_frames(graph_def)
+    nodes = {node.name: node for node in graph_def.node}
     left = {frame for name in fetched for frame in _enclosing(frames[name])}
+    of_loop = {node.name for node in graph_def.node if frames[node.name] in left and _is_of_loop(node, nodes)}
+    pivots = {node.name for node in graph_def.node if _is_pivot(node, nodes, of_loop)}
     for node in graph_def.node:
         frame = frames[node.name]
         stays = bool(frame) and frame not in left
-        kept = [one for one in node.input if one[0] != "^" or (stays and frames[node_of(one)] == frame)]
+        kept = [
+            one
+            for one in node.input
+            if one[0] != "^" or (stays and frames[node_of(one)] == frame) or node_of(one) in pivots
+        ]
         del node.input[:]
         node.input.extend(kept)
-        if frame in left:
-            _unroll_once(node)
+    for name in of_loop:
+        _unroll_once(nodes[name])
+
+
+def _is_of_loop(node: "NodeDef", nodes: "Mapping[str, NodeDef]") -> bool:
+    """Whether `node` makes a loop go round. Branches have operations of the same names."""
+    if node.op == "Merge":
+        return any(nodes[node_of(one)].op == "NextIteration" for one in node.input)
+    return node.op == "Enter" or (node.op == "Switch" and nodes[node_of(node.input[1])].op == "LoopCond")
+
+
+def _is_pivot(node: "NodeDef", nodes: "Mapping[str, NodeDef]", of_loop: set[str]) -> bool:
+    """Whether `node` stands for one of two branches: the constants in it wait for that."""
+    before = nodes.get(node_of(node.input[0])) if node.op == "Identity" and node.input else None
+    return before is not None and before.op == "Switch" and before.name not in of_loop
 
 
 def _unroll_once(node: "NodeDef") -> None:
-    """What an operation of control flow does in the first iteration."""
-    kind = _kind(node)
-    if node.op in ("Enter", "Merge"):
-        _replace(node, "Identity", node.input[:1])
-        node.attr["T"].type = kind
-    elif node.op == "Switch":
-        _replace(node, "IdentityN", [node.input[0], node.input[0]])
+    """What an operation of a loop does in the first iteration."""
+    kind, value = _kind(node), node.input[0]
+    if node.op == "Switch":
+        _replace(node, "IdentityN", [value, value])
         node.attr["T"].list.type.extend([kind, kind])
+    else:
+        _replace(node, "Identity", [value])
+        node.attr["T"].type = kind
 
 
 _Frame = tuple[str, ...]
@@ -151,6 +171,11 @@ def _find_frames(graph_def: "GraphDef") -> dict[str, _Frame]:
                 frames[node.name] = _frame_after(node, frames[name])
                 queue.append(node.name)
     return defaultdict(tuple, frames)
+
+
+def find_looping(graph_def: "GraphDef") -> set[str]:
+    """The nodes that are in a loop of TensorFlow 1."""
+    return {name for name, frame in _find_frames(graph_def).items() if frame}
 
 
 def _frame_after(node: "NodeDef", frame: _Frame) -> _Frame:

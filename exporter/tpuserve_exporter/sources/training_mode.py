@@ -1,12 +1,16 @@
-"""What a training graph does in training alone: dropout and batch statistics, found by their pattern and taken back.
+"""Takes out what a graph does in training alone: dropout, and statistics of the batch.
 
-The moving statistics that inference uses instead are variables of the same graph: only their updates are elsewhere.
+The moving statistics that inference uses instead are variables of the same graph.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.sources.tpu_surgery import node_of, reached
+from tpuserve_exporter.dataflow.batch_statistics import is_norm
+from tpuserve_exporter.errors import TrainingMode
+from tpuserve_exporter.sources.moving_statistics import find_averages
+from tpuserve_exporter.sources.tpu_surgery import find_looping, node_of, reached
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -21,12 +25,16 @@ _MASKING = frozenset({"Add", "AddV2", "Sub", "Mul", "Floor", "GreaterEqual", "Ca
 _SCALING = frozenset({"Mul", "RealDiv"})
 # What a share kept may be made of.
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
-_FUSED_NORM = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+GIVE_INFERENCE = "Export the graph of inference: give the function that makes it, --model, with its checkpoint"
 
 
 def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
-    """Change `graph_def` so that `fetched` nodes depend on no dropout and no batch statistics; says what was done."""
-    return [*_switch_norms(graph_def, fetched), *_remove_dropouts(graph_def, fetched)]
+    """Take dropout and batch statistics out of what the nodes `fetched` depend on; returns what was done.
+
+    Statistics without a moving average stay, and so do random numbers that are no dropout's. Raises TrainingMode.
+    """
+    return [*_use_moving_statistics(graph_def, fetched), *_remove_dropouts(graph_def, fetched)]
 
 
 def find_random(graph_def: "GraphDef", fetched: Sequence[str]) -> list["NodeDef"]:
@@ -80,47 +88,124 @@ def _is_mask(node: "NodeDef", nodes: "dict[str, NodeDef]") -> bool:
     return compared and "RandomUniform" in node.op
 
 
-def _switch_norms(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
-    """Let batch norms use the moving statistics that stand beside their `gamma` or `beta`."""
+def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
+    """Let what is normalised by statistics of the batch use their moving averages.
+
+    Raises TrainingMode for batch renormalisation, which uses both.
+    """
     nodes = {node.name: node for node in graph_def.node}
-    training = [one for one in reached(graph_def, fetched) if one.op in _FUSED_NORM and one.attr["is_training"].b]
-    switched, left = [], []
-    for node in training:
-        handles = _moving_statistics(node, nodes)
-        if handles is None:
-            left.append(node.name)
-            continue
-        for index, handle in zip((3, 4), handles, strict=True):
-            node.input[index] = _read(graph_def, handle, node)
-        node.attr["is_training"].b = False
-        switched.append(node.name)
+    averages = {one.statistic: one.variable for one in find_averages(graph_def, fetched)}
+    single = {one: averages[one] for one in averages if not is_norm(nodes[node_of(one)])}
+    _check_renormalised(graph_def, fetched, single)
+    switched = [node.name for node in reached(graph_def, fetched) if _switch_norm(graph_def, node, nodes, averages)]
+    switched += _replace_statistics(graph_def, single)
     if switched:
         yield f"batch norm was in training mode: it uses its moving statistics now: {', '.join(sorted(switched))}"
-    if left:
-        yield (
-            "batch norm in training mode, no moving_mean and moving_variance beside it: what is served depends on the "
-            f"batch: {', '.join(sorted(left))}"
+
+
+def _check_renormalised(graph_def: "GraphDef", fetched: Sequence[str], averages: Mapping[str, str]) -> None:
+    there = {node.name for node in reached(graph_def, fetched)}
+    if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
+        raise TrainingMode(
+            f"what is served normalises by statistics of the batch and by their moving averages: {', '.join(both)}. "
+            f"That is batch renormalisation in training mode. {GIVE_INFERENCE}"
         )
+
+
+def _switch_norm(
+    graph_def: "GraphDef", node: "NodeDef", nodes: "dict[str, NodeDef]", averages: Mapping[str, str]
+) -> bool:
+    """Take `node`, if it is a fused batch norm, out of training mode: where its moving statistics are found."""
+    if not is_norm(node):
+        return False
+    updated = [nodes[averages[one]] for one in (f"{node.name}:1", f"{node.name}:2") if one in averages]
+    handles = updated if len(updated) == 2 else _given_statistics(node, nodes) or _moving_statistics(node, nodes)
+    if handles is None:
+        return False
+    for index, handle in zip((3, 4), handles, strict=True):
+        node.input[index] = _read(graph_def, handle, f"{node.name}/{handle.name.rpartition('/')[2]}")
+    node.attr["is_training"].b = False
+    return True
+
+
+def _given_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
+    """The variables that `norm` takes to put the statistics of this batch to."""
+    found = [_variable_of(tensor, nodes) for tensor in norm.input[3:5]]
+    return found if all(one.op in _VARIABLES for one in found) else None
 
 
 def _moving_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
     """The variables `…/moving_mean` and `…/moving_variance` beside that of its scale or offset."""
     for tensor in norm.input[1:3]:
-        variable = nodes[node_of(tensor)]
-        while variable.op in ("ReadVariableOp", "Identity", "Cast", "Enter"):
-            variable = nodes[node_of(variable.input[0])]
-        scope = variable.name.rpartition("/")[0]
+        scope = _variable_of(tensor, nodes).name.rpartition("/")[0]
         found = [nodes.get(f"{scope}/{name}") for name in ("moving_mean", "moving_variance")]
-        if scope and all(one is not None and one.op in ("VarHandleOp", "VariableV2") for one in found):
+        if scope and all(one is not None and one.op in _VARIABLES for one in found):
             return [one for one in found if one is not None]
     return None
 
 
-def _read(graph_def: "GraphDef", variable: "NodeDef", norm: "NodeDef") -> str:
-    """The name of a node that reads `variable` for `norm`."""
-    if variable.op != "VarHandleOp":
-        return str(variable.name)
-    read = graph_def.node.add(name=f"{norm.name}/{variable.name.rpartition('/')[2]}", op="ReadVariableOp")
+def _variable_of(tensor: str, nodes: "dict[str, NodeDef]") -> "NodeDef":
+    node = nodes[node_of(tensor)]
+    while node.op in ("ReadVariableOp", "Identity", "Cast", "Enter"):
+        node = nodes[node_of(node.input[0])]
+    return node
+
+
+def _replace_statistics(graph_def: "GraphDef", averages: Mapping[str, str]) -> list[str]:
+    """Let all that takes a tensor take its average instead, in the same shape; returns the tensors replaced.
+
+    A tensor in a loop that stays keeps its place: no value of the first iteration is that of the others.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    looping = find_looping(graph_def)
+    shapes = _find_shapes(graph_def, averages)
+    replaced = {}
+    for statistic, shape in shapes.items():
+        variable = nodes[averages[statistic]]
+        sizes = [dim.size for dim in variable.attr["shape"].shape.dim]
+        if node_of(statistic) not in looping and math.prod(shape) == math.prod(sizes):
+            value = _read(graph_def, variable, f"{statistic.replace(':', '_')}/moving_average")
+            replaced[statistic] = _reshape(graph_def, value, variable, shape)
+    for node in graph_def.node:
+        if node.name not in {node_of(one) for one in replaced.values()}:
+            for index, tensor in enumerate(node.input):
+                node.input[index] = replaced.get(tensor.removesuffix(":0"), tensor)
+    return list(replaced)
+
+
+def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str, list[int]]:
+    """Shapes of those statistics that have one, wholly known, and their average's dtype."""
+    import tensorflow as tf
+
+    part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list({node_of(one) for pair in averages.items() for one in pair}))
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(part, name="")
+    kinds = {node.name: node.attr["dtype"].type for node in part.node if node.op in _VARIABLES}
+    found = {one: graph.get_tensor_by_name(one if ":" in one else f"{one}:0") for one in averages}
+    return {
+        one: tensor.shape.as_list()
+        for one, tensor in found.items()
+        if tensor.shape.is_fully_defined() and tensor.dtype.as_datatype_enum == kinds[averages[one]]
+    }
+
+
+def _reshape(graph_def: "GraphDef", tensor: str, variable: "NodeDef", shape: Sequence[int]) -> str:
+    import tensorflow as tf
+
+    sizes = graph_def.node.add(name=f"{tensor}/as_statistic/shape", op="Const")
+    sizes.attr["dtype"].type = tf.int32.as_datatype_enum
+    sizes.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(list(shape), tf.int32, shape=[len(shape)]))
+    reshaped = graph_def.node.add(name=f"{tensor}/as_statistic", op="Reshape", input=[tensor, sizes.name])
+    reshaped.attr["T"].CopyFrom(variable.attr["dtype"])
+    reshaped.attr["Tshape"].type = tf.int32.as_datatype_enum
+    return str(reshaped.name)
+
+
+def _read(graph_def: "GraphDef", variable: "NodeDef", name: str) -> str:
+    """The name of a node, called `name`, that reads `variable`."""
+    is_resource = variable.op == "VarHandleOp"
+    read = graph_def.node.add(name=name, op="ReadVariableOp" if is_resource else "Identity")
     read.input.append(variable.name)
-    read.attr["dtype"].CopyFrom(variable.attr["dtype"])
+    read.attr["dtype" if is_resource else "T"].CopyFrom(variable.attr["dtype"])
     return str(read.name)

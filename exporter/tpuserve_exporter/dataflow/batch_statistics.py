@@ -1,0 +1,97 @@
+"""Averages over the rows of a batch, found in a flat graph: what a batch norm takes in training.
+
+A maximum over the rows, a softmax over them and products of rows with each other are none: lists that are ranked have
+them at inference, too.
+"""
+
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.dataflow.row_axes import RowAxes
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_AVERAGES = frozenset({"Mean", "Sum", "EuclideanNorm"})
+_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
+_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul"})
+# What lies between the powers of a softmax and their sum: masks, and what passes values on.
+_OF_SOFTMAX = frozenset({"Mul", "Cast", "Identity", "SelectV2", "Select", "Reshape", "Transpose", "Squeeze"})
+_OF_SOFTMAX |= {"ExpandDims", "AddV2", "Add", "Maximum", "RealDiv"}
+
+
+def is_norm(node: "NodeDef") -> bool:
+    """Whether it is a fused batch norm that takes the statistics of what it is given; what is not said is true."""
+    return node.op in _NORMS and ("is_training" not in node.attr or node.attr["is_training"].b)
+
+
+class StatisticsFinder:
+    """Tells which nodes of a flat graph average over rows. `axes` None: the graph takes one number of rows alone."""
+
+    def __init__(self, walk: Walk, axes: RowAxes | None, of_rows: set[str]) -> None:
+        """`of_rows` are the nodes whose values depend on the inputs'."""
+        self._walk = walk
+        self._axes = axes
+        self._of_rows = of_rows
+
+    def averages_rows(self, node: "NodeDef") -> bool:
+        """Whether `node` averages over rows, or does so by all that can be known of it."""
+        values = [one for one in node.input if one[0] != "^"]
+        if not values or values[0].split(":")[0] not in self._of_rows:
+            return node.op in _PRODUCTS and any(one.split(":")[0] in self._of_rows for one in values) and (
+                self._loses_rows(node, values)
+            )
+        if node.op in _AVERAGES:
+            return self._reduces_rows(values) and not self._is_softmax(node)
+        if node.op in _NORMS:
+            return is_norm(node) and self._norms_rows(node, values[0])
+        if node.op in _PRODUCTS or node.op == "L2Loss":
+            return self._loses_rows(node, values)
+        return False
+
+    def has_rows(self, tensor: str) -> bool:
+        """Whether a dimension of `tensor` carries rows, as far as is known."""
+        axes = self._axes.find(tensor) if self._axes is not None else None
+        return axes is None or bool(axes)
+
+    def _reduces_rows(self, values: list[str]) -> bool:
+        rows = self._axes.find(values[0]) if self._axes is not None else None
+        rank = self._axes.rank(values[0]) if self._axes is not None else None
+        reduced = self._constant(values[1])
+        if reduced is None:
+            return rows is None or bool(rows)
+        if rows is None or rank is None:
+            # By convention rows come first; an axis from the end is none of theirs.
+            return 0 in reduced
+        return any(axis % rank in rows for axis in reduced if rank)
+
+    def _constant(self, tensor: str) -> list[int] | None:
+        if self._axes is not None:
+            return self._axes.constant(tensor)
+        node = self._walk.nodes.get(tensor.split(":")[0])
+        if node is None or node.op != "Const":
+            return None
+        import tensorflow as tf
+
+        return [int(one) for one in tf.make_ndarray(node.attr["value"].tensor).reshape(-1)]
+
+    def _norms_rows(self, node: "NodeDef", tensor: str) -> bool:
+        """All dimensions but the channels' are averaged over."""
+        rows = self._axes.find(tensor) if self._axes is not None else None
+        rank = self._axes.rank(tensor) if self._axes is not None else None
+        if rows is None or rank is None:
+            return True
+        layout = node.attr["data_format"].s.decode() or "NHWC"
+        channels = 1 if layout.startswith("NC") else rank - 1
+        return bool(rows - {channels})
+
+    def _loses_rows(self, node: "NodeDef", values: list[str]) -> bool:
+        """Whether rows went in, and what comes out has no dimension of them."""
+        if self._axes is None:
+            return False
+        taken = [self._axes.find(one) for one in values]
+        given = self._axes.find(node.name)
+        return given is not None and not given and any(taken)
+
+    def _is_softmax(self, node: "NodeDef") -> bool:
+        return any(one.op == "Exp" for one in self._walk.back(node.input[0], _OF_SOFTMAX))

@@ -1,0 +1,118 @@
+"""What of training the outputs of a graph depend on: statistics of the batch, random numbers, what was assigned."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.dataflow.batch_statistics import StatisticsFinder
+from tpuserve_exporter.dataflow.function_inlining import inline_to_analyse, node_of
+from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.dataflow.row_axes import RowAxes
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# Of numbers drawn by a state of the operation's own; by a generator's; and of a seed that is given.
+_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "SampleDistortedBoundingBox")
+_RANDOM += ("StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandom", "RngReadAndSkip")
+_NOT_RANDOM = ("RandomDataset", "RandomShuffleQueue")
+_SEEDED = ("StatelessRandom", "StatelessTruncated", "StatelessMultinomial", "StatelessParameterized", "StatelessShuffle")
+_SEEDED += ("StatelessSampleDistorted",)
+# Operations that change a variable or a table, by how their names begin, and those that read one.
+_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign", "Scatter")
+_WRITES += ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "CountUpTo", "ResourceCountUpTo")
+_NOT_WRITES = ("ScatterNd", "AssignVariableXlaConcat")
+_READS = ("ReadVariableOp", "ResourceGather", "LookupTableFind", "LookupTableSize", "LookupTableExport", "VariableV2")
+_GENERATORS = ("RngReadAndSkip", "RngSkip", "Stateful")
+_CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """By the names of operations. `assigned` are variables and tables that are changed, and read for the outputs.
+
+    `written` are all that are changed. `sees_all`: no operation hides what it computes.
+    """
+
+    statistics: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    assigned: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    sees_all: bool = True
+
+
+def find_dependence(
+    graph_def: "GraphDef", outputs: Sequence[str], inputs: Mapping[str, tuple[int | None, ...]]
+) -> Dependence:
+    """What tensors `outputs` depend on. `inputs` are the sizes of what is fed, by placeholder, rows first."""
+    import tensorflow as tf
+
+    names = list(dict.fromkeys(map(node_of, outputs)))
+    part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, names)
+    flat, ends = inline_to_analyse(part, outputs)
+    walk = Walk(flat)
+    before = walk.before(ends)
+    writes = [node for node in walk.needed(ends).values() if _is_write(node)]
+    random = [node for node in before.values() if _is_random(node, walk)]
+    drawn = {walk.root(node.input[0]) for node in before.values() if node.op.startswith(_GENERATORS) and node.input}
+    written = {walk.root(node.input[0]): node.name for node in writes if node.input}
+    read = _roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
+    seeds = {walk.root(one.input[0]) for node in random for one in walk.before(node.input).values() if _reads(one)}
+    assigned = [place for root, place in written.items() if root in read - drawn - (seeds if random else set())]
+    statistics = _find_statistics(flat, walk, ends, inputs)
+    return Dependence(
+        statistics=_places(statistics),
+        random=_places(node.name for node in random),
+        assigned=_places(assigned),
+        written=_places(place for root, place in written.items() if root not in seeds | drawn),
+        sees_all=not any(node.op == "XlaCallModule" for node in before.values()),
+    )
+
+
+def _find_statistics(
+    flat: "GraphDef", walk: Walk, ends: Sequence[str], inputs: Mapping[str, tuple[int | None, ...]]
+) -> list[str]:
+    """Averages over rows that go into an output that has rows."""
+    try:
+        axes: RowAxes | None = RowAxes(flat, inputs)
+    except ValueError:
+        axes = None
+    finder = StatisticsFinder(walk, axes, walk.after(inputs))
+    met = walk.before(end for end in ends if finder.has_rows(end))
+    return [node.name for node in met.values() if finder.averages_rows(node)]
+
+
+def _places(names: Iterable[str]) -> tuple[str, ...]:
+    """Names as the layers' functions have them, without the calls around them."""
+    return tuple(sorted({_CALLS.sub("", name).removeprefix("/") for name in names}))
+
+
+def _is_random(node: "NodeDef", walk: Walk) -> bool:
+    """Whether its numbers are others each time: not those of a seed that is in the graph."""
+    if node.op.startswith(_SEEDED):
+        return any(_changes(one) for one in walk.before(node.input).values())
+    return (node.op.startswith(_RANDOM) and not node.op.startswith(_NOT_RANDOM)) or "CandidateSampler" in node.op
+
+
+def _changes(node: "NodeDef") -> bool:
+    return node.op in ("Placeholder", "VarHandleOp", "VariableV2") or node.op.startswith((*_RANDOM, "Timestamp"))
+
+
+def _is_write(node: "NodeDef") -> bool:
+    return node.op.startswith(_WRITES) and not node.op.startswith(_NOT_WRITES)
+
+
+def _reads(node: "NodeDef") -> bool:
+    return node.op.startswith(_READS) and bool(node.input)
+
+
+def _roots_read(walk: Walk, nodes: "Iterable[NodeDef]") -> set[str]:
+    found = set[str]()
+    for node in nodes:
+        if node.op in ("VariableV2", "Variable"):
+            found.add(node.name)
+        elif _reads(node):
+            found.add(walk.root(node.input[0]))
+    return found

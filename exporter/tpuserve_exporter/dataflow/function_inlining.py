@@ -1,0 +1,200 @@
+"""Graphs with the bodies of the functions that they call in the place of the calls."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.framework.op_def_pb2 import OpDef
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "TPUPartitionedCall", "BatchFunction"})
+_BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+_LOOPS = frozenset({"While", "StatelessWhile"})
+# A value that an iteration makes of another reaches all variables of most loops in so many iterations.
+_ITERATIONS = 2
+# Deeper nesting than any model has: a function that calls itself ends here.
+_DEEPEST = 64
+
+
+def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
+    """Return a copy that computes the same without calls, and what `tensors` are called in it.
+
+    Branches and loops keep their functions.
+    """
+    inlining = _Inlining(graph_def, control_flow=False)
+    return inlining.run(), [inlining.resolve(one) for one in tensors]
+
+
+def inline_to_analyse(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
+    """Return a copy without functions, to look at and not to run, and what `tensors` are called in it.
+
+    A `Merge` of all branches, which waits for the condition, takes the place of a branch. A loop becomes its first
+    iterations.
+    """
+    inlining = _Inlining(graph_def, control_flow=True)
+    return inlining.run(), [inlining.resolve(one) for one in tensors]
+
+
+class _Inlining:
+    """One pass over one graph. `_renamed` are outputs of nodes that are gone, by tensor: what stands for them."""
+
+    def __init__(self, graph_def: "GraphDef", *, control_flow: bool) -> None:
+        self._source = graph_def
+        self._functions = {function.signature.name: function for function in graph_def.library.function}
+        self._control_flow = control_flow
+        self._flat = type(graph_def)()
+        self._flat.versions.CopyFrom(graph_def.versions)
+        if not control_flow:
+            self._flat.library.CopyFrom(graph_def.library)
+        self._renamed: dict[str, str] = {}
+        self._ends: dict[str, list[str]] = {}
+
+    def run(self) -> "GraphDef":
+        for node in self._source.node:
+            self._add(node, node.name, 0)
+        for node in self._flat.node:
+            inputs = [end for name in node.input for end in self._resolve(name)]
+            del node.input[:]
+            node.input.extend(dict.fromkeys(inputs) if all(one[0] == "^" for one in inputs) else inputs)
+        return self._flat
+
+    def _add(self, node: "NodeDef", name: str, depth: int) -> None:
+        """Add `node`, whose inputs have their names in the flat graph, under `name`; or what it calls."""
+        body = self._called(node)
+        if body is not None and depth < _DEEPEST:
+            self._call(node, body, name, list(node.input), depth)
+        elif self._control_flow and node.op in _BRANCHES and depth < _DEEPEST:
+            self._branch(node, name, depth)
+        elif self._control_flow and node.op in _LOOPS and depth < _DEEPEST:
+            self._loop(node, name, depth)
+        else:
+            added = self._flat.node.add()
+            added.CopyFrom(node)
+            added.name = name
+
+    def _called(self, node: "NodeDef") -> "FunctionDef | None":
+        if node.op in _CALLS:
+            return self._functions.get(node.attr["f"].func.name)
+        return self._functions.get(node.op)
+
+    def _call(self, node: "NodeDef", body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> None:
+        results = self._body(body, name, inputs, depth)
+        for index, result in enumerate(results):
+            self._renamed[_tensor(name, index)] = result
+        self._ends[name] = [*results, *(f"^{name}/{end}" for end in body.control_ret.values())]
+
+    def _branch(self, node: "NodeDef", name: str, depth: int) -> None:
+        condition, *inputs = node.input
+        values = [node.attr["then_branch"], node.attr["else_branch"]] if "then_branch" in node.attr else []
+        names = [one.func.name for one in values] or [one.name for one in node.attr["branches"].list.func]
+        bodies = [self._functions[one] for one in names if one in self._functions]
+        results = [
+            self._body(body, f"{name}/{body.signature.name}", [one for one in inputs if one[0] != "^"], depth)
+            for body in bodies
+        ]
+        self._merge(node, name, results, [condition], [end for one in bodies for end in _ends_of(name, one)])
+
+    def _loop(self, node: "NodeDef", name: str, depth: int) -> None:
+        state = [one for one in node.input if one[0] != "^"]
+        condition, body = (self._functions.get(node.attr[part].func.name) for part in ("cond", "body"))
+        states, ends, conditions = [state], list[str](), list[str]()
+        for iteration in range(_ITERATIONS if body is not None else 0):
+            within = f"{name}/iteration_{iteration}"
+            conditions += self._body(condition, f"{within}/cond", state, depth) if condition is not None else []
+            state = self._body(body, within, state, depth) if body is not None else state
+            ends += [f"^{within}/{end}" for end in body.control_ret.values()] if body is not None else []
+            states.append(state)
+        self._merge(node, name, states, conditions, ends)
+
+    def _merge(
+        self, node: "NodeDef", name: str, results: Sequence[Sequence[str]], conditions: Sequence[str], ends: list[str]
+    ) -> None:
+        kinds = node.attr["Tout"].list.type or node.attr["T"].list.type
+        for index, merged in enumerate(zip(*results, strict=False)):
+            added = self._flat.node.add(name=f"{name}/merged_{index}", op="Merge")
+            added.input.extend([*merged, *(f"^{node_of(one)}" for one in conditions)])
+            added.attr["T"].type = kinds[index]
+            added.attr["N"].i = len(merged)
+            self._renamed[_tensor(name, index)] = added.name
+        self._ends[name] = [*(one for result in results for one in result), *ends]
+
+    def _body(self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> list[str]:
+        """Add the nodes of `body`, called with `inputs`, below `name`; returns its results."""
+        given = [one for one in inputs if one[0] != "^"]
+        order = [one for one in inputs if one[0] == "^"]
+        arguments = dict(zip((one.name for one in body.signature.input_arg), given, strict=False))
+        offsets = {node.name: _offsets(node, self._functions) for node in body.node_def}
+
+        def resolve(tensor: str) -> str:
+            if tensor.startswith("^"):
+                inner = tensor[1:]
+                return f"^{node_of(arguments[inner])}" if inner in arguments else f"^{name}/{inner}"
+            inner, _, rest = tensor.partition(":")
+            if inner in arguments:
+                return arguments[inner]
+            output, _, index = rest.partition(":")
+            return _tensor(f"{name}/{inner}", offsets[inner](output) + int(index or 0))
+
+        for node in body.node_def:
+            inner = type(node)()
+            inner.CopyFrom(node)
+            del inner.input[:]
+            inner.input.extend([*(resolve(one) for one in node.input), *(order if not node.input else ())])
+            self._add(inner, f"{name}/{node.name}", depth + 1)
+        return [resolve(body.ret[one.name]) for one in body.signature.output_arg]
+
+    def _resolve(self, tensor: str) -> Iterator[str]:
+        """What stands for `tensor`: itself, or outputs of what was called; for `^call`, everything that it ran."""
+        if tensor.startswith("^"):
+            if tensor[1:] not in self._ends:
+                yield tensor
+                return
+            for end in self._ends[tensor[1:]]:
+                yield from (f"^{node_of(one)}" for one in self._resolve(end))
+            return
+        name = tensor.removesuffix(":0")
+        while name in self._renamed:
+            name = self._renamed[name].removesuffix(":0")
+        yield name
+
+    def resolve(self, tensor: str) -> str:
+        """The tensor of the flat graph that `tensor` has become."""
+        return next(iter(self._resolve(tensor)))
+
+
+def _ends_of(name: str, body: "FunctionDef") -> list[str]:
+    return [f"^{name}/{body.signature.name}/{end}" for end in body.control_ret.values()]
+
+
+def _tensor(name: str, index: int) -> str:
+    return f"{name}:{index}" if index else name
+
+
+def node_of(tensor: str) -> str:
+    """The name of the node that makes a tensor, or that a control input names."""
+    return tensor.removeprefix("^").split(":")[0]
+
+
+def _offsets(node: "NodeDef", functions: "Mapping[str, FunctionDef]") -> Callable[[str], int]:
+    """A function from the name of one of the node's outputs to the number of its first tensor."""
+    from tensorflow.python.framework import op_def_registry
+
+    definition: OpDef | None = (
+        functions[node.op].signature if node.op in functions else op_def_registry.get(node.op)
+    )
+    counts: dict[str, int] = {}
+    count = 0
+    for output in definition.output_arg if definition is not None else ():
+        counts[output.name] = count
+        count += _size_of(output, node)
+    return lambda name: counts.get(name, 0)
+
+
+def _size_of(output: "OpDef.ArgDef", node: "NodeDef") -> int:
+    if output.number_attr:
+        return int(node.attr[output.number_attr].i)
+    if output.type_list_attr:
+        return len(node.attr[output.type_list_attr].list.type)
+    return 1

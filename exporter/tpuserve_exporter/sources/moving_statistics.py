@@ -1,0 +1,110 @@
+"""Which variable keeps the moving average of a statistic: found by what updates it, not by its name.
+
+`v -= (v - s) * (1 - decay)` in any spelling: AssignSub, AssignAdd, Assign, AssignMovingAvg, by way of a biased average.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.sources.tpu_surgery import node_of
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_UPDATES = frozenset({"Assign", "AssignSub", "AssignAdd"})
+_UPDATES |= {"AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp"}
+_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+# What an update is made of between the statistic and the variable.
+_PASSED = frozenset({"Sub", "Add", "AddV2", "AddN", "Mul", "RealDiv", "Div", "Identity", "Cast", "Reshape", "Squeeze"})
+_PASSED |= {"ExpandDims", "StopGradient", "Switch", "Merge", "Select", "SelectV2", "IdentityN", "Enter", *_UPDATES}
+_READS = frozenset({"ReadVariableOp", "Identity", "Enter", "Switch", "Cast", "RefSwitch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """`variable` keeps the moving average of the tensor `statistic`, which is made of inputs."""
+
+    statistic: str
+    variable: str
+
+
+def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average]:
+    """The moving averages of tensors that the nodes `fetched` are made of, by the updates in `graph_def`."""
+    walk = Walk(graph_def)
+    served = walk.before(fetched)
+    inputs = [node.name for node in graph_def.node if node.op.startswith("Placeholder")]
+    return list(_Updates(walk, served.keys(), walk.after(inputs)).find())
+
+
+class _Updates:
+    """The updates of one graph. `served` nodes make the outputs; `fed` ones are made of inputs."""
+
+    def __init__(self, walk: Walk, served: "Sequence[str] | set[str]", fed: set[str]) -> None:
+        self._walk = walk
+        self._served = set(served)
+        self._fed = fed
+
+    def find(self) -> Iterator[Average]:
+        updates = [node for node in self._walk.nodes.values() if node.op in _UPDATES and len(node.input) > 1]
+        found: dict[str, str] = {}
+        read: dict[str, set[str]] = {}
+        for node in updates:
+            variable = self._walk.root(node.input[0])
+            statistics, variables = self._follow(node.input[1])
+            if variable not in self._walk.nodes or self._walk.nodes[variable].op not in _VARIABLES:
+                continue
+            read.setdefault(variable, set()).update(variables)
+            if len(statistics) == 1 and variable in variables:
+                found.setdefault(variable, statistics.pop())
+        yield from self._without_biased(found, read)
+
+    def _without_biased(self, found: dict[str, str], read: dict[str, set[str]]) -> Iterator[Average]:
+        """An average that another is made of begins at zero: that other is the one to use."""
+        for variable, statistic in found.items():
+            shape = self._shape(variable)
+            unbiased = [
+                one for one, others in read.items()
+                if variable in others and one != variable and self._shape(one) == shape
+                and found.get(one, statistic) == statistic
+            ]
+            yield Average(statistic, unbiased[0] if unbiased else variable)
+
+    def _shape(self, variable: str) -> bytes:
+        shape: bytes = self._walk.nodes[variable].attr["shape"].shape.SerializeToString()
+        return shape
+
+    def _follow(self, tensor: str) -> tuple[set[str], set[str]]:
+        """The served tensors that an update is made of, the nearest on each way, and the variables it reads.
+
+        Where it is made of inputs in another way, it is no moving average: no tensor then.
+        """
+        statistics, variables = set[str](), set[str]()
+        waiting, seen = [tensor], set[str]()
+        while waiting:
+            tensor = waiting.pop()
+            name = node_of(tensor)
+            node = self._walk.nodes.get(name)
+            if node is None or tensor in seen:
+                continue
+            seen.add(tensor)
+            if node.op in _VARIABLES:
+                variables.add(name)
+            elif name in self._fed and name in self._served:
+                statistics.add(tensor.removesuffix(":0"))
+            elif node.op in _PASSED or node.op in _READS:
+                waiting += self._parts(node)
+            elif name in self._fed:
+                return set(), variables
+        return statistics, variables
+
+    def _parts(self, node: "NodeDef") -> list[str]:
+        """The tensors whose values an operation passes on. A choice's condition and a shape are none of them."""
+        values = [one for one in node.input if one[0] != "^"]
+        if node.op in ("Select", "SelectV2"):
+            return values[1:]
+        if node.op in ("Switch", "Reshape", "ExpandDims", "RefSwitch"):
+            return values[:1]
+        return values

@@ -1,0 +1,320 @@
+"""Training graphs as users of TensorFlow 1 wrote them; each model takes `training`, so that its inference is known.
+
+A model is a function of `x` [batch, 6] (or [batch, 6, 6, 2]) and `training`; it returns the tensor that is served.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.legacy_tf_layers.convolutional import conv2d
+from tf_keras.src.legacy_tf_layers.core import flatten
+from tf_keras.src.legacy_tf_layers.normalization import batch_normalization
+
+from tests.exporter.tf1_graphs import dense
+
+v1 = tf.compat.v1
+ROWS = 32
+Tensor = Any
+Model = Callable[[Tensor, Any], Tensor]
+
+
+def _head(x: Tensor) -> Tensor:
+    return tf.nn.softmax(dense(x, 3, "head"))
+
+
+def _update(*operations: Any) -> None:
+    for operation in operations:
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, operation)
+
+
+def _parameters(x: Tensor, *names: str) -> list[Any]:
+    makers = {"gamma": v1.ones_initializer(), "variance": v1.ones_initializer()}
+    initializers = (makers.get(name.rpartition("_")[2], v1.zeros_initializer()) for name in names)
+    return [
+        v1.get_variable(name, [x.shape[-1]], initializer=initializer, trainable="moving" not in name)
+        for name, initializer in zip(names, initializers, strict=True)
+    ]
+
+
+def layers(x: Tensor, training: Any) -> Tensor:
+    """tf.layers.batch_normalization of a dense layer, which is not fused."""
+    return _head(tf.nn.relu(batch_normalization(dense(x, 8, "hidden"), training=training)))
+
+
+def layers_not_fused(x: Tensor, training: Any) -> Tensor:
+    """Of pictures, channels first, with fused=False."""
+    y = batch_normalization(tf.transpose(x, [0, 3, 1, 2]), axis=1, training=training, fused=False)
+    return _head(tf.reduce_mean(y, [2, 3]))
+
+
+def layers_of_pictures(x: Tensor, training: Any) -> Tensor:
+    """Fused, twice."""
+    y = tf.nn.relu(batch_normalization(x, training=training, name="first"))
+    y = batch_normalization(conv2d(y, 4, 3, name="conv"), training=training, name="second")
+    return _head(flatten(y))
+
+
+def slim(x: Tensor, training: bool) -> Tensor:
+    """As tf.contrib.layers.batch_norm: its own names, and a scale that is not there by default."""
+    y = dense(x, 8, "fc1")
+    with v1.variable_scope("fc1/BatchNorm"):
+        beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
+        mean, variance = moving_mean, moving_variance
+        if training:
+            mean, variance = tf.nn.moments(y, [0])
+            _update(
+                tf_moving_average(moving_mean, mean, 0.9),
+                tf_moving_average(moving_variance, variance, 0.9),
+            )
+        y = tf.nn.batch_normalization(y, mean, variance, beta, None, 1e-3)
+    return _head(tf.nn.relu(y))
+
+
+def slim_zero_debiased(x: Tensor, training: bool) -> Tensor:
+    """The same with zero_debias_moving_mean=True."""
+    y = dense(x, 8, "fc1")
+    with v1.variable_scope("fc1/BatchNorm"):
+        beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
+        mean, variance = moving_mean, moving_variance
+        if training:
+            mean, variance = tf.nn.moments(y, [0])
+            _update(
+                tf_moving_average(moving_mean, mean, 0.9, zero_debias=True),
+                tf_moving_average(moving_variance, variance, 0.9, zero_debias=False),
+            )
+        y = tf.nn.batch_normalization(y, mean, variance, beta, None, 1e-3)
+    return _head(tf.nn.relu(y))
+
+
+def tf_moving_average(variable: Any, value: Any, decay: float, zero_debias: bool = False) -> Any:
+    from tensorflow.python.training import moving_averages
+
+    return moving_averages.assign_moving_average(variable, value, decay, zero_debias=zero_debias)
+
+
+def by_hand(x: Tensor, training: Any) -> Tensor:
+    """The batch norm of a hundred blogs: moments, an ExponentialMovingAverage of them, and tf.cond."""
+    y = dense(x, 8, "hidden")
+    with v1.variable_scope("bn"):
+        beta, gamma = _parameters(y, "beta", "gamma")
+        batch_mean, batch_var = tf.nn.moments(y, [0], name="moments")
+        ema = v1.train.ExponentialMovingAverage(decay=0.5)
+
+        def with_update() -> Any:
+            with tf.control_dependencies([ema.apply([batch_mean, batch_var])]):
+                return tf.identity(batch_mean), tf.identity(batch_var)
+
+        if isinstance(training, bool) and training:
+            mean, var = with_update()
+        elif isinstance(training, bool):
+            ema.apply([batch_mean, batch_var])
+            mean, var = ema.average(batch_mean), ema.average(batch_var)
+        else:
+            mean, var = v1.cond(
+                training, with_update, lambda: (ema.average(batch_mean), ema.average(batch_var))
+            )
+        y = tf.nn.batch_normalization(y, mean, var, beta, gamma, 1e-3)
+    return _head(y)
+
+
+def population(x: Tensor, training: bool) -> Tensor:
+    """Another blog's: `pop_mean`, tf.assign, and no EMA object; keepdims, the variance as E[x²] - E[x]²."""
+    y = tf.nn.relu(dense(x, 8, "hidden"))
+    with v1.variable_scope("norm"):
+        scale, shift, pop_mean = _parameters(y, "scale_gamma", "shift", "pop_mean")
+        pop_var = v1.get_variable("pop_var", [8], initializer=v1.ones_initializer(), trainable=False)
+        mean, var = pop_mean, pop_var
+        if training:
+            mean = tf.reduce_mean(y, axis=0, keepdims=True)
+            var = tf.reduce_mean(tf.square(y), axis=0, keepdims=True) - tf.square(mean)
+            _update(
+                v1.assign(pop_mean, pop_mean * 0.8 + tf.squeeze(mean, 0) * (1 - 0.8)),
+                v1.assign(pop_var, pop_var * 0.8 + tf.reshape(var, [-1]) * (1 - 0.8)),
+            )
+        y = (y - mean) / tf.sqrt(var + 1e-3) * scale + shift
+    return _head(y)
+
+
+def sufficient(x: Tensor, training: bool) -> Tensor:
+    """From sums: sufficient_statistics and normalize_moments, the update by assign_add."""
+    y = dense(x, 8, "hidden")
+    with v1.variable_scope("norm"):
+        gamma, beta, moving_mean, moving_variance = _parameters(y, "gamma", "beta", "moving_mean", "moving_variance")
+        mean, variance = moving_mean, moving_variance
+        if training:
+            count, total, squares, shift = tf.nn.sufficient_statistics(y, [0])
+            mean, variance = tf.nn.normalize_moments(count, total, squares, shift)
+            _update(
+                v1.assign_add(moving_mean, (mean - moving_mean) * 0.1),
+                v1.assign_add(moving_variance, 0.1 * (variance - moving_variance)),
+            )
+        y = tf.nn.batch_normalization(y, mean, variance, beta, gamma, 1e-3)
+    return _head(y)
+
+
+def weighted(x: Tensor, training: bool) -> Tensor:
+    """Moments weighted by rows, as of examples that count more."""
+    y = dense(x, 8, "hidden")
+    with v1.variable_scope("norm"):
+        gamma, beta, moving_mean, moving_variance = _parameters(y, "gamma", "beta", "moving_mean", "moving_variance")
+        mean, variance = moving_mean, moving_variance
+        if training:
+            mean, variance = tf.nn.weighted_moments(y, [0], tf.abs(x[:, :1]) + 0.5)
+            _update(
+                tf_moving_average(moving_mean, mean, 0.9),
+                tf_moving_average(moving_variance, variance, 0.9),
+            )
+        y = tf.nn.batch_normalization(y, mean, variance, beta, gamma, 1e-3)
+    return _head(y)
+
+
+def keras_layers(x: Tensor, training: Any) -> Tensor:
+    """Keras layers in a TensorFlow 1 graph, one of them called with training=True."""
+    y = tf_keras.layers.Dense(8, activation="relu", name="hidden")(x)
+    return _head(tf_keras.layers.BatchNormalization(name="bn")(y, training=training))
+
+
+def without_statistics(x: Tensor, training: Any) -> Tensor:
+    """Whitens each batch, and keeps nothing."""
+    mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [0], name="whitening")
+    return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
+
+
+def renorm(x: Tensor, training: Any) -> Tensor:
+    return _head(batch_normalization(dense(x, 8, "hidden"), training=training, renorm=True))
+
+
+def virtual(x: Tensor, training: Any) -> Tensor:
+    """Statistics of parts of the batch."""
+    return _head(batch_normalization(dense(x, 8, "hidden"), training=training, virtual_batch_size=8))
+
+
+def looped(x: Tensor, training: bool) -> Tensor:
+    """A batch norm whose statistics are taken in each step of a loop, and kept nowhere."""
+    kernel = v1.get_variable("kernel", [6, 6])
+
+    def step(index: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        mean, variance = tf.nn.moments(state @ kernel, [0])
+        return index + 1, (state @ kernel - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    return _head(tf.while_loop(lambda index, _: index < 2, step, (0, x))[1])
+
+
+def kept_share(x: Tensor, training: Any, keep_prob: Any = None) -> Tensor:
+    """Dropout by a placeholder `keep_prob`, as tutorials have it."""
+    y = tf.nn.relu(dense(x, 8, "hidden"))
+    if training is True:
+        y = v1.nn.dropout(y, keep_prob=v1.placeholder(tf.float32, [], name="keep_prob"))
+    return _head(y)
+
+
+def layer_norm(x: Tensor, training: Any) -> Tensor:
+    mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [1], keepdims=True)
+    return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
+
+
+def group_norm(x: Tensor, training: Any) -> Tensor:
+    """Over groups of channels, of a picture."""
+    rows = tf.shape(x)[0]
+    groups = tf.reshape(conv2d(x, 4, 3, name="conv"), [rows, 16, 2, 2])
+    mean, variance = tf.nn.moments(groups, [1, 3], keepdims=True)
+    return _head(tf.reshape((groups - mean) * tf.math.rsqrt(variance + 1e-3), [rows, 64]))
+
+
+def instance_norm(x: Tensor, training: Any) -> Tensor:
+    mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+    return _head(tf.reshape((x - mean) * tf.math.rsqrt(variance + 1e-3), [-1, 72]))
+
+
+def l2_normalized(x: Tensor, training: Any) -> Tensor:
+    return _head(tf.math.l2_normalize(dense(x, 8, "hidden"), axis=-1))
+
+
+def attention(x: Tensor, training: Any) -> Tensor:
+    """Each row attends to what it has of its own."""
+    steps = tf.reshape(x, [-1, 3, 2])
+    weights = tf.nn.softmax(tf.matmul(steps, steps, transpose_b=True))
+    return _head(tf.reduce_mean(tf.matmul(weights, steps), 1))
+
+
+def fused_layer_norm(x: Tensor, training: Any) -> Tensor:
+    """Layer normalisation by the operation of batch normalisation, as Keras 2 did: rows as channels."""
+    rows = tf.shape(x)[0]
+    y = tf.reshape(x, [1, rows, 6, 1])
+    ones, zeros = tf.ones([rows]), tf.zeros([rows])
+    y = v1.nn.fused_batch_norm(y, ones, zeros, epsilon=1e-3, data_format="NCHW")[0]
+    return _head(tf.reshape(y, [rows, 6]))
+
+
+def ranking(x: Tensor, training: Any) -> Tensor:
+    """The rows are one list, and compete."""
+    return tf.nn.softmax(dense(x, 1, "score"), axis=0)
+
+
+def ranking_by_hand(x: Tensor, training: Any) -> Tensor:
+    scores = dense(x, 1, "score")
+    powers = tf.exp(scores - tf.reduce_max(scores, axis=0))
+    return powers / tf.reduce_sum(powers, axis=0)
+
+
+def loudest(x: Tensor, training: Any) -> Tensor:
+    """Relative to the largest value of the whole batch."""
+    return _head(x / tf.reduce_max(tf.abs(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A `.meta` beside its checkpoint, and what the same variables answer in the inference graph."""
+
+    meta: Path
+    model: Model
+    shape: tuple[int, ...]
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        """What inference answers to `x`."""
+        with tf.Graph().as_default(), v1.Session() as session:
+            fed = v1.placeholder(tf.float32, [None, *self.shape], name="x")
+            scores = self.model(fed, False)
+            v1.train.Saver().restore(session, str(self.meta.with_suffix("")))
+            answer: np.ndarray = session.run(scores, {fed: x})
+            return answer
+
+
+def save(
+    folder: Path,
+    model: Model,
+    shape: tuple[int, ...] = (6,),
+    training: Any = True,  # noqa: ANN401 - a bool, or a tensor's maker
+    rows: int | None = ROWS,
+    steps: int = 5,
+    feeds: Mapping[str, Any] | None = None,
+    control_flow_v2: bool = False,
+    resource: bool = False,
+) -> Saved:
+    """Train nothing but the moving statistics for a few steps, and save what a training script leaves."""
+    os.makedirs(folder, exist_ok=True)
+    switch = v1.enable_control_flow_v2 if control_flow_v2 else v1.disable_control_flow_v2
+    switch()
+    try:
+        with tf.Graph().as_default() as graph, v1.Session() as session:
+            v1.set_random_seed(2)
+            with v1.variable_scope("", use_resource=resource):
+                x = v1.placeholder(tf.float32, [rows, *shape], name="x")
+                scores = tf.identity(model(x, training() if callable(training) else training), "scores")
+            saver = v1.train.Saver()
+            session.run(v1.global_variables_initializer())
+            random = np.random.default_rng(1)
+            updates = [*v1.get_collection(v1.GraphKeys.UPDATE_OPS), scores]
+            fed = {graph.get_tensor_by_name(f"{name}:0"): value for name, value in (feeds or {}).items()}
+            for _ in range(steps):
+                session.run(updates, {x: random.normal(1.0, 2.0, (ROWS, *shape)), **fed})
+            prefix = saver.save(session, str(folder / "model.ckpt"), steps)
+        return Saved(Path(prefix + ".meta"), model, shape)
+    finally:
+        v1.enable_control_flow_v2()
