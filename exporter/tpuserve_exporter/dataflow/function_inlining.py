@@ -1,5 +1,6 @@
 """Graphs with the bodies of the functions that they call in the place of the calls."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class _Inlining:
             self._flat.library.CopyFrom(graph_def.library)
         self._renamed: dict[str, str] = {}
         self._ends: dict[str, list[str]] = {}
+        self._taken = {node.name for node in graph_def.node}
 
     def run(self) -> "GraphDef":
         for node in self._source.node:
@@ -80,70 +82,77 @@ class _Inlining:
         return self._functions.get(node.op)
 
     def _call(self, node: "NodeDef", body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> None:
-        results = self._body(body, name, inputs, depth)
+        results, ends = self._body(body, name, inputs, depth)
         for index, result in enumerate(results):
             self._renamed[_tensor(name, index)] = result
-        self._ends[name] = [*results, *(f"^{name}/{end}" for end in body.control_ret.values())]
+        self._ends[name] = [*results, *ends]
 
     def _branch(self, node: "NodeDef", name: str, depth: int) -> None:
         condition, *inputs = node.input
         values = [node.attr["then_branch"], node.attr["else_branch"]] if "then_branch" in node.attr else []
         names = [one.func.name for one in values] or [one.name for one in node.attr["branches"].list.func]
+        given = [one for one in inputs if one[0] != "^"]
         bodies = [self._functions[one] for one in names if one in self._functions]
-        results = [
-            self._body(body, f"{name}/{body.signature.name}", [one for one in inputs if one[0] != "^"], depth)
-            for body in bodies
-        ]
-        self._merge(node, name, results, [condition], [end for one in bodies for end in _ends_of(name, one)])
+        results, ends = zip(*(self._body(one, name, given, depth) for one in bodies), strict=True)
+        self._merge(node, name, results, [condition], [end for one in ends for end in one])
 
     def _loop(self, node: "NodeDef", name: str, depth: int) -> None:
-        state = [one for one in node.input if one[0] != "^"]
-        condition, body = (self._functions.get(node.attr[part].func.name) for part in ("cond", "body"))
-        states, ends, conditions = [state], list[str](), list[str]()
-        for iteration in range(_ITERATIONS if body is not None else 0):
-            within = f"{name}/iteration_{iteration}"
-            conditions += self._body(condition, f"{within}/cond", state, depth) if condition is not None else []
-            state = self._body(body, within, state, depth) if body is not None else state
-            ends += [f"^{within}/{end}" for end in body.control_ret.values()] if body is not None else []
+        condition, body = (self._functions[node.attr[part].func.name] for part in ("cond", "body"))
+        states, ends, conditions = [[one for one in node.input if one[0] != "^"]], list[str](), list[str]()
+        for _ in range(_ITERATIONS):
+            conditions += self._body(condition, name, states[-1], depth)[0]
+            state, ended = self._body(body, name, states[-1], depth)
             states.append(state)
+            ends += ended
         self._merge(node, name, states, conditions, ends)
 
     def _merge(
         self, node: "NodeDef", name: str, results: Sequence[Sequence[str]], conditions: Sequence[str], ends: list[str]
     ) -> None:
+        """Let one node stand for each output of a branch or a loop: whichever of `results` it is."""
         kinds = node.attr["Tout"].list.type or node.attr["T"].list.type
-        for index, merged in enumerate(zip(*results, strict=False)):
-            added = self._flat.node.add(name=f"{name}/merged_{index}", op="Merge")
+        for index, merged in enumerate(zip(*results, strict=True)):
+            added = self._flat.node.add(name=self._free(f"{name}/merged"), op="Merge")
             added.input.extend([*merged, *(f"^{node_of(one)}" for one in conditions)])
             added.attr["T"].type = kinds[index]
             added.attr["N"].i = len(merged)
             self._renamed[_tensor(name, index)] = added.name
         self._ends[name] = [*(one for result in results for one in result), *ends]
 
-    def _body(self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> list[str]:
-        """Add the nodes of `body`, called with `inputs`, below `name`; returns its results."""
+    def _free(self, name: str) -> str:
+        """`name`, or one like it that no node has; it is taken then."""
+        names = (name if number == 0 else f"{name}_{number}" for number in itertools.count())
+        free = next(one for one in names if one not in self._taken)
+        self._taken.add(free)
+        return free
+
+    def _body(
+        self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int
+    ) -> tuple[list[str], list[str]]:
+        """Add the nodes of `body`, called with `inputs`, below `name`; returns its results, and what it runs to."""
         given = [one for one in inputs if one[0] != "^"]
         order = [one for one in inputs if one[0] == "^"]
         arguments = dict(zip((one.name for one in body.signature.input_arg), given, strict=False))
         offsets = {node.name: _offsets(node, self._functions) for node in body.node_def}
+        names = {node.name: self._free(f"{name}/{node.name}") for node in body.node_def}
 
         def resolve(tensor: str) -> str:
+            inner, _, rest = tensor.removeprefix("^").partition(":")
             if tensor.startswith("^"):
-                inner = tensor[1:]
-                return f"^{node_of(arguments[inner])}" if inner in arguments else f"^{name}/{inner}"
-            inner, _, rest = tensor.partition(":")
+                return f"^{node_of(arguments[inner]) if inner in arguments else names[inner]}"
             if inner in arguments:
                 return arguments[inner]
             output, _, index = rest.partition(":")
-            return _tensor(f"{name}/{inner}", offsets[inner](output) + int(index or 0))
+            return _tensor(names[inner], offsets[inner](output) + int(index or 0))
 
         for node in body.node_def:
             inner = type(node)()
             inner.CopyFrom(node)
             del inner.input[:]
-            inner.input.extend([*(resolve(one) for one in node.input), *(order if not node.input else ())])
-            self._add(inner, f"{name}/{node.name}", depth + 1)
-        return [resolve(body.ret[one.name]) for one in body.signature.output_arg]
+            inner.input.extend([*map(resolve, node.input), *(order if not node.input else ())])
+            self._add(inner, names[node.name], depth + 1)
+        results = [resolve(body.ret[one.name]) for one in body.signature.output_arg]
+        return results, [resolve(f"^{end}") for end in body.control_ret.values()]
 
     def _resolve(self, tensor: str) -> Iterator[str]:
         """What stands for `tensor`: itself, or outputs of what was called; for `^call`, everything that it ran."""
@@ -162,10 +171,6 @@ class _Inlining:
     def resolve(self, tensor: str) -> str:
         """The tensor of the flat graph that `tensor` has become."""
         return next(iter(self._resolve(tensor)))
-
-
-def _ends_of(name: str, body: "FunctionDef") -> list[str]:
-    return [f"^{name}/{body.signature.name}/{end}" for end in body.control_ret.values()]
 
 
 def _tensor(name: str, index: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.graph_walk import Walk
 from tpuserve_exporter.sources.tpu_surgery import node_of
 
@@ -92,6 +93,8 @@ class _Updates:
             seen.add(tensor)
             if node.op in _VARIABLES:
                 variables.add(name)
+            elif node.op.startswith("FusedBatchNorm") and not is_norm(node):
+                return set(), variables  # it passes on the averages that it was given
             elif name in self._fed and name in self._served:
                 statistics.add(tensor.removesuffix(":0"))
             elif node.op in _PASSED or node.op in _READS:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
 from tpuserve_exporter.sources.moving_statistics import find_averages
 from tpuserve_exporter.sources.tpu_surgery import node_of, reached
@@ -50,7 +51,7 @@ def _count_training(graph_def: "GraphDef", fetched: Sequence[str]) -> int:
     """How many operations of training the nodes `fetched` depend on."""
     nodes = reached(graph_def, fetched)
     averaged = {node_of(one.statistic) for one in find_averages(graph_def, fetched)}
-    norms = {one.name for one in nodes if one.op.startswith("FusedBatchNorm") and one.attr["is_training"].b}
+    norms = {one.name for one in nodes if is_norm(one)}
     random = {one.name for one in nodes if one.op.startswith("Random")}
     return len(averaged | norms | random)
 
