@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.training_left import find_training
 from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
@@ -121,8 +120,6 @@ class Export:
         source = self._freeze(self._open())
         with self._staging() as staged, disk_errors(staged, self._place, functools.partial(estimate_size, source)):
             source = self._write(source, staged)
-            for warning in find_training(staged):
-                self._warn(warning)
             if self._device is not None:
                 self._device = self._check_device(staged, self._device, preflight)
             asked = self._checks.ask(source, staged, self._device)
@@ -378,7 +375,9 @@ def describe_version(
     parities = [one.parity for one in checked.signatures.values()]
     files = describe_files(version, advance)
     signatures = {
-        name: ManifestSignature.describe(one.signature, options.batch_sizes, one.rows_independent, options.sequences)
+        name: ManifestSignature.describe(
+            one.signature, options.batch_sizes, one.rows_independent, options.sequences, one.deterministic
+        )
         for name, one in checked.signatures.items()
     }
     return Manifest(

@@ -13,6 +13,7 @@ from tpuserve_exporter.signature import Array, Signature, Tensors
 # Enough rows to have neighbours on both sides; every row of them is checked.
 _ROWS = 4
 _NEIGHBOURS = "its neighbours"
+_OTHERS = "the rows beside it"
 _OTHER_ROWS = "outputs have another number of rows than the inputs"
 
 
@@ -59,6 +60,44 @@ def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tol
             return Finding(f"{trial.what}: {difference.beyond}")
         telling = telling or trial.what == _NEIGHBOURS
     return Finding(checked=telling)
+
+
+def find_dependence_in_fixed(
+    signature: Signature, samples: Tensors, rows: int, model: Runnable, tolerance: Tolerance
+) -> Finding:
+    """Whether a row of a batch that always has `rows` rows depends on the rows beside it.
+
+    All rows but one become another row, and then NaN (floats only). Rows that all get one answer tell nothing.
+    """
+    baseline = model.run(signature, samples)
+    telling = len(distinct_rows(baseline)) > 1
+    for kept in sorted({0, rows // 2, rows - 1}):
+        at = np.array([kept])
+        for trial in _trials_in_fixed(samples, kept, rows):
+            actual = _run(model, signature, trial)
+            if actual is None:
+                continue
+            difference = compare(take_rows(baseline, at), take_rows(actual, at), tolerance)
+            if difference.beyond:
+                return Finding(f"{trial.what}: {difference.beyond}")
+    return Finding(checked=telling)
+
+
+def count_fixed_rows(signature: Signature) -> int:
+    """How many rows a batch of `signature` always has; 0 where its tensors do not begin with one and the same size."""
+    shapes = [spec.shape for spec in (*signature.inputs.values(), *signature.outputs.values())]
+    first = {shape[0] if shape else None for shape in shapes}
+    rows = first.pop() if len(first) == 1 else None
+    return rows if rows is not None and rows > 1 and signature.inputs else 0
+
+
+def _trials_in_fixed(samples: Tensors, kept: int, rows: int) -> Iterator[_Trial]:
+    order = np.full(rows, (kept + 1) % rows)
+    order[kept] = kept
+    at = np.array([kept])
+    yield _Trial(_OTHERS, take_rows(samples, order), at, at)
+    if any(_is_float(value) for value in samples.values()):
+        yield _Trial(_NEIGHBOURS, _spoil_others(samples, kept), at, at)
 
 
 def _has_other_rows(outputs: Tensors, rows: int) -> bool:

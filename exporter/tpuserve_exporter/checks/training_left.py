@@ -1,96 +1,79 @@
-"""What of training is left in what is served: layers that drop, add noise or take statistics at each request.
+"""What of training is left in a written version, by the data flow of its graph; and what the export makes of it."""
 
-They were called with `training=True`, or heed no `training` at all. The layers are told by the names that TensorFlow
-gives to what they do, which begin with theirs.
-"""
-
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tpuserve_exporter.inspection.operations import find_needed
+from tpuserve_exporter.checks.repeated_answers import Change
+from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
+from tpuserve_exporter.dataflow.function_inlining import node_of
 from tpuserve_exporter.inspection.saved_model import read_meta_graph
-from tpuserve_exporter.signature import read_signatures
+from tpuserve_exporter.signature import Tensors, read_signatures
+from tpuserve_exporter.sources.training_mode import GIVE_INFERENCE
 
-if TYPE_CHECKING:
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-# Of numbers drawn by a state of the operation's own; and of a seed that is given.
-_RANDOM = ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "Multinomial", "RandomShuffle", "RandomGamma")
-_SEEDED = (
-    "StatelessRandom",
-    "StatelessTruncated",
-    "StatelessMultinomial",
-    "StatelessParameterized",
-    "StatelessShuffle",
-)
-_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignMovingAvg", "Assign", "AssignAdd")
-_NORM = "FusedBatchNorm"
-# Where, in the name of an operation, that of its layer has ended.
-_OWN = re.compile(r"/(stateless_|random_|truncated_|dropout/|Assign|moments/|FusedBatchNorm|Random|Stateless).*")
 _MOST_NAMED = 5
+_CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` that it is called with"
+_STATE = (
+    "A server has one model for all clients, and one state would be all of theirs. Let each request bring the state as "
+    "an input, and return the new one as an output (a Keras RNN: stateful=False, initial_state=, return_state=True)"
+)
 
 
-def find_training(version: Path) -> list[str]:
-    """What a user should know of a written version. Empty where nothing of training is in what its signatures run."""
+def find_training(version: Path, samples: Mapping[str, Tensors]) -> dict[str, Dependence]:
+    """What the outputs of each signature in `samples` depend on. The samples are of the sizes to look at."""
     meta_graph = read_meta_graph(version)
-    signatures = read_signatures(meta_graph.signature_def).values()
-    outputs = [spec.graph_name for one in signatures for spec in one.outputs.values() if spec.graph_name]
-    parts = find_needed(meta_graph.graph_def, outputs)
-    random = _places(node for part in parts for node in _find_random(part))
-    norms = _places(node for part in parts for node in part if _is_training_norm(node))
-    written = _places(node for part in parts for node in part if node.op in _WRITES) - random
-    return list(_describe(random, norms, written))
+    found = {}
+    for name, signature in read_signatures(meta_graph.signature_def).items():
+        if name in samples:
+            outputs = [spec.graph_name for spec in signature.outputs.values() if spec.graph_name]
+            sizes = {
+                node_of(signature.inputs[one].graph_name): tuple(value.shape)
+                for one, value in samples[name].items()
+                if value.ndim
+            }
+            found[name] = find_dependence(meta_graph.graph_def, outputs, sizes)
+    return found
 
 
-def _describe(random: set[str], norms: set[str], written: set[str]) -> Iterator[str]:
-    mend = "call it with training=False, or pass on the `training` it is called with"
-    if random:
-        yield (
-            f"what is served draws random numbers, in {_list(random)}: no two answers agree. If that is dropout or "
-            f"noise of training, {mend}"
+def describe_change(name: str, change: Change, difference: str, training: Dependence) -> str:
+    """Why answers of signature `name` change, and what to do."""
+    what = f"{name} cannot be trusted: {change} ({difference})"
+    if training.random:
+        return (
+            f"{what}. It draws random numbers, in {_list(training.random)}. If that is dropout or noise of training, "
+            f"{_CALL_OTHERWISE}. --allow-nondeterminism publishes it so"
         )
-    if norms:
-        yield f"batch norm in training mode, {_list(norms)}: an answer depends on the rows beside it; {mend}"
-    if written:
+    if training.assigned:
+        return f"{what}. It keeps a state, which it changes in {_list(training.assigned)}. {_STATE}"
+    return (
+        f"{what}. Its operations do not show why: look for state, time or random numbers in it. "
+        "--allow-nondeterminism publishes it so"
+    )
+
+
+def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) -> str:
+    """Why rows of signature `name` must not be averaged over, and what to do."""
+    mend = (
+        f"No variable of the graph keeps the moving average of these. {GIVE_INFERENCE}"
+        if of_tf1_graph
+        else f"If that is a batch norm in training mode, {_CALL_OTHERWISE}"
+    )
+    return (
+        f"an answer of {name} depends on the rows beside it, by averages over the batch, in {_list(training.statistics)}. "
+        f"{mend}. --allow-batch-statistics is for a model whose rows are one list by design"
+    )
+
+
+def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
+    """What a user should know of a signature whose answers do not change."""
+    if training.random:
+        yield f"{name} draws random numbers, in {_list(training.random)}; its answers were the same each time"
+    if training.written:
         yield (
-            f"what is served changes variables, in {_list(written)}: answers may depend on those before. If that is a "
-            f"batch norm in training mode, {mend}"
+            f"{name} changes variables at each request, in {_list(training.written)}; its answers did not depend on the "
+            "requests before"
         )
 
 
-def _list(places: set[str]) -> str:
-    named, more = sorted(places)[:_MOST_NAMED], len(places) - _MOST_NAMED
+def _list(places: Sequence[str]) -> str:
+    named, more = places[:_MOST_NAMED], len(places) - _MOST_NAMED
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
-
-
-def _places(nodes: "Iterator[NodeDef]") -> set[str]:
-    return {_OWN.sub("", node.name) for node in nodes}
-
-
-def _find_random(part: "Sequence[NodeDef]") -> "Iterator[NodeDef]":
-    """Those whose numbers are others each time: not those of a seed that is in the graph."""
-    nodes = {node.name: node for node in part}
-    for node in part:
-        if node.op in _RANDOM or (node.op.startswith(_SEEDED) and not _is_constant(node, nodes)):
-            yield node
-
-
-def _is_constant(node: "NodeDef", nodes: "dict[str, NodeDef]") -> bool:
-    """Whether it follows from constants: not from arguments, variables, or what is random itself."""
-    waiting, seen = [node], {node.name}
-    while waiting:
-        for name in waiting.pop().input:
-            before = nodes.get(name.removeprefix("^").split(":")[0])
-            if before is None or before.op in ("Placeholder", "VarHandleOp", "ReadVariableOp", *_RANDOM):
-                return False
-            if before.name not in seen:
-                seen.add(before.name)
-                waiting.append(before)
-    return True
-
-
-def _is_training_norm(node: "NodeDef") -> bool:
-    """What is not said is true: attributes that are as usual are left out of what is written."""
-    return node.op.startswith(_NORM) and ("is_training" not in node.attr or node.attr["is_training"].b)

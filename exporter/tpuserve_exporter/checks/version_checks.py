@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_exporter.checks.asking import LEAST_ROWS, Asked, Asking, check_sequences
+from tpuserve_exporter.checks.answer_checks import AnswerChecks, Answers
+from tpuserve_exporter.checks.asking import Asked, Asking, check_sequences
 from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.padding_independence import check_padding
 from tpuserve_exporter.checks.parity import compare_cases, require_parity
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
-from tpuserve_exporter.checks.row_independence import find_dependence
-from tpuserve_exporter.errors import OptionConflict, ParityFailed
+from tpuserve_exporter.checks.training_left import find_training
+from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import add_neighbours, check_lengths, distinct_rows, refusal_of
+from tpuserve_exporter.samples.samples import check_lengths, refusal_of
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
@@ -33,6 +34,7 @@ class CheckedSignature:
     samples: Tensors
     parity: ParityResult
     rows_independent: bool
+    deterministic: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,14 @@ class Checks:
         session: SessionModel,
         device: ManifestDevice | None,
     ) -> CheckedVersion:
-        """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit or ParityFailed."""
+        """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
         check_sequences(session.signatures.values(), self._options.sequences, device)
         tolerance = self._choose_tolerance(source, session)
         reference = asked.source or session
         loaded: dict[str, Runnable] = {"session": session} | ({"Python": asked.python} if asked.python else {})
         samples = self._samples(asked, session)
         lite = self._load_by_litert(version)
+        answers = self._check_answers(source, version, session, samples, tolerance)
         checked = {
             name: self._check(
                 signature,
@@ -99,6 +102,7 @@ class Checks:
                 | {way: answers for way, answers in asked.programs.items() if answers.knows(signature)},
                 asked.raw.get(name),
                 tolerance,
+                answers[name],
             )
             for name, signature in session.signatures.items()
         }
@@ -106,6 +110,23 @@ class Checks:
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
         in_lite = None if lite is None else lite.signatures
         return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
+
+    def _check_answers(
+        self,
+        source: OpenedSource,
+        version: Path,
+        session: SessionModel,
+        samples: Mapping[str, Tensors],
+        tolerance: Tolerance,
+    ) -> Mapping[str, Answers]:
+        """Before anything is compared: a source in training mode, and its copy, prove nothing."""
+        of_tf1_graph = source.kind == "tf1-meta"
+        checks = AnswerChecks(self._options, self._progress, self._warn, session, tolerance, of_tf1_graph=of_tf1_graph)
+        training = find_training(version, samples)
+        return {
+            name: checks.check(signature, samples[name], training[name])
+            for name, signature in session.signatures.items()
+        }
 
     def _warn_of_rows(self, checked: Mapping[str, CheckedSignature], device: ManifestDevice | None) -> None:
         """A program takes as many rows as it takes, and what cannot be padded has to have just as many.
@@ -162,26 +183,29 @@ class Checks:
         loaded: Mapping[str, Runnable],
         raw: RawAnswer | None,
         tolerance: Tolerance,
+        answers: Answers,
     ) -> CheckedSignature:
-        independent = self._check_rows(signature, samples, session, tolerance)
-        self._check_padding(signature, samples, session, tolerance)
+        independent = answers.rows_independent
+        if answers.deterministic:
+            self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
             parity = compare_cases(
                 signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
             )
-            require_parity(signature, parity, tolerance)
-            if raw is not None:
-                check_raw_images(signature, raw, session, tolerance)
+            if answers.deterministic:
+                require_parity(signature, parity, tolerance)
+                if raw is not None:
+                    check_raw_images(signature, raw, session, tolerance)
             step.detail = (
                 f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance})"
             )
         if parity.all_nan:
             self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
-        if others := parity.other_classes():
+        if answers.deterministic and (others := parity.other_classes()):
             self._warn(f"within the tolerance, {signature.name} puts another class first ({', '.join(others)} rows)")
-        return CheckedSignature(signature, samples, parity, independent)
+        return CheckedSignature(signature, samples, parity, independent, answers.deterministic)
 
     def _check_padding(
         self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance
@@ -193,26 +217,3 @@ class Checks:
             check_lengths(signature, samples, sequences, "--check")
             comparisons = check_padding(signature, samples, sequences, session, tolerance)
             step.detail = f"{comparisons} comparison(s), up to a length of {sequences.buckets[-1]}"
-
-    def _check_rows(self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance) -> bool:
-        if not signature.is_batchable:
-            return False
-        with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
-            if len(distinct_rows(samples)) < 2:
-                samples = add_neighbours(signature, samples, LEAST_ROWS, session)
-            found = find_dependence(signature, samples, session, tolerance)
-            step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
-        if self._options.batching is not None and not found.independent:
-            why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
-            raise OptionConflict(
-                f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
-                + ("" if found.dependence else ", or give rows that differ, --check")
-            )
-        if found.dependence:
-            self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
-        elif not found.checked:
-            self._warn(
-                f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
-                "will not share batches (--check with rows that differ)"
-            )
-        return found.independent

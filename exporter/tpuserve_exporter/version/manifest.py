@@ -35,11 +35,17 @@ class ManifestSignature(_Part):
     outputs: dict[str, ManifestTensor]
     batch_sizes: tuple[int, ...]
     rows_independent: bool
+    deterministic: bool = Field(default=True, exclude_if=lambda value: value)
     sequence_buckets: tuple[int, ...] = Field(default=(), exclude_if=lambda buckets: not buckets)
 
     @classmethod
     def describe(
-        cls, signature: Signature, batch_sizes: tuple[int, ...], independent: bool, sequences: SequenceOptions
+        cls,
+        signature: Signature,
+        batch_sizes: tuple[int, ...],
+        independent: bool,
+        sequences: SequenceOptions,
+        deterministic: bool = True,
     ) -> "ManifestSignature":
         pads = sequences.pad_values if signature.has_sequences else {}
         return cls(
@@ -47,6 +53,7 @@ class ManifestSignature(_Part):
             outputs={name: ManifestTensor.describe(spec) for name, spec in signature.outputs.items()},
             batch_sizes=batch_sizes if signature.is_batchable else (),
             rows_independent=independent,
+            deterministic=deterministic,
             sequence_buckets=sequences.buckets if signature.has_sequences else (),
         )
 

@@ -1,0 +1,117 @@
+"""Whether a version answers a row by that row alone, and the same each time: in a session, as servers run it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tpuserve_exporter.checks.asking import LEAST_ROWS
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.repeated_answers import Change, find_change
+from tpuserve_exporter.checks.row_independence import (
+    Finding,
+    count_fixed_rows,
+    find_dependence,
+    find_dependence_in_fixed,
+)
+from tpuserve_exporter.checks.training_left import describe_change, describe_harmless, describe_statistics
+from tpuserve_exporter.dataflow.dependence import Dependence
+from tpuserve_exporter.errors import OptionConflict, TrainingMode
+from tpuserve_exporter.options.export_options import ExportOptions
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.samples.samples import add_neighbours, distinct_rows
+from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.version.loaded_model import SessionModel
+
+
+class Answers(NamedTuple):
+    """What was found of one signature."""
+
+    deterministic: bool
+    rows_independent: bool
+
+
+class AnswerChecks:
+    """Checks the signatures of one version. `warn` takes what a user should know of one that passes."""
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        progress: Progress,
+        warn: Callable[[str], None],
+        session: SessionModel,
+        tolerance: Tolerance,
+        *,
+        of_tf1_graph: bool,
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._warn = warn
+        self._session = session
+        self._tolerance = tolerance
+        self._of_tf1_graph = of_tf1_graph
+
+    def check(self, signature: Signature, samples: Tensors, training: Dependence) -> Answers:
+        """Raises TrainingMode for answers that change, and for rows averaged over; OptionConflict with --batching."""
+        if not self._repeats(signature, samples, training):
+            return Answers(deterministic=False, rows_independent=False)
+        for warning in describe_harmless(signature.name, training):
+            self._warn(warning)
+        if signature.is_batchable:
+            return Answers(True, self._check_rows(signature, samples, training))
+        if rows := count_fixed_rows(signature):
+            self._check_fixed(signature, samples, rows, training)
+        return Answers(deterministic=True, rows_independent=False)
+
+    def _repeats(self, signature: Signature, samples: Tensors, training: Dependence) -> bool:
+        with self._progress.step(f"Ask {signature.name} the same again") as step:
+            change, difference = find_change(signature, samples, self._session, self._tolerance)
+            step.detail = "another answer" if change else "the same answer"
+        if change is Change.NEVER:
+            return True
+        message = describe_change(signature.name, change, difference, training)
+        if not self._options.model.allow_nondeterminism:
+            raise TrainingMode(message)
+        self._warn(f"{message}; it is not compared with the source, and requests will not share batches")
+        return False
+
+    def _check_rows(self, signature: Signature, samples: Tensors, training: Dependence) -> bool:
+        with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
+            if len(distinct_rows(samples)) < 2:
+                samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)
+            found = find_dependence(signature, samples, self._session, self._tolerance)
+            step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
+        self._refuse_statistics(signature, found, training)
+        self._refuse_batching(signature, found)
+        if found.dependence:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
+        elif not found.checked:
+            self._warn(
+                f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
+                "will not share batches (--check with rows that differ)"
+            )
+        return found.independent
+
+    def _check_fixed(self, signature: Signature, samples: Tensors, rows: int, training: Dependence) -> None:
+        """Rows that depend on each other by design are the caller's own: no server adds any to them."""
+        with self._progress.step(f"Change the rows beside a row of {signature.name}") as step:
+            found = find_dependence_in_fixed(signature, samples, rows, self._session, self._tolerance)
+            step.detail = "another answer" if found.dependence else "the same answer"
+        self._refuse_statistics(signature, found, training)
+        if found.dependence and not training.sees_all:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}")
+
+    def _refuse_statistics(self, signature: Signature, found: Finding, training: Dependence) -> None:
+        if not training.statistics or found.independent:
+            return
+        message = describe_statistics(signature.name, training, of_tf1_graph=self._of_tf1_graph)
+        if not self._options.model.allow_batch_statistics:
+            raise TrainingMode(message)
+        self._warn(message)
+
+    def _refuse_batching(self, signature: Signature, found: Finding) -> None:
+        if self._options.batching is None or found.independent:
+            return
+        why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
+        raise OptionConflict(
+            f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
+            + ("" if found.dependence else ", or give rows that differ, --check")
+        )

@@ -1,0 +1,53 @@
+"""Whether a model answers the same request with the same each time, whatever it was asked before."""
+
+from enum import StrEnum
+
+import numpy as np
+
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.runnable import Runnable
+from tpuserve_exporter.samples.samples import take_rows
+from tpuserve_exporter.signature import Signature, Tensors
+
+# Enough rows to differ from each other.
+_ROWS = 4
+
+
+class Change(StrEnum):
+    """When an answer changes."""
+
+    NEVER = ""
+    EACH_TIME = "it answers the same request differently the second time"
+    AFTER_OTHERS = "it answers the same request differently after another one"
+
+
+def find_change(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> tuple[Change, str]:
+    """Ask `model` the same twice, then something else, then the same; returns when the answer changes, and how.
+
+    A request that the model refuses as the other one says nothing.
+    """
+    asked = take_rows(samples, slice(0, _ROWS)) if signature.is_batchable else samples
+    first = model.run(signature, asked)
+    if difference := compare(first, model.run(signature, asked), tolerance).beyond:
+        return Change.EACH_TIME, difference
+    if not _takes(model, signature, _reverse(asked, signature)):
+        return Change.NEVER, ""
+    difference = compare(first, model.run(signature, asked), tolerance).beyond
+    return (Change.AFTER_OTHERS if difference else Change.NEVER), difference
+
+
+def _reverse(asked: Tensors, signature: Signature) -> Tensors:
+    """The same rows in reverse order; without rows, the same values."""
+    if signature.is_batchable:
+        return {name: value[::-1] for name, value in asked.items()}
+    return {name: np.flip(value) for name, value in asked.items()}
+
+
+def _takes(model: Runnable, signature: Signature, inputs: Tensors) -> bool:
+    import tensorflow as tf
+
+    try:
+        model.run(signature, inputs)
+    except tf.errors.OpError:
+        return False
+    return True
