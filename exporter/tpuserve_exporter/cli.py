@@ -69,7 +69,7 @@ Exit codes:
   0  published (or, with --dry-run, all checks passed)
   1  an error nobody foresaw
   2  wrong usage, or the checkpoint does not fit the model
-  3  parity: the SavedModel answers otherwise than the source, or than an --example expects
+  3  an answer differs from the source's or an --example's, changes between requests, or uses batch statistics
   4  an operation that what was asked for cannot have; with --tpu-strict, a program that does not fit
   5  the version is taken, or the base cannot be written
   6  the source cannot be read

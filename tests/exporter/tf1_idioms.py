@@ -21,6 +21,7 @@ from tests.exporter.tf1_graphs import dense
 v1 = tf.compat.v1
 ROWS = 32
 Tensor = Any
+Flag = Any  # a bool, or a tensor of one
 Model = Callable[[Tensor, Any], Tensor]
 
 
@@ -28,12 +29,12 @@ def _head(x: Tensor) -> Tensor:
     return tf.nn.softmax(dense(x, 3, "head"))
 
 
-def _update(*operations: Any) -> None:
+def _update(*operations: Tensor) -> None:
     for operation in operations:
         v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, operation)
 
 
-def _parameters(x: Tensor, *names: str) -> list[Any]:
+def _parameters(x: Tensor, *names: str) -> list[Tensor]:
     makers = {"gamma": v1.ones_initializer(), "variance": v1.ones_initializer()}
     initializers = (makers.get(name.rpartition("_")[2], v1.zeros_initializer()) for name in names)
     return [
@@ -42,18 +43,18 @@ def _parameters(x: Tensor, *names: str) -> list[Any]:
     ]
 
 
-def layers(x: Tensor, training: Any) -> Tensor:
+def layers(x: Tensor, training: Flag) -> Tensor:
     """tf.layers.batch_normalization of a dense layer, which is not fused."""
     return _head(tf.nn.relu(batch_normalization(dense(x, 8, "hidden"), training=training)))
 
 
-def layers_not_fused(x: Tensor, training: Any) -> Tensor:
+def layers_not_fused(x: Tensor, training: Flag) -> Tensor:
     """Of pictures, channels first, with fused=False."""
     y = batch_normalization(tf.transpose(x, [0, 3, 1, 2]), axis=1, training=training, fused=False)
     return _head(tf.reduce_mean(y, [2, 3]))
 
 
-def layers_of_pictures(x: Tensor, training: Any) -> Tensor:
+def layers_of_pictures(x: Tensor, training: Flag) -> Tensor:
     """Fused, twice."""
     y = tf.nn.relu(batch_normalization(x, training=training, name="first"))
     y = batch_normalization(conv2d(y, 4, 3, name="conv"), training=training, name="second")
@@ -92,13 +93,13 @@ def slim_zero_debiased(x: Tensor, training: bool) -> Tensor:
     return _head(tf.nn.relu(y))
 
 
-def tf_moving_average(variable: Any, value: Any, decay: float, zero_debias: bool = False) -> Any:
+def tf_moving_average(variable: Tensor, value: Tensor, decay: float, zero_debias: bool = False) -> Tensor:
     from tensorflow.python.training import moving_averages
 
     return moving_averages.assign_moving_average(variable, value, decay, zero_debias=zero_debias)
 
 
-def by_hand(x: Tensor, training: Any) -> Tensor:
+def by_hand(x: Tensor, training: Flag) -> Tensor:
     """The batch norm of a hundred blogs: moments, an ExponentialMovingAverage of them, and tf.cond."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("bn"):
@@ -106,7 +107,7 @@ def by_hand(x: Tensor, training: Any) -> Tensor:
         batch_mean, batch_var = tf.nn.moments(y, [0], name="moments")
         ema = v1.train.ExponentialMovingAverage(decay=0.5)
 
-        def with_update() -> Any:
+        def with_update() -> tuple[Tensor, Tensor]:
             with tf.control_dependencies([ema.apply([batch_mean, batch_var])]):
                 return tf.identity(batch_mean), tf.identity(batch_var)
 
@@ -116,9 +117,7 @@ def by_hand(x: Tensor, training: Any) -> Tensor:
             ema.apply([batch_mean, batch_var])
             mean, var = ema.average(batch_mean), ema.average(batch_var)
         else:
-            mean, var = v1.cond(
-                training, with_update, lambda: (ema.average(batch_mean), ema.average(batch_var))
-            )
+            mean, var = v1.cond(training, with_update, lambda: (ema.average(batch_mean), ema.average(batch_var)))
         y = tf.nn.batch_normalization(y, mean, var, beta, gamma, 1e-3)
     return _head(y)
 
@@ -174,23 +173,23 @@ def weighted(x: Tensor, training: bool) -> Tensor:
     return _head(y)
 
 
-def keras_layers(x: Tensor, training: Any) -> Tensor:
+def keras_layers(x: Tensor, training: Flag) -> Tensor:
     """Keras layers in a TensorFlow 1 graph, one of them called with training=True."""
     y = tf_keras.layers.Dense(8, activation="relu", name="hidden")(x)
     return _head(tf_keras.layers.BatchNormalization(name="bn")(y, training=training))
 
 
-def without_statistics(x: Tensor, training: Any) -> Tensor:
+def without_statistics(x: Tensor, training: Flag) -> Tensor:
     """Whitens each batch, and keeps nothing."""
     mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [0], name="whitening")
     return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
 
 
-def renorm(x: Tensor, training: Any) -> Tensor:
+def renorm(x: Tensor, training: Flag) -> Tensor:
     return _head(batch_normalization(dense(x, 8, "hidden"), training=training, renorm=True))
 
 
-def virtual(x: Tensor, training: Any) -> Tensor:
+def virtual(x: Tensor, training: Flag) -> Tensor:
     """Statistics of parts of the batch."""
     return _head(batch_normalization(dense(x, 8, "hidden"), training=training, virtual_batch_size=8))
 
@@ -206,7 +205,7 @@ def looped(x: Tensor, training: bool) -> Tensor:
     return _head(tf.while_loop(lambda index, _: index < 2, step, (0, x))[1])
 
 
-def kept_share(x: Tensor, training: Any, keep_prob: Any = None) -> Tensor:
+def kept_share(x: Tensor, training: Flag, keep_prob: Tensor = None) -> Tensor:
     """Dropout by a placeholder `keep_prob`, as tutorials have it."""
     y = tf.nn.relu(dense(x, 8, "hidden"))
     if training is True:
@@ -214,12 +213,12 @@ def kept_share(x: Tensor, training: Any, keep_prob: Any = None) -> Tensor:
     return _head(y)
 
 
-def layer_norm(x: Tensor, training: Any) -> Tensor:
+def layer_norm(x: Tensor, training: Flag) -> Tensor:
     mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [1], keepdims=True)
     return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
 
 
-def group_norm(x: Tensor, training: Any) -> Tensor:
+def group_norm(x: Tensor, training: Flag) -> Tensor:
     """Over groups of channels, of a picture."""
     rows = tf.shape(x)[0]
     groups = tf.reshape(conv2d(x, 4, 3, name="conv"), [rows, 16, 2, 2])
@@ -227,23 +226,23 @@ def group_norm(x: Tensor, training: Any) -> Tensor:
     return _head(tf.reshape((groups - mean) * tf.math.rsqrt(variance + 1e-3), [rows, 64]))
 
 
-def instance_norm(x: Tensor, training: Any) -> Tensor:
+def instance_norm(x: Tensor, training: Flag) -> Tensor:
     mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
     return _head(tf.reshape((x - mean) * tf.math.rsqrt(variance + 1e-3), [-1, 72]))
 
 
-def l2_normalized(x: Tensor, training: Any) -> Tensor:
+def l2_normalized(x: Tensor, training: Flag) -> Tensor:
     return _head(tf.math.l2_normalize(dense(x, 8, "hidden"), axis=-1))
 
 
-def attention(x: Tensor, training: Any) -> Tensor:
+def attention(x: Tensor, training: Flag) -> Tensor:
     """Each row attends to what it has of its own."""
     steps = tf.reshape(x, [-1, 3, 2])
     weights = tf.nn.softmax(tf.matmul(steps, steps, transpose_b=True))
     return _head(tf.reduce_mean(tf.matmul(weights, steps), 1))
 
 
-def fused_layer_norm(x: Tensor, training: Any) -> Tensor:
+def fused_layer_norm(x: Tensor, training: Flag) -> Tensor:
     """Layer normalisation by the operation of batch normalisation, as Keras 2 did: rows as channels."""
     rows = tf.shape(x)[0]
     y = tf.reshape(x, [1, rows, 6, 1])
@@ -252,20 +251,47 @@ def fused_layer_norm(x: Tensor, training: Any) -> Tensor:
     return _head(tf.reshape(y, [rows, 6]))
 
 
-def ranking(x: Tensor, training: Any) -> Tensor:
+def ranking(x: Tensor, training: Flag) -> Tensor:
     """The rows are one list, and compete."""
     return tf.nn.softmax(dense(x, 1, "score"), axis=0)
 
 
-def ranking_by_hand(x: Tensor, training: Any) -> Tensor:
+def ranking_by_hand(x: Tensor, training: Flag) -> Tensor:
     scores = dense(x, 1, "score")
     powers = tf.exp(scores - tf.reduce_max(scores, axis=0))
     return powers / tf.reduce_sum(powers, axis=0)
 
 
-def loudest(x: Tensor, training: Any) -> Tensor:
+def loudest(x: Tensor, training: Flag) -> Tensor:
     """Relative to the largest value of the whole batch."""
     return _head(x / tf.reduce_max(tf.abs(x)))
+
+
+def counted(x: Tensor, training: Flag) -> Tensor:
+    """Zeros of as many rows as there are, joined to them."""
+    return _head(tf.concat([x, tf.zeros([tf.shape(x)[0], 8])], 1))
+
+
+def recurrent(x: Tensor, training: Flag) -> Tensor:
+    """A loop that begins with zeros, of as many rows as the batch."""
+    kernel = v1.get_variable("kernel", [6, 6])
+    zeros = tf.zeros([tf.shape(x)[0], 6])
+    return _head(
+        tf.while_loop(
+            lambda index, _: index < 3, lambda index, state: (index + 1, tf.tanh(x + state @ kernel)), (0, zeros)
+        )[1]
+    )
+
+
+def recurrent_of_one_size(x: Tensor, training: Flag) -> Tensor:
+    """The same with the number of rows in the code."""
+    kernel = v1.get_variable("kernel", [6, 6])
+    zeros = tf.fill([ROWS, 6], 0.0)
+    return _head(
+        tf.while_loop(
+            lambda index, _: index < 3, lambda index, state: (index + 1, tf.tanh(x + state @ kernel)), (0, zeros)
+        )[1]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +316,10 @@ def save(
     folder: Path,
     model: Model,
     shape: tuple[int, ...] = (6,),
-    training: Any = True,  # noqa: ANN401 - a bool, or a tensor's maker
+    training: Flag = True,
     rows: int | None = ROWS,
     steps: int = 5,
-    feeds: Mapping[str, Any] | None = None,
+    feeds: Mapping[str, Flag] | None = None,
     control_flow_v2: bool = False,
     resource: bool = False,
 ) -> Saved:

@@ -57,7 +57,7 @@ class AnswerChecks:
             self._warn(warning)
         if signature.is_batchable:
             return Answers(True, self._check_rows(signature, samples, training))
-        if rows := count_fixed_rows(signature):
+        if (rows := count_fixed_rows(signature, samples)) > 1:
             self._check_fixed(signature, samples, rows, training)
         return Answers(deterministic=True, rows_independent=False)
 
@@ -95,7 +95,8 @@ class AnswerChecks:
         with self._progress.step(f"Change the rows beside a row of {signature.name}") as step:
             found = find_dependence_in_fixed(signature, samples, rows, self._session, self._tolerance)
             step.detail = "another answer" if found.dependence else "the same answer"
-        self._refuse_statistics(signature, found, training)
+        if found.dependence:
+            self._refuse_statistics(signature, found, training)
         if found.dependence and not training.sees_all:
             self._warn(f"a row of {signature.name} depends on {found.dependence}")
 

@@ -17,8 +17,8 @@ class Change(StrEnum):
     """When an answer changes."""
 
     NEVER = ""
-    EACH_TIME = "it answers the same request differently the second time"
-    AFTER_OTHERS = "it answers the same request differently after another one"
+    EACH_TIME = "answers the same request differently the second time"
+    AFTER_OTHERS = "answers the same request differently after another one"
 
 
 def find_change(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> tuple[Change, str]:

@@ -12,6 +12,9 @@ from tpuserve_exporter.sources.training_mode import GIVE_INFERENCE
 
 _MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` that it is called with"
+_PUBLISH = "--allow-nondeterminism publishes the model as it is"
+# What the graph of a `.meta` is imported under.
+_OF_TF1_GRAPH = "graph/"
 _STATE = (
     "A server has one model for all clients, and one state would be all of theirs. Let each request bring the state as "
     "an input, and return the new one as an output (a Keras RNN: stateful=False, initial_state=, return_state=True)"
@@ -36,30 +39,29 @@ def find_training(version: Path, samples: Mapping[str, Tensors]) -> dict[str, De
 
 def describe_change(name: str, change: Change, difference: str, training: Dependence) -> str:
     """Why answers of signature `name` change, and what to do."""
-    what = f"{name} cannot be trusted: {change} ({difference})"
+    what = f"{name} {change} ({difference})"
     if training.random:
         return (
-            f"{what}. It draws random numbers, in {_list(training.random)}. If that is dropout or noise of training, "
-            f"{_CALL_OTHERWISE}. --allow-nondeterminism publishes it so"
+            f"{what}: it draws random numbers, in {_list(training.random)}. If that is dropout or noise of training, "
+            f"{_CALL_OTHERWISE}. {_PUBLISH}"
         )
     if training.assigned:
-        return f"{what}. It keeps a state, which it changes in {_list(training.assigned)}. {_STATE}"
-    return (
-        f"{what}. Its operations do not show why: look for state, time or random numbers in it. "
-        "--allow-nondeterminism publishes it so"
-    )
+        return f"{what}: it keeps a state, which it changes in {_list(training.assigned)}. {_STATE}"
+    return f"{what}. Its operations do not show why: look for state, the time, or random numbers in it. {_PUBLISH}"
 
 
 def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) -> str:
     """Why rows of signature `name` must not be averaged over, and what to do."""
+    places = [one.removeprefix(_OF_TF1_GRAPH) for one in training.statistics]
     mend = (
-        f"No variable of the graph keeps the moving average of these. {GIVE_INFERENCE}"
+        f"No variable of the graph keeps their moving average. {GIVE_INFERENCE}"
         if of_tf1_graph
         else f"If that is a batch norm in training mode, {_CALL_OTHERWISE}"
     )
     return (
-        f"an answer of {name} depends on the rows beside it, by averages over the batch, in {_list(training.statistics)}. "
-        f"{mend}. --allow-batch-statistics is for a model whose rows are one list by design"
+        f"an answer of {name} depends on the rows beside it: it is computed from averages over the batch, "
+        f"{_list(places)}. {mend}. If the rows are one list by design, or the first dimension is no batch, give "
+        "--allow-batch-statistics"
     )
 
 
@@ -69,8 +71,8 @@ def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
         yield f"{name} draws random numbers, in {_list(training.random)}; its answers were the same each time"
     if training.written:
         yield (
-            f"{name} changes variables at each request, in {_list(training.written)}; its answers did not depend on the "
-            "requests before"
+            f"{name} changes variables at each request, in {_list(training.written)}; its answers did not depend on "
+            "the requests before"
         )
 
 

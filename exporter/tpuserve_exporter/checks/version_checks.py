@@ -83,7 +83,10 @@ class Checks:
         session: SessionModel,
         device: ManifestDevice | None,
     ) -> CheckedVersion:
-        """Check `version`, which is open in `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
+        """Check `version`, which is open in `session`.
+
+        Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed.
+        """
         check_sequences(session.signatures.values(), self._options.sequences, device)
         tolerance = self._choose_tolerance(source, session)
         reference = asked.source or session

@@ -6,6 +6,7 @@ them at inference, too.
 
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.function_inlining import node_of
 from tpuserve_exporter.dataflow.graph_walk import Walk
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 
@@ -37,17 +38,14 @@ class StatisticsFinder:
     def averages_rows(self, node: "NodeDef") -> bool:
         """Whether `node` averages over rows, or does so by all that can be known of it."""
         values = [one for one in node.input if one[0] != "^"]
-        if not values or values[0].split(":")[0] not in self._of_rows:
-            return node.op in _PRODUCTS and any(one.split(":")[0] in self._of_rows for one in values) and (
-                self._loses_rows(node, values)
-            )
+        of_rows = [one for one in values if node_of(one) in self._of_rows]
+        if node.op in _PRODUCTS or node.op == "L2Loss":
+            return len(of_rows) == 1 and self._loses_rows(node, of_rows[0])
+        if not of_rows or of_rows[0] != values[0]:
+            return False
         if node.op in _AVERAGES:
             return self._reduces_rows(values) and not self._is_softmax(node)
-        if node.op in _NORMS:
-            return is_norm(node) and self._norms_rows(node, values[0])
-        if node.op in _PRODUCTS or node.op == "L2Loss":
-            return self._loses_rows(node, values)
-        return False
+        return is_norm(node) and self._norms_rows(node, values[0])
 
     def has_rows(self, tensor: str) -> bool:
         """Whether a dimension of `tensor` carries rows, as far as is known."""
@@ -68,7 +66,7 @@ class StatisticsFinder:
     def _constant(self, tensor: str) -> list[int] | None:
         if self._axes is not None:
             return self._axes.constant(tensor)
-        node = self._walk.nodes.get(tensor.split(":")[0])
+        node = self._walk.nodes.get(node_of(tensor))
         if node is None or node.op != "Const":
             return None
         import tensorflow as tf
@@ -85,13 +83,11 @@ class StatisticsFinder:
         channels = 1 if layout.startswith("NC") else rank - 1
         return bool(rows - {channels})
 
-    def _loses_rows(self, node: "NodeDef", values: list[str]) -> bool:
-        """Whether rows went in, and what comes out has no dimension of them."""
-        if self._axes is None:
+    def _loses_rows(self, node: "NodeDef", tensor: str) -> bool:
+        """Whether rows went in with `tensor`, and what comes out has no dimension of them."""
+        if self._axes is None or self._axes.find(node.name) is None:
             return False
-        taken = [self._axes.find(one) for one in values]
-        given = self._axes.find(node.name)
-        return given is not None and not given and any(taken)
+        return bool(self._axes.find(tensor)) and not self._axes.find(node.name)
 
     def _is_softmax(self, node: "NodeDef") -> bool:
         return any(one.op == "Exp" for one in self._walk.back(node.input[0], _OF_SOFTMAX))

@@ -15,25 +15,55 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Of numbers drawn by a state of the operation's own; by a generator's; and of a seed that is given.
-_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "SampleDistortedBoundingBox")
-_RANDOM += ("StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandom", "RngReadAndSkip")
+_RANDOM = (
+    "Random",
+    "TruncatedNormal",
+    "ParameterizedTruncatedNormal",
+    "Multinomial",
+    "SampleDistortedBoundingBox",
+    "StatefulUniform",
+    "StatefulStandardNormal",
+    "StatefulTruncatedNormal",
+    "StatefulRandom",
+    "RngReadAndSkip",
+)
 _NOT_RANDOM = ("RandomDataset", "RandomShuffleQueue")
-_SEEDED = ("StatelessRandom", "StatelessTruncated", "StatelessMultinomial", "StatelessParameterized", "StatelessShuffle")
-_SEEDED += ("StatelessSampleDistorted",)
+_SEEDED = (
+    "StatelessRandom",
+    "StatelessTruncated",
+    "StatelessMultinomial",
+    "StatelessParameterized",
+    "StatelessShuffle",
+    "StatelessSampleDistorted",
+)
 # Operations that change a variable or a table, by how their names begin, and those that read one.
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign", "Scatter")
-_WRITES += ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "CountUpTo", "ResourceCountUpTo")
+_WRITES = (
+    "Assign",
+    "ResourceApply",
+    "ResourceSparseApply",
+    "ResourceScatter",
+    "ResourceStridedSliceAssign",
+    "Scatter",
+    "LookupTableInsert",
+    "LookupTableImport",
+    "LookupTableRemove",
+    "CountUpTo",
+    "ResourceCountUpTo",
+)
 _NOT_WRITES = ("ScatterNd", "AssignVariableXlaConcat")
 _READS = ("ReadVariableOp", "ResourceGather", "LookupTableFind", "LookupTableSize", "LookupTableExport", "VariableV2")
 _GENERATORS = ("RngReadAndSkip", "RngSkip", "Stateful")
 _CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
+# Where, in the name of an operation, that of its layer has ended.
+_OWN = re.compile(r"/(stateless_|stateful_|random_|truncated_|dropout/|Assign|Random|Stateless).*")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """By the names of operations. `assigned` are variables and tables that are changed, and read for the outputs.
+    """What outputs depend on, by the names of operations (`statistics`) or of their layers.
 
-    `written` are all that are changed. `sees_all`: no operation hides what it computes.
+    `assigned` change variables and tables that the outputs read; `written` change any. `sees_all`: no operation hides
+    what it computes.
     """
 
     statistics: tuple[str, ...] = ()
@@ -64,9 +94,9 @@ def find_dependence(
     statistics = _find_statistics(flat, walk, ends, inputs)
     return Dependence(
         statistics=_places(statistics),
-        random=_places(node.name for node in random),
-        assigned=_places(assigned),
-        written=_places(place for root, place in written.items() if root not in seeds | drawn),
+        random=_layers(node.name for node in random),
+        assigned=_layers(assigned),
+        written=_layers(place for root, place in written.items() if root not in seeds | drawn),
         sees_all=not any(node.op == "XlaCallModule" for node in before.values()),
     )
 
@@ -87,6 +117,11 @@ def _find_statistics(
 def _places(names: Iterable[str]) -> tuple[str, ...]:
     """Names as the layers' functions have them, without the calls around them."""
     return tuple(sorted({_CALLS.sub("", name).removeprefix("/") for name in names}))
+
+
+def _layers(names: Iterable[str]) -> tuple[str, ...]:
+    """The layers that operations are of, by their names."""
+    return tuple(sorted({_OWN.sub("", name) for name in _places(names)}))
 
 
 def _is_random(node: "NodeDef", walk: Walk) -> bool:

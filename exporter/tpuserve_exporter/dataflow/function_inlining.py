@@ -121,14 +121,12 @@ class _Inlining:
 
     def _free(self, name: str) -> str:
         """`name`, or one like it that no node has; it is taken then."""
-        names = (name if number == 0 else f"{name}_{number}" for number in itertools.count())
-        free = next(one for one in names if one not in self._taken)
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+        free: str = next(one for one in names if one not in self._taken)
         self._taken.add(free)
         return free
 
-    def _body(
-        self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int
-    ) -> tuple[list[str], list[str]]:
+    def _body(self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> tuple[list[str], list[str]]:
         """Add the nodes of `body`, called with `inputs`, below `name`; returns its results, and what it runs to."""
         given = [one for one in inputs if one[0] != "^"]
         order = [one for one in inputs if one[0] == "^"]
@@ -186,9 +184,7 @@ def _offsets(node: "NodeDef", functions: "Mapping[str, FunctionDef]") -> Callabl
     """A function from the name of one of the node's outputs to the number of its first tensor."""
     from tensorflow.python.framework import op_def_registry
 
-    definition: OpDef | None = (
-        functions[node.op].signature if node.op in functions else op_def_registry.get(node.op)
-    )
+    definition: OpDef | None = functions[node.op].signature if node.op in functions else op_def_registry.get(node.op)
     counts: dict[str, int] = {}
     count = 0
     for output in definition.output_arg if definition is not None else ():

@@ -72,5 +72,3 @@ def _resize(shape: "tf.compat.v1.TensorShapeProto", sizes: tuple[int | None, ...
     del shape.dim[:]
     for size in sizes:
         shape.dim.add(size=-1 if size is None else size)
-
-

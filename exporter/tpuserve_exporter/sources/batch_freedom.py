@@ -1,15 +1,24 @@
 """Graphs for TPUs are built for one size of batch, and write it into their reshapes: here they are made to take any."""
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tpuserve_exporter.errors import OptionConflict, reason_of
+from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.tpu_surgery import node_of
-from tpuserve_exporter.sources.v1_graph import V1Graph
+from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+    from tpuserve_exporter.sources.name_based import RestoredValues
 
 
 def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
@@ -38,18 +47,85 @@ def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
     return replace(graph, graph_def=freed), changed
 
 
+def free_row_counts(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
+    """The graph with its `tf.shape(x)[0]` taken from an input again; and whether there were any.
+
+    In a graph built for batches of `rows`, TensorFlow writes that number in the place of `tf.shape(x)`.
+    """
+    freed = type(graph.graph_def)()
+    freed.CopyFrom(graph.graph_def)
+    nodes = {node.name: node for node in freed.node}
+    feed = next((graph.feeds[name] for name, spec in graph.inputs.items() if _has_free_rows(graph, name, spec)), None)
+    changed = False
+    for node in list(freed.node):
+        if feed is not None and node.op == "StridedSlice" and _takes_row_count(node, nodes, rows):
+            shape = freed.node.add(name=f"{node.name}/rows_as_they_are", op="Shape", input=[node_of(feed)])
+            shape.attr["T"].CopyFrom(nodes[node_of(feed)].attr["dtype"])
+            shape.attr["out_type"].CopyFrom(node.attr["T"])
+            node.input[0] = shape.name
+            changed = True
+    return replace(graph, graph_def=freed), changed
+
+
+def _has_free_rows(graph: V1Graph, name: str, spec: "tf.TensorSpec") -> bool:
+    return name in graph.feeds and bool(spec.shape.rank) and spec.shape[0] is None
+
+
+def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int) -> bool:
+    """Whether `node` takes the first number of a constant called Shape, and that is `rows`."""
+    import tensorflow as tf
+
+    taken = [nodes[node_of(one)] for one in node.input]
+    if any(one.op != "Const" for one in taken) or not node_of(node.input[0]).rpartition("/")[2].startswith("Shape"):
+        return False
+    shape, begin, end, _ = (tf.make_ndarray(one.attr["value"].tensor) for one in taken)
+    return shape.size > 0 and shape[0] == rows and begin.tolist() == [0] and end.tolist() == [1]
+
+
+def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:
+    """Raises OptionConflict where the graph runs in batches of `rows`, and not in one of another size.
+
+    Loops hide their shapes: only a run tells there.
+    """
+    import tensorflow as tf
+
+    if any(spec.dtype == tf.string for spec in graph.inputs.values()):
+        return  # no string is sure to be taken
+    with contextlib.closing(SessionReference(graph, values)) as model:
+        try:
+            model.answer(_zeros(graph, rows))
+        except tf.errors.OpError:
+            return
+        try:
+            model.answer(_zeros(graph, rows + 1))
+        except tf.errors.OpError as error:
+            raise _only_for(graph, rows, error) from error
+
+
+def _zeros(graph: V1Graph, rows: int) -> dict[str, Array]:
+    """Of each input, zeros; `rows` of them, and 1 in every other free dimension."""
+    zeros = {}
+    for name, spec in graph.inputs.items():
+        first, *others = spec.shape.as_list() or [1]
+        shape = [rows if first is None else first, *(size or 1 for size in others)] if spec.shape.rank else []
+        zeros[name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
+    return zeros
+
+
+def _only_for(graph: V1Graph, rows: int, error: Exception) -> OptionConflict:
+    inputs = " ".join(
+        f"--input '{name}:{spec.dtype.name}{[rows, *spec.shape[1:]]}'" for name, spec in graph.inputs.items()
+    )
+    return OptionConflict(f"the graph is built for batches of {rows} alone ({reason_of(error)}): serve it so, {inputs}")
+
+
 def check_free(graph: V1Graph, rows: int) -> None:
     """Raises OptionConflict where the graph's shapes do not go together in batches of another size than `rows`."""
     for other in (rows + 1, rows * 2 + 1):
         try:
             import_graph(_with_rows(graph, other))
         except ValueError as error:
-            inputs = " ".join(
-                f"--input '{name}:{spec.dtype.name}{[rows, *spec.shape[1:]]}'" for name, spec in graph.inputs.items()
-            )
-            raise OptionConflict(
-                f"the graph is built for batches of {rows} alone ({reason_of(error)}): serve it so, {inputs}"
-            ) from error
+            raise _only_for(graph, rows, error) from error
 
 
 def import_graph(graph_def: "GraphDef") -> "tf.Graph":

@@ -37,15 +37,15 @@ def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average
     walk = Walk(graph_def)
     served = walk.before(fetched)
     inputs = [node.name for node in graph_def.node if node.op.startswith("Placeholder")]
-    return list(_Updates(walk, served.keys(), walk.after(inputs)).find())
+    return list(_Updates(walk, set(served), walk.after(inputs)).find())
 
 
 class _Updates:
     """The updates of one graph. `served` nodes make the outputs; `fed` ones are made of inputs."""
 
-    def __init__(self, walk: Walk, served: "Sequence[str] | set[str]", fed: set[str]) -> None:
+    def __init__(self, walk: Walk, served: set[str], fed: set[str]) -> None:
         self._walk = walk
-        self._served = set(served)
+        self._served = served
         self._fed = fed
 
     def find(self) -> Iterator[Average]:
@@ -67,8 +67,11 @@ class _Updates:
         for variable, statistic in found.items():
             shape = self._shape(variable)
             unbiased = [
-                one for one, others in read.items()
-                if variable in others and one != variable and self._shape(one) == shape
+                one
+                for one, others in read.items()
+                if variable in others
+                and one != variable
+                and self._shape(one) == shape
                 and found.get(one, statistic) == statistic
             ]
             yield Average(statistic, unbiased[0] if unbiased else variable)

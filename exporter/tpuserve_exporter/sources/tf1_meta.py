@@ -10,7 +10,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceU
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.batch_freedom import check_free, free_reshapes
+from tpuserve_exporter.sources.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.graph_tensors import GraphTensors, find_entries
 from tpuserve_exporter.sources.name_based import read_checkpoint, restore
@@ -50,6 +50,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     values, report = restore(
         checkpoint, variables, options, what, NoInitialValues(), variable_names(meta_graph.graph_def)
     )
+    if prepared.built_for is not None:
+        check_runs(prepared.served, values, prepared.built_for)
     return OpenedSource(
         kind="tf1-meta",
         name=meta.name,
@@ -117,10 +119,14 @@ class NoInitialValues:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A graph to serve, and the same as training built it: for batches of `rows`; None where it takes any."""
+    """A graph to serve, and the same as training built it: for batches of `built_for`; None where it said no size.
+
+    `rows`: the one size of batch that `as_built` takes; None where it takes any.
+    """
 
     served: V1Graph
     as_built: V1Graph
+    built_for: int | None
     rows: int | None
     notes: tuple[str, ...]
 
@@ -158,10 +164,11 @@ def _free_rows(as_built: V1Graph, tensors: GraphTensors, names: Mapping[str, str
     rows = {tensors.rows(names[name]) for name, spec in as_built.inputs.items() if spec.shape[:1] == [None]}
     fixed = next(iter(rows), None)
     if fixed is None or len(rows) > 1:
-        return Prepared(as_built, as_built, None, tuple(notes))
-    served, changed = free_reshapes(as_built, fixed)
+        return Prepared(as_built, as_built, None, None, tuple(notes))
+    counted, counts = free_row_counts(as_built, fixed)
+    served, reshapes = free_reshapes(counted, fixed)
     check_free(served, fixed)
-    return Prepared(served, as_built, fixed if changed else None, tuple(notes))
+    return Prepared(served, as_built, fixed, fixed if counts or reshapes else None, tuple(notes))
 
 
 def _with_number(tensor: str) -> str:

@@ -130,7 +130,7 @@ def _is_of_loop(node: "NodeDef", nodes: "Mapping[str, NodeDef]") -> bool:
     """Whether `node` makes a loop go round. Branches have operations of the same names."""
     if node.op == "Merge":
         return any(nodes[node_of(one)].op == "NextIteration" for one in node.input)
-    return node.op == "Enter" or (node.op == "Switch" and nodes[node_of(node.input[1])].op == "LoopCond")
+    return bool(node.op == "Enter" or (node.op == "Switch" and nodes[node_of(node.input[1])].op == "LoopCond"))
 
 
 def _is_pivot(node: "NodeDef", nodes: "Mapping[str, NodeDef]", of_loop: set[str]) -> bool:

@@ -177,7 +177,9 @@ def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str
     """Shapes of those statistics that have one, wholly known, and their average's dtype."""
     import tensorflow as tf
 
-    part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list({node_of(one) for pair in averages.items() for one in pair}))
+    part = tf.compat.v1.graph_util.extract_sub_graph(
+        graph_def, list({node_of(one) for pair in averages.items() for one in pair})
+    )
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(part, name="")

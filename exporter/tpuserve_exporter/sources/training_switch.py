@@ -41,9 +41,7 @@ def _is_switch(node: "NodeDef") -> bool:
     from tensorflow.core.framework import types_pb2
 
     return (
-        node.op in _PLACEHOLDERS
-        and node.attr["dtype"].type == types_pb2.DT_BOOL
-        and not node.attr["shape"].shape.dim
+        node.op in _PLACEHOLDERS and node.attr["dtype"].type == types_pb2.DT_BOOL and not node.attr["shape"].shape.dim
     )
 
 
@@ -96,7 +94,7 @@ def _truth(node: "NodeDef", known: dict[str, bool]) -> bool | None:
         return values[0]
     if node.op == "LogicalNot":
         return None if values[0] is None else not values[0]
-    deciding = node.op == "LogicalOr"
+    deciding = bool(node.op == "LogicalOr")
     if deciding in values:
         return deciding
     return None if None in values else not deciding
@@ -123,7 +121,7 @@ def _call(node: "NodeDef", function: str, taken: list[int], given: list[int]) ->
 
 
 def _fold_switches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
-    """Take the branches of TensorFlow 1 that are not taken out: what leads to a Merge of them, which takes the other."""
+    """Let each Merge of TensorFlow 1's branches take the one that is left."""
     switches = [node for node in graph_def.node if node.op in _CHOICES and node_of(node.input[1]) in known]
     dead = _find_dead(graph_def, {f"{node.name}:{int(not known[node_of(node.input[1])])}" for node in switches})
     for node in graph_def.node:
