@@ -1,44 +1,68 @@
-"""Layers that are left in training mode are told, by name, when a version is written."""
+"""Models left in training mode are refused, and others are not; in every spelling of a source."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import tf_keras
 
 from tests.exporter import builders, freezable
-from tests.exporter.conftest import Finished
-from tpuserve_exporter.checks.training_left import find_training
+from tests.exporter.conftest import Finished, read_manifest
 
 pytestmark = [
+    pytest.mark.xdist_group(__name__),
     pytest.mark.usefixtures("tensorflow"),
+    pytest.mark.timeout(90),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
 ]
 Export = Callable[..., Finished]
+Tensor = Any
 
 
-def _export(export: Export, builder: str, folder: Path) -> Finished:
+def _export(export: Export, builder: str, folder: Path, *options: str) -> Finished:
     getattr(freezable, builder)().save_weights(folder / "m.weights.h5")
     model = ("--model", f"tests.exporter.freezable:{builder}", "--batch-sizes", "4")
-    return export(folder / "m.weights.h5", folder / "m", *model)
+    return export(folder / "m.weights.h5", folder / "m", *model, *options)
 
 
-def test_dropout_left_in_training_mode_is_named_before_it_fails_the_comparison(export: Export, tmp_path: Path) -> None:
+def _said(finished: Finished) -> str:
+    return " ".join((finished.out + finished.err).split())
+
+
+def test_dropout_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path)
     assert finished.code == 3
-    assert "draws random numbers, in " in finished.out
-    assert "/drop_1: no two answers agree" in finished.out
-    assert "call it with training=False" in finished.out
+    assert "answers the same request differently the second time" in _said(finished)
+    assert "/drop_1. If that is dropout or noise of training, call the layer with training=False" in _said(finished)
+    assert not (tmp_path / "m").exists()
 
 
-def test_a_batch_norm_left_in_training_mode_is_named(export: Export, tmp_path: Path) -> None:
-    finished = _export(export, "normalising", tmp_path)
+def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
+    finished = _export(export, "dropping", tmp_path, "--allow-nondeterminism")
     assert finished.code == 0, finished.err
-    assert "changes variables, in " in finished.out
-    assert "/norm_1: answers may depend on those before" in finished.out
-    assert "a row of serving_default depends on" in finished.out
+    assert "it is not compared with the source, and requests will not share batches" in _said(finished)
+    signature = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
+    assert (signature["deterministic"], signature["rows_independent"]) == (False, False)
+
+
+def test_a_batch_norm_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
+    finished = _export(export, "normalising", tmp_path)
+    assert finished.code == 3
+    assert "computed from averages over the batch, functional_1/scores_1/norm_1/moments/mean" in _said(finished)
+
+
+def test_averages_over_a_list_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
+    finished = _export(export, "normalising", tmp_path, "--allow-batch-statistics")
+    assert finished.code == 0, finished.err
+    assert "a row of serving_default depends on being alone" in _said(finished)
+    assert read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]["rows_independent"] is False
+
+
+def test_a_counter_that_no_answer_depends_on_is_warned_of(export: Export, tmp_path: Path) -> None:
+    finished = _export(export, "counting", tmp_path)
+    assert finished.code == 0, finished.err
+    assert "changes variables at each request, in functional_1/scores_1" in _said(finished)
+    assert "deterministic" not in read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
 
 
 def test_a_model_as_it_should_be_has_nothing_to_tell(export: Export, tmp_path: Path) -> None:
@@ -47,39 +71,71 @@ def test_a_model_as_it_should_be_has_nothing_to_tell(export: Export, tmp_path: P
     assert finished.document["warnings"] == []
 
 
-def _saved(folder: Path, call: Callable[[Any], Any], *variables: Any) -> Path:  # noqa: ANN401 - tensors
+def _saved(folder: Path, call: Callable[..., Tensor], rows: int | None = None) -> Path:
+    """A SavedModel of `call`, which takes a tensor and a variable [4, 3]."""
     import tensorflow as tf
 
     module = tf.Module()
-    module.variables_of_it = variables
-    function = tf.function(lambda x: {"y": call(x)}, autograph=False)
-    signature = function.get_concrete_function(tf.TensorSpec([None, 4, 4, 2], tf.float32, name="x"))
-    tf.saved_model.save(module, str(folder), signatures=signature)
+    module.state = tf.Variable(tf.zeros([4, 3]))
+    function = tf.function(lambda x: {"y": call(x, module.state)}, autograph=False)
+    tf.saved_model.save(
+        module, str(folder), function.get_concrete_function(tf.TensorSpec([rows, 3], tf.float32, name="x"))
+    )
     return folder
 
 
-def test_a_fused_batch_norm_in_training_mode_is_named(tmp_path: Path) -> None:
-    ones, zeros = np.ones(2, np.float32), np.zeros(2, np.float32)
-
-    def call(x: Any) -> Any:  # noqa: ANN401 - a tensor
-        import tensorflow as tf
-
-        return tf.compat.v1.nn.fused_batch_norm(x, ones, zeros, is_training=True, name="tower/norm")[0]
-
-    (told,) = find_training(_saved(tmp_path / "m", call))
-    assert told.startswith("batch norm in training mode, tower")
-
-
-def test_noise_of_a_fixed_seed_is_none_and_any_other_is(tmp_path: Path) -> None:
+def _normalised(x: Tensor, state: Tensor) -> Tensor:
     import tensorflow as tf
 
-    fixed = _saved(tmp_path / "fixed", lambda x: x + tf.random.stateless_normal([2], seed=[1, 2]))
-    assert find_training(fixed) == []
-    (told,) = find_training(_saved(tmp_path / "other", lambda x: x + tf.random.normal([2], name="noise")))
-    assert "draws random numbers, in noise" in told
+    mean, variance = tf.nn.moments(x, [0])
+    return (x - mean) * tf.math.rsqrt(variance + 1e-3)
 
 
-def test_dropout_of_keras_2_is_named(tmp_path: Path) -> None:
-    layer = tf_keras.layers.Dropout(0.5, name="drop")
-    (told,) = find_training(_saved(tmp_path / "m", lambda x: layer(x, training=True)))
-    assert "draws random numbers, in drop" in told
+def _accumulating(x: Tensor, state: Tensor) -> Tensor:
+    import tensorflow as tf
+
+    return tf.tanh(state.assign_add(x))
+
+
+def _remembering(x: Tensor, state: Tensor) -> Tensor:
+    """The same asked twice gets one answer; another request between changes it."""
+    import tensorflow as tf
+
+    before = tf.identity(state)
+    with tf.control_dependencies([before]):
+        state.assign(x)
+    return x + before
+
+
+def _of_the_clock(x: Tensor, state: Tensor) -> Tensor:
+    import tensorflow as tf
+
+    return x + tf.cast(tf.timestamp() % 1000.0, tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "rows", "said"),
+    [
+        (_normalised, None, "computed from averages over the batch, moments/mean, moments/variance"),
+        (_normalised, 4, "computed from averages over the batch, moments/mean, moments/variance"),
+        (_accumulating, 4, "differently the second time (output 'y' is off"),
+        (_remembering, 4, "Let each request bring the state as an input, and return the new one as an output"),
+        (_of_the_clock, None, "Its operations do not show why: look for state, the time, or random numbers"),
+    ],
+    ids=["batch norm", "batch norm of a fixed batch", "state", "memory", "clock"],
+)
+def test_a_saved_model_whose_answers_are_not_its_own_is_refused(
+    export: Export, tmp_path: Path, call: Callable[..., Tensor], rows: int | None, said: str
+) -> None:
+    finished = export(_saved(tmp_path / "saved", call, rows), tmp_path / "m", "--batch-sizes", "1,4")
+    assert finished.code == 3, finished.out
+    assert said in _said(finished)
+    assert not (tmp_path / "m").exists()
+
+
+def test_rows_of_a_fixed_batch_that_are_ranked_are_published(export: Export, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    saved = _saved(tmp_path / "saved", lambda x, state: tf.nn.softmax(x, axis=0), 4)
+    finished = export(saved, tmp_path / "m", "--batch-sizes", "1")
+    assert finished.code == 0, finished.err

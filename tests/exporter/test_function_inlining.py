@@ -1,0 +1,49 @@
+"""Graphs without calls compute what they did with them."""
+
+import numpy as np
+import pytest
+
+from tpuserve_exporter.dataflow.function_inlining import inline_calls, inline_to_analyse
+
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
+
+
+def test_calls_within_calls_compute_the_same_inline() -> None:
+    """Among them one whose nodes are called as others of the graph are."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    double = tf.function(lambda x: tf.identity(x * 2.0, "named"), autograph=False)
+    both = tf.function(lambda x: tuple(tf.split(double(x) + double(x + 1.0), 2, axis=1)), autograph=False)
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [None, 4], "x")
+        first, second = both(x)
+        y = tf.identity(first - second, "y")
+        tf.identity(x, "PartitionedCall/named")
+    flat, [name, inner] = inline_calls(graph.as_graph_def(), [y.name, second.name])
+    assert not [node for node in flat.node if "PartitionedCall" in node.op]
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with tf.Graph().as_default(), v1.Session() as session:
+        tensors = tf.graph_util.import_graph_def(
+            flat, name="", return_elements=[one if ":" in one else f"{one}:0" for one in (name, inner)]
+        )
+        found, half = session.run(tensors, {"x:0": rows})
+    expected = (rows * 4 + 2)[:, :2] - (rows * 4 + 2)[:, 2:]
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(half, (rows * 4 + 2)[:, 2:])
+
+
+def test_branches_and_loops_become_nodes_that_shapes_can_be_told_of() -> None:
+    import tensorflow as tf
+
+    def step(index: int, x: object) -> tuple[object, object]:
+        return index + 1, tf.cond(tf.reduce_any(x > 1.0), lambda: x * 2.0, lambda: x + 1.0)
+
+    function = tf.function(lambda x: tf.while_loop(lambda index, _: index < 3, step, (0, x))[1], autograph=False)
+    graph_def = function.get_concrete_function(tf.TensorSpec([5, 4], tf.float32, name="x")).graph.as_graph_def()
+    flat, [name] = inline_to_analyse(graph_def, ["Identity:0"])
+    assert not {"While", "StatelessWhile", "If", "StatelessIf"} & {node.op for node in flat.node}
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(flat, name="")
+    assert graph.get_tensor_by_name(f"{name}:0").shape.as_list() == [5, 4]
