@@ -1,5 +1,7 @@
 """Graphs without calls compute what they did with them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def test_calls_within_calls_compute_the_same_inline() -> None:
 def test_branches_and_loops_become_nodes_that_shapes_can_be_told_of() -> None:
     import tensorflow as tf
 
-    def step(index: int, x: object) -> tuple[object, object]:
+    def step(index: Any, x: Any) -> tuple[Any, Any]:  # noqa: ANN401 - tensors
         return index + 1, tf.cond(tf.reduce_any(x > 1.0), lambda: x * 2.0, lambda: x + 1.0)
 
     function = tf.function(lambda x: tf.while_loop(lambda index, _: index < 3, step, (0, x))[1], autograph=False)

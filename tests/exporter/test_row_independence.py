@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.row_independence import find_dependence
+from tpuserve_exporter.checks.row_independence import (
+    count_fixed_rows,
+    find_dependence,
+    find_dependence_in_fixed,
+)
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
@@ -81,3 +85,31 @@ def test_rows_that_differ_are_looked_for(tensorflow: None) -> None:
     late = {"x": np.array([[1], [1], [1], [1], [1], [5]], np.int64)}
     assert find_dependence(SIGNATURE, late, _Function(lambda x: x - x.mean(axis=0)), WIDE).dependence
     assert find_dependence(SIGNATURE, late, _Function(lambda x: x * 2), WIDE).independent
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: x * 2, ""),
+        (lambda x: x - x.mean(axis=0), "the rows beside it"),
+        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbours"),
+    ],
+    ids=["none", "mean", "faint"],
+)
+def test_dependence_in_a_fixed_batch_is_found(tensorflow: None, function: Callable[[Array], Array], found: str) -> None:
+    with np.errstate(invalid="ignore"):
+        finding = find_dependence_in_fixed(SIGNATURE, SAMPLES, 6, _Function(function), WIDE)
+    assert finding.dependence.startswith(found)
+    assert finding.independent is (found == "")
+
+
+def test_outputs_without_rows_tell_nothing_of_a_fixed_batch(tensorflow: None) -> None:
+    assert not find_dependence_in_fixed(SIGNATURE, SAMPLES, 6, _Function(lambda x: x.mean(axis=0)), WIDE).checked
+
+
+def test_only_inputs_of_one_fixed_size_are_a_fixed_batch() -> None:
+    def count(*sizes: int | None) -> int:
+        inputs = {f"x{index}": TensorSpec("float32", (size, 3)) for index, size in enumerate(sizes)}
+        return count_fixed_rows(Signature("serving_default", inputs, {"y": TensorSpec("float32", (6, 3))}), SAMPLES)
+
+    assert (count(6), count(6, 6), count(6, 4), count(6, None)) == (6, 6, 0, 0)

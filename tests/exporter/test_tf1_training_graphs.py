@@ -48,6 +48,7 @@ def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
     """What the opened source answers, one row at a time; of a fixed batch, all rows at once."""
     import tensorflow as tf
 
+    from tpuserve_exporter.models.served_function import ServedFunction
     from tpuserve_exporter.options.export_options import InputNaming, ModelOptions, TensorNaming
     from tpuserve_exporter.sources.tf1_meta import open_source
 
@@ -57,10 +58,13 @@ def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
         output_tensors=(TensorNaming("scores"),),
         inputs=(InputNaming.parse(given),) if fixed else (),
     )
-    call = tf.function(open_source(saved.meta, options).model.call, autograph=False)
+    served = open_source(saved.meta, options).model
+    assert isinstance(served, ServedFunction)
+    call = tf.function(served.call, autograph=False)
     rows = _rows(saved)
     if fixed:
-        return call(x=tf.constant(np.resize(rows, (32, *saved.shape))))["scores"].numpy()[:5]
+        answers: np.ndarray = call(x=tf.constant(np.resize(rows, (32, *saved.shape))))["scores"].numpy()
+        return answers[:5]
     return np.concatenate([call(x=tf.constant(rows[index : index + 1]))["scores"].numpy() for index in range(5)])
 
 
@@ -95,6 +99,8 @@ def _rows(saved: "Saved") -> np.ndarray:
         ("layer_norm", {}),
         ("attention", {}),
         ("counted", {}),
+        ("quantized", {}),
+        ("quantized", {"resource": True}),
         ("recurrent", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value) or "plain",

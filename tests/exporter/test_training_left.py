@@ -110,7 +110,7 @@ def _remembering(x: Tensor, state: Tensor) -> Tensor:
 def _of_the_clock(x: Tensor, state: Tensor) -> Tensor:
     import tensorflow as tf
 
-    return x + tf.cast(tf.timestamp() % 1000.0, tf.float32)
+    return x + tf.cast(tf.timestamp() * 1e5 % 1000.0, tf.float32)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,19 @@ def test_a_saved_model_whose_answers_are_not_its_own_is_refused(
     assert finished.code == 3, finished.out
     assert said in _said(finished)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_jax_model_that_averages_over_its_rows_is_refused(export: Export, tmp_path: Path) -> None:
+    """Its operations are a program of StableHLO."""
+    jax2tf = pytest.importorskip("jax.experimental.jax2tf")
+
+    def call(x: Tensor, state: Tensor) -> Tensor:
+        converted = jax2tf.convert(lambda x: x - x.mean(0), polymorphic_shapes=["rows, _"], with_gradient=False)
+        return converted(x)
+
+    finished = export(_saved(tmp_path / "saved", call), tmp_path / "m", "--batch-sizes", "1,4")
+    assert finished.code == 3, finished.out
+    assert "computed from averages over the batch, stablehlo.reduce" in _said(finished)
 
 
 def test_rows_of_a_fixed_batch_that_are_ranked_are_published(export: Export, tmp_path: Path) -> None:

@@ -267,6 +267,20 @@ def loudest(x: Tensor, training: Flag) -> Tensor:
     return _head(x / tf.reduce_max(tf.abs(x)))
 
 
+def quantized(x: Tensor, training: Flag) -> Tensor:
+    """Ranges of activations as tf.contrib.quantize learns them: outputs are made of the updated average."""
+    y = dense(x, 8, "hidden")
+    with v1.variable_scope("act_quant"):
+        low = v1.get_variable("min", [], initializer=v1.constant_initializer(-1.0), trainable=False)
+        high = v1.get_variable("max", [], initializer=v1.constant_initializer(1.0), trainable=False)
+        least, most = low, high
+        if training:
+            least = tf_moving_average(low, tf.minimum(tf.reduce_min(y), 0.0), 0.5)
+            most = tf_moving_average(high, tf.maximum(tf.reduce_max(y), 0.0), 0.5)
+        y = tf.quantization.fake_quant_with_min_max_vars(y, least, most)
+    return _head(y)
+
+
 def counted(x: Tensor, training: Flag) -> Tensor:
     """Zeros of as many rows as there are, joined to them."""
     return _head(tf.concat([x, tf.zeros([tf.shape(x)[0], 8])], 1))

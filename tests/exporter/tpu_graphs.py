@@ -35,6 +35,13 @@ def random(x: Any) -> Any:  # noqa: ANN401 - tensors
     return tf.identity(dense(x, 2, "head") + v1.random_normal([2]), "scores")
 
 
+def whitening(x: Any) -> Any:  # noqa: ANN401 - tensors
+    """Normalises each batch by its own statistics, and keeps none."""
+    hidden = dense(x, 2, "head")
+    mean, variance = tf.nn.moments(hidden, [0], name="whitening")
+    return tf.identity((hidden - mean) * tf.math.rsqrt(variance + 1e-3), "scores")
+
+
 def exchanging(x: Any) -> Any:  # noqa: ANN401 - tensors
     """Replicas exchange halves: no replica alone can."""
     scores = tf.raw_ops.AllToAll(

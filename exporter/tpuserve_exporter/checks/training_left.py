@@ -39,12 +39,12 @@ def find_training(version: Path, samples: Mapping[str, Tensors]) -> dict[str, De
 
 def describe_change(name: str, change: Change, difference: str, training: Dependence) -> str:
     """Why answers of signature `name` change, and what to do."""
-    what = f"{name} {change} ({difference})"
     if training.random:
         return (
-            f"{what}: it draws random numbers, in {_list(training.random)}. If that is dropout or noise of training, "
-            f"{_CALL_OTHERWISE}. {_PUBLISH}"
+            f"{name} {change}: it draws random numbers, in {_list(training.random)}. If that is dropout or noise of "
+            f"training, {_CALL_OTHERWISE}. {_PUBLISH}"
         )
+    what = f"{name} {change} ({difference})"
     if training.assigned:
         return f"{what}: it keeps a state, which it changes in {_list(training.assigned)}. {_STATE}"
     return f"{what}. Its operations do not show why: look for state, the time, or random numbers in it. {_PUBLISH}"

@@ -9,6 +9,7 @@ from tpuserve_exporter.dataflow.batch_statistics import StatisticsFinder
 from tpuserve_exporter.dataflow.function_inlining import inline_to_analyse, node_of
 from tpuserve_exporter.dataflow.graph_walk import Walk
 from tpuserve_exporter.dataflow.row_axes import RowAxes
+from tpuserve_exporter.dataflow.stablehlo_averages import find_averages
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -53,6 +54,8 @@ _WRITES = (
 _NOT_WRITES = ("ScatterNd", "AssignVariableXlaConcat")
 _READS = ("ReadVariableOp", "ResourceGather", "LookupTableFind", "LookupTableSize", "LookupTableExport", "VariableV2")
 _GENERATORS = ("RngReadAndSkip", "RngSkip", "Stateful")
+# A constant of this size is weights: no axis, shape or seed.
+_LARGE_BYTES = 65536
 _CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
 # Where, in the name of an operation, that of its layer has ended.
 _OWN = re.compile(r"/(stateless_|stateful_|random_|truncated_|dropout/|Assign|Random|Stateless).*")
@@ -80,7 +83,7 @@ def find_dependence(
     import tensorflow as tf
 
     names = list(dict.fromkeys(map(node_of, outputs)))
-    part = tf.compat.v1.graph_util.extract_sub_graph(graph_def, names)
+    part = tf.compat.v1.graph_util.extract_sub_graph(_without_weights(graph_def), names)
     flat, ends = inline_to_analyse(part, outputs)
     walk = Walk(flat)
     before = walk.before(ends)
@@ -91,14 +94,31 @@ def find_dependence(
     read = _roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
     seeds = {walk.root(one.input[0]) for node in random for one in walk.before(node.input).values() if _reads(one)}
     assigned = [place for root, place in written.items() if root in read - drawn - (seeds if random else set())]
-    statistics = _find_statistics(flat, walk, ends, inputs)
+    programs = [node for node in before.values() if node.op == "XlaCallModule"]
+    in_programs = [_find_in_program(node, walk, inputs) for node in programs]
+    statistics = _find_statistics(flat, walk, ends, inputs) + [one for found in in_programs for one in found or ()]
     return Dependence(
         statistics=_places(statistics),
         random=_layers(node.name for node in random),
         assigned=_layers(assigned),
         written=_layers(place for root, place in written.items() if root not in seeds | drawn),
-        sees_all=not any(node.op == "XlaCallModule" for node in before.values()),
+        sees_all=None not in in_programs,
     )
+
+
+def _without_weights(graph_def: "GraphDef") -> "GraphDef":
+    """A copy with placeholders for large constants: frozen weights would be copied with each step."""
+    light = type(graph_def)()
+    light.versions.CopyFrom(graph_def.versions)
+    light.library.CopyFrom(graph_def.library)
+    for node in graph_def.node:
+        if node.op == "Const" and node.ByteSize() > _LARGE_BYTES:
+            placeholder = light.node.add(name=node.name, op="Placeholder")
+            placeholder.attr["dtype"].CopyFrom(node.attr["dtype"])
+            placeholder.attr["shape"].shape.CopyFrom(node.attr["value"].tensor.tensor_shape)
+        else:
+            light.node.add().CopyFrom(node)
+    return light
 
 
 def _find_statistics(
@@ -112,6 +132,14 @@ def _find_statistics(
     finder = StatisticsFinder(walk, axes, walk.after(inputs))
     met = walk.before(end for end in ends if finder.has_rows(end))
     return [node.name for node in met.values() if finder.averages_rows(node)]
+
+
+def _find_in_program(program: "NodeDef", walk: Walk, inputs: Iterable[str]) -> list[str] | None:
+    """None where it cannot be read."""
+    of_rows = walk.after(inputs)
+    given = [node_of(one) for one in program.input if one[0] != "^"]
+    fed = [index for index, name in enumerate(given) if name in of_rows]
+    return find_averages(program.attr["module"].s, fed, len(given)) if fed else []
 
 
 def _places(names: Iterable[str]) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ class _Inlining:
             if tensor.startswith("^"):
                 return f"^{node_of(arguments[inner]) if inner in arguments else names[inner]}"
             if inner in arguments:
-                return arguments[inner]
+                return str(arguments[inner])
             output, _, index = rest.partition(":")
             return _tensor(names[inner], offsets[inner](output) + int(index or 0))
 

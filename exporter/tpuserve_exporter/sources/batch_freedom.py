@@ -79,7 +79,7 @@ def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int)
     if any(one.op != "Const" for one in taken) or not node_of(node.input[0]).rpartition("/")[2].startswith("Shape"):
         return False
     shape, begin, end, _ = (tf.make_ndarray(one.attr["value"].tensor) for one in taken)
-    return shape.size > 0 and shape[0] == rows and begin.tolist() == [0] and end.tolist() == [1]
+    return bool(shape.size and shape[0] == rows and begin.tolist() == [0] and end.tolist() == [1])
 
 
 def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:

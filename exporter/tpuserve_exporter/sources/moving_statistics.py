@@ -40,6 +40,17 @@ def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average
     return list(_Updates(walk, set(served), walk.after(inputs)).find())
 
 
+def find_served_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> "list[NodeDef]":
+    """Updates of moving averages that the nodes `fetched` are made of: what they give is the average after them."""
+    walk = Walk(graph_def)
+    updates = _Updates(walk, set(), set())
+    return [
+        node
+        for node in walk.before(fetched).values()
+        if node.op in ("Assign", "AssignSub", "AssignAdd") and updates.reads_itself(node)
+    ]
+
+
 class _Updates:
     """The updates of one graph. `served` nodes make the outputs; `fed` ones are made of inputs."""
 
@@ -61,6 +72,10 @@ class _Updates:
             if len(statistics) == 1 and variable in variables:
                 found.setdefault(variable, statistics.pop())
         yield from self._without_biased(found, read)
+
+    def reads_itself(self, update: "NodeDef") -> bool:
+        """Whether the variable's new value is made of its old one, and of a tensor more."""
+        return self._walk.root(update.input[0]) in self._follow(update.input[1])[1]
 
     def _without_biased(self, found: dict[str, str], read: dict[str, set[str]]) -> Iterator[Average]:
         """An average that another is made of begins at zero: that other is the one to use."""
@@ -85,7 +100,7 @@ class _Updates:
 
         Where it is made of inputs in another way, it is no moving average: no tensor then.
         """
-        statistics, variables = set[str](), set[str]()
+        statistics, variables, otherwise = set[str](), set[str](), False
         waiting, seen = [tensor], set[str]()
         while waiting:
             tensor = waiting.pop()
@@ -97,14 +112,14 @@ class _Updates:
             if node.op in _VARIABLES:
                 variables.add(name)
             elif node.op.startswith("FusedBatchNorm") and not is_norm(node):
-                return set(), variables  # it passes on the averages that it was given
+                otherwise = True  # it passes on the averages that it was given
             elif name in self._fed and name in self._served:
                 statistics.add(tensor.removesuffix(":0"))
             elif node.op in _PASSED or node.op in _READS:
                 waiting += self._parts(node)
             elif name in self._fed:
-                return set(), variables
-        return statistics, variables
+                otherwise = True
+        return set() if otherwise else statistics, variables
 
     def _parts(self, node: "NodeDef") -> list[str]:
         """The tensors whose values an operation passes on. A choice's condition and a shape are none of them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.errors import TrainingMode
-from tpuserve_exporter.sources.moving_statistics import find_averages
+from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
 from tpuserve_exporter.sources.tpu_surgery import find_looping, node_of, reached
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
 
     Statistics without a moving average stay, and so do random numbers that are no dropout's. Raises TrainingMode.
     """
-    return [*_use_moving_statistics(graph_def, fetched), *_remove_dropouts(graph_def, fetched)]
+    return [
+        *_skip_updates(graph_def, fetched),
+        *_use_moving_statistics(graph_def, fetched),
+        *_remove_dropouts(graph_def, fetched),
+    ]
 
 
 def find_random(graph_def: "GraphDef", fetched: Sequence[str]) -> list["NodeDef"]:
@@ -95,16 +99,32 @@ def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Ite
     """
     nodes = {node.name: node for node in graph_def.node}
     averages = {one.statistic: one.variable for one in find_averages(graph_def, fetched)}
+    there = {node.name for node in reached(graph_def, fetched)}
     single = {one: averages[one] for one in averages if not is_norm(nodes[node_of(one)])}
-    _check_renormalised(graph_def, fetched, single)
+    _check_renormalised(there, single)
     switched = [node.name for node in reached(graph_def, fetched) if _switch_norm(graph_def, node, nodes, averages)]
     switched += _replace_statistics(graph_def, single)
     if switched:
         yield f"batch norm was in training mode: it uses its moving statistics now: {', '.join(sorted(switched))}"
 
 
-def _check_renormalised(graph_def: "GraphDef", fetched: Sequence[str], averages: Mapping[str, str]) -> None:
-    there = {node.name for node in reached(graph_def, fetched)}
+def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
+    """Let outputs that are made of an updated average be made of the average: ranges of quantisation are learned so."""
+    updates = find_served_updates(graph_def, fetched)
+    for node in updates:
+        kind, variable = node.attr["T"].type, node.input[0]
+        node.op = "Identity"
+        node.attr.clear()
+        node.attr["T"].type = kind
+        del node.input[:]
+        node.input.append(variable)
+    if updates:
+        names = ", ".join(sorted(node.name for node in updates))
+        yield f"each request updated moving averages: they stay as the checkpoint has them now: {names}"
+
+
+def _check_renormalised(there: set[str], averages: Mapping[str, str]) -> None:
+    """`there` are the nodes that the outputs are made of."""
     if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
         raise TrainingMode(
             f"what is served normalises by statistics of the batch and by their moving averages: {', '.join(both)}. "

@@ -1,10 +1,12 @@
 """SavedModels that are damaged, cannot run, or are given options that would change them."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tests.exporter.bad_inputs.case import Case, Section, cut, fill, remove, write
+from tests.exporter.bad_inputs.case import Case, Change, Section, cut, fill, remove, write
 
 _OUT = "models/scorer"
 _EXPORT = f"saved {_OUT}"
@@ -39,6 +41,33 @@ def _number_parser(folder: Path) -> None:
     parse = tf.function(lambda text: {"number": tf.strings.to_number(text)})
     signature = parse.get_concrete_function(text=tf.TensorSpec([None], tf.string))
     tf.saved_model.save(tf.Module(), str(folder / "parser"), signature)
+
+
+def _module(call: Callable[[Any, Any], Any]) -> Change:
+    """`module/`, a SavedModel of a function of `x` [4, 3] and of a variable of that shape."""
+
+    def change(folder: Path) -> None:
+        import tensorflow as tf
+
+        module = tf.Module()
+        module.state = tf.Variable(tf.zeros([4, 3]))
+        function = tf.function(lambda x: {"y": call(x, module.state)}, autograph=False)
+        signature = function.get_concrete_function(tf.TensorSpec([4, 3], tf.float32, name="x"))
+        tf.saved_model.save(module, str(folder / "module"), signature)
+
+    return change
+
+
+def _less_mean(x: Any, state: Any) -> Any:  # noqa: ANN401 - tensors
+    import tensorflow as tf
+
+    return x - tf.reduce_mean(x, axis=0, name="batch_mean")
+
+
+def _drop(x: Any, state: Any) -> Any:  # noqa: ANN401 - tensors
+    import tensorflow as tf
+
+    return tf.nn.dropout(x, 0.5)
 
 
 def _custom(folder: Path) -> None:
@@ -77,6 +106,9 @@ SECTION = Section(
         Case("A signature of images is asked for, and it takes none", 2, f"{_EXPORT} --signature photo=image_bytes"),
         Case("An operation is of a library that is not here", 6, _EXPORT, _custom),
         Case("Weights are NaN", 12, _EXPORT, _diverge),
+        Case("It averages over the batch", 3, "module models/module", _module(_less_mean)),
+        Case("It draws random numbers", 3, "module models/module", _module(_drop)),
+        Case("It keeps a state", 3, "module models/module", _module(lambda x, state: state.assign_add(x))),
         Case("It refuses inputs that were made up", 9, "parser models/parser", _number_parser),
         Case("Its warm-up requests are damaged", 9, _EXPORT,
              write("saved/assets.extra/tf_serving_warmup_requests", "not records")),

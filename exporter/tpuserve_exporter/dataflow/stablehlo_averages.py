@@ -1,0 +1,87 @@
+"""Averages over rows within a program of StableHLO, as JAX and PyTorch models come in a graph."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# What lies between the powers of a softmax and their sum.
+_OF_SOFTMAX = frozenset({"stablehlo.multiply", "stablehlo.convert", "stablehlo.select", "stablehlo.reshape"})
+
+
+def find_averages(program: bytes, fed: Sequence[int], count: int) -> list[str] | None:
+    """Sums over the first dimension, if that is the rows', and batch norms in training mode; by where they are.
+
+    Arguments number `fed`, of the last `count`, are made of inputs: they begin with the rows. None where the library
+    that reads such programs is not here, or this one is of a format that it does not know.
+    """
+    if importlib.util.find_spec("jaxlib") is None:
+        return None
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with mlir.make_ir_context() as context:
+        try:
+            module = stablehlo.deserialize_portable_artifact(context, program)
+        except (ValueError, ir.MLIRError):
+            return None
+        operations = list(_walk(module.operation))
+        main = next(one for one in operations if one.name == "func.func" and _symbol(one) == "main")
+        arguments = list(main.regions[0].blocks[0].arguments)[-count:]
+        rows = {size for index in fed for size in _first_size(arguments[index])}
+        return [f"{one.name} {_place(one)}".strip() for one in operations if _averages(one, rows)]
+
+
+def _walk(operation: Any) -> Iterator[Any]:  # noqa: ANN401 - MLIR's bindings are untyped here
+    yield operation
+    for region in operation.regions:
+        for block in region.blocks:
+            for one in block.operations:
+                yield from _walk(one.operation)
+
+
+def _symbol(operation: Any) -> str:  # noqa: ANN401
+    return str(operation.attributes["sym_name"].value)
+
+
+def _averages(operation: Any, rows: set[int | None]) -> bool:  # noqa: ANN401
+    if operation.name == "stablehlo.batch_norm_training":
+        return True
+    if operation.name != "stablehlo.reduce" or 0 not in list(operation.attributes["dimensions"]):
+        return False
+    taken = operation.operands[0]
+    adds = [one.operation.name for one in operation.regions[0].blocks[0].operations]
+    return "stablehlo.add" in adds and bool(set(_first_size(taken)) & rows) and not _is_softmax(taken)
+
+
+def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
+    """Its first dimension, None where that is free; nothing of a scalar or of a single row."""
+    from jaxlib.mlir import ir
+
+    shape = ir.RankedTensorType(value.type)
+    if not shape.rank:
+        return []
+    if shape.is_dynamic_dim(0):
+        return [None]
+    return [shape.get_dim_size(0)] if shape.get_dim_size(0) > 1 else []
+
+
+def _is_softmax(value: Any) -> bool:  # noqa: ANN401
+    from jaxlib.mlir import ir
+
+    waiting = [value]
+    while waiting:
+        owner = waiting.pop().owner
+        if isinstance(owner, ir.Block):
+            continue
+        if owner.name == "stablehlo.exponential":
+            return True
+        if owner.name in _OF_SOFTMAX:
+            waiting += owner.operands
+    return False
+
+
+def _place(operation: Any) -> str:  # noqa: ANN401
+    """The name of the operation in the code that it came from, where that was kept."""
+    text = str(operation.location)
+    return text.split('"')[1] if text.startswith('loc("') and "/" in text.split('"')[1] else ""
