@@ -51,36 +51,42 @@ class AnswerChecks:
 
     def check(self, signature: Signature, samples: Tensors, training: Dependence) -> Answers:
         """Raises TrainingMode for answers that change, and for rows averaged over; OptionConflict with --batching."""
-        if not self._repeats(signature, samples, training):
+        has_rows = signature.is_batchable or count_fixed_rows(signature, samples) > 1
+        title = "Check that rows of {} are independent" if has_rows else "Ask {} the same again"
+        with self._progress.step(title.format(signature.name)) as step:
+            change, difference = find_change(signature, samples, self._session, self._tolerance)
+            found = self._find_dependence(signature, samples) if change is Change.NEVER else Finding(checked=False)
+            step.detail = _describe(change, found) if has_rows else str(change) or "the same answer"
+        if change is not Change.NEVER:
+            self._refuse_change(describe_change(signature.name, change, difference, training))
             return Answers(deterministic=False, rows_independent=False)
         for warning in describe_harmless(signature.name, training):
             self._warn(warning)
+        if found.dependence or signature.is_batchable:
+            self._refuse_statistics(signature, found, training)
         if signature.is_batchable:
-            return Answers(True, self._check_rows(signature, samples, training))
-        if (rows := count_fixed_rows(signature, samples)) > 1:
-            self._check_fixed(signature, samples, rows, training)
-        return Answers(deterministic=True, rows_independent=False)
+            self._refuse_batching(signature, found)
+            self._warn_of_rows(signature, found)
+        elif found.dependence and not training.sees_all:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}")
+        return Answers(deterministic=True, rows_independent=signature.is_batchable and found.independent)
 
-    def _repeats(self, signature: Signature, samples: Tensors, training: Dependence) -> bool:
-        with self._progress.step(f"Ask {signature.name} the same again") as step:
-            change, difference = find_change(signature, samples, self._session, self._tolerance)
-            step.detail = "another answer" if change else "the same answer"
-        if change is Change.NEVER:
-            return True
-        message = describe_change(signature.name, change, difference, training)
+    def _find_dependence(self, signature: Signature, samples: Tensors) -> Finding:
+        """Of a fixed batch, too; not checked where neither inputs nor outputs have rows."""
+        if signature.is_batchable:
+            if len(distinct_rows(samples)) < 2:
+                samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)
+            return find_dependence(signature, samples, self._session, self._tolerance)
+        if (rows := count_fixed_rows(signature, samples)) > 1:
+            return find_dependence_in_fixed(signature, samples, rows, self._session, self._tolerance)
+        return Finding(checked=False)
+
+    def _refuse_change(self, message: str) -> None:
         if not self._options.model.allow_nondeterminism:
             raise TrainingMode(message)
         self._warn(f"{message}; it is not compared with the source, and requests will not share batches")
-        return False
 
-    def _check_rows(self, signature: Signature, samples: Tensors, training: Dependence) -> bool:
-        with self._progress.step(f"Check that rows of {signature.name} are independent") as step:
-            if len(distinct_rows(samples)) < 2:
-                samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)
-            found = find_dependence(signature, samples, self._session, self._tolerance)
-            step.detail = "no" if found.dependence else "yes" if found.checked else "not checked"
-        self._refuse_statistics(signature, found, training)
-        self._refuse_batching(signature, found)
+    def _warn_of_rows(self, signature: Signature, found: Finding) -> None:
         if found.dependence:
             self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
         elif not found.checked:
@@ -88,17 +94,6 @@ class AnswerChecks:
                 f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
                 "will not share batches (--check with rows that differ)"
             )
-        return found.independent
-
-    def _check_fixed(self, signature: Signature, samples: Tensors, rows: int, training: Dependence) -> None:
-        """Rows that depend on each other by design are the caller's own: no server adds any to them."""
-        with self._progress.step(f"Change the rows beside a row of {signature.name}") as step:
-            found = find_dependence_in_fixed(signature, samples, rows, self._session, self._tolerance)
-            step.detail = "another answer" if found.dependence else "the same answer"
-        if found.dependence:
-            self._refuse_statistics(signature, found, training)
-        if found.dependence and not training.sees_all:
-            self._warn(f"a row of {signature.name} depends on {found.dependence}")
 
     def _refuse_statistics(self, signature: Signature, found: Finding, training: Dependence) -> None:
         if not training.statistics or found.independent:
@@ -116,3 +111,9 @@ class AnswerChecks:
             f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
             + ("" if found.dependence else ", or give rows that differ, --check")
         )
+
+
+def _describe(change: Change, found: Finding) -> str:
+    if change is not Change.NEVER:
+        return "no: answers change"
+    return "no" if found.dependence else "yes" if found.checked else "not checked"
