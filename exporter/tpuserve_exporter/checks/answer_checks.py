@@ -84,7 +84,7 @@ class AnswerChecks:
     def _refuse_change(self, message: str) -> None:
         if not self._options.model.allow_nondeterminism:
             raise TrainingMode(message)
-        self._warn(f"{message}; it is not compared with the source, and requests will not share batches")
+        self._warn(f"{message}; it is compared with the source in shapes alone, and requests will not share batches")
 
     def _warn_of_rows(self, signature: Signature, found: Finding) -> None:
         if found.dependence:

@@ -95,6 +95,11 @@ class Difference:
         return np.inf if self.others else max((one.max_abs for one in self.outputs.values()), default=0.0)
 
     @property
+    def is_misshapen(self) -> bool:
+        """Whether the outputs or their shapes differ, and not only values."""
+        return bool(self.others) or any(one.beyond and not one.elements for one in self.outputs.values())
+
+    @property
     def beyond(self) -> str:
         """What is outside the tolerance, of the first output that is; empty when nothing is."""
         return self.others or next((one.beyond for one in self.outputs.values() if one.beyond), "")

@@ -1,7 +1,7 @@
 """Whether the written SavedModel answers as the source model does: at every size, padded, and loaded both ways."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,12 @@ def require_parity(signature: Signature, result: ParityResult, tolerance: Tolera
             f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
             parity={signature.name: result.to_json()},
         )
+
+
+def require_shapes(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
+    """For a model that answers differently each time. Raises ParityFailed where outputs or their shapes differ."""
+    if misshapen := [one for one in result.failed if one.difference.is_misshapen]:
+        raise _failure(signature, replace(result, comparisons=tuple(misshapen)), tolerance)
 
 
 def _is_all_nan(value: Array) -> bool:

@@ -9,7 +9,7 @@ from tpuserve_exporter.checks.answer_checks import AnswerChecks, Answers
 from tpuserve_exporter.checks.asking import Asked, Asking, check_sequences
 from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.padding_independence import check_padding
-from tpuserve_exporter.checks.parity import compare_cases, require_parity
+from tpuserve_exporter.checks.parity import compare_cases, require_parity, require_shapes
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
 from tpuserve_exporter.checks.training_left import find_training
@@ -196,10 +196,10 @@ class Checks:
             parity = compare_cases(
                 signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
             )
-            if answers.deterministic:
-                require_parity(signature, parity, tolerance)
-                if raw is not None:
-                    check_raw_images(signature, raw, session, tolerance)
+            require = require_parity if answers.deterministic else require_shapes
+            require(signature, parity, tolerance)
+            if raw is not None and answers.deterministic:
+                check_raw_images(signature, raw, session, tolerance)
             step.detail = (
                 f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
                 f"{parity.max_abs_difference:.3g} (allowed {tolerance})"

@@ -147,6 +147,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
     manifest = exported.manifest
     sizes = {size for signature in manifest.signatures.values() for size in signature.batch_sizes}
     independent = all(signature.rows_independent for signature in manifest.signatures.values())
+    deterministic = all(signature.deterministic for signature in manifest.signatures.values())
     step = "" if manifest.source.step is None else f" at step {manifest.source.step}"
     restored = "" if exported.restore is None else f"; {exported.restore.summary()}"
     return [
@@ -155,6 +156,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *(("signature", str(signature)) for signature in exported.signatures.values()),
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
         ("rows independent", "yes" if independent else "no: requests will not share batches"),
+        *([] if deterministic else [("deterministic", "no: the same request gets another answer each time")]),
         ("compute dtype", manifest.compute_dtype),
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
