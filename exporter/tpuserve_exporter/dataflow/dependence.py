@@ -87,23 +87,34 @@ def find_dependence(
     flat, ends = inline_to_analyse(part, outputs)
     walk = Walk(flat)
     before = walk.before(ends)
-    writes = [node for node in walk.needed(ends).values() if _is_write(node)]
     random = [node for node in before.values() if _is_random(node, walk)]
-    drawn = {walk.root(node.input[0]) for node in before.values() if node.op.startswith(_GENERATORS) and node.input}
-    written = {walk.root(node.input[0]): node.name for node in writes if node.input}
-    read = _roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
-    seeds = {walk.root(one.input[0]) for node in random for one in walk.before(node.input).values() if _reads(one)}
-    assigned = [place for root, place in written.items() if root in read - drawn - (seeds if random else set())]
-    programs = [node for node in before.values() if node.op == "XlaCallModule"]
-    in_programs = [_find_in_program(node, walk, inputs) for node in programs]
+    assigned, written = _find_writes(walk, before, ends, random)
+    in_programs = [_find_in_program(node, walk, inputs) for node in before.values() if node.op == "XlaCallModule"]
     statistics = _find_statistics(flat, walk, ends, inputs) + [one for found in in_programs for one in found or ()]
     return Dependence(
         statistics=_places(statistics),
         random=_layers(node.name for node in random),
         assigned=_layers(assigned),
-        written=_layers(place for root, place in written.items() if root not in seeds | drawn),
+        written=_layers(written),
         sees_all=None not in in_programs,
     )
+
+
+def _find_writes(
+    walk: Walk, before: "Mapping[str, NodeDef]", ends: Sequence[str], random: "Sequence[NodeDef]"
+) -> tuple[list[str], list[str]]:
+    """Operations that change what the outputs read, and all that change anything; without the states of generators.
+
+    `before` are the nodes that the outputs are made of.
+    """
+    writes = [node for node in walk.needed(ends).values() if _is_write(node) and node.input]
+    seeds = _roots_read(walk, (one for node in random for one in walk.before(node.input).values()))
+    generators = [node for node in before.values() if node.op.startswith(_GENERATORS) and node.input]
+    seeds |= {walk.root(node.input[0]) for node in generators}
+    written = {walk.root(node.input[0]): node.name for node in writes}
+    written = {root: place for root, place in written.items() if root not in seeds}
+    read = _roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
+    return [place for root, place in written.items() if root in read], list(written.values())
 
 
 def _without_weights(graph_def: "GraphDef") -> "GraphDef":

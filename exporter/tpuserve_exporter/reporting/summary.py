@@ -156,7 +156,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *(("signature", str(signature)) for signature in exported.signatures.values()),
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
         ("rows independent", "yes" if independent else "no: requests will not share batches"),
-        *([] if deterministic else [("deterministic", "no: the same request gets another answer each time")]),
+        *([] if deterministic else [("deterministic", "no, the same request gets another answer each time")]),
         ("compute dtype", manifest.compute_dtype),
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
