@@ -1,0 +1,81 @@
+"""Models of strangers, the whole way: save, export, serve, ask, and compare with the source's own answers.
+
+    make strangers                               # all of them: minutes
+    make strangers ONLY=MobileNetV2,'tf1_*'      # some, by name or pattern
+
+Prints a line for each model, source, signature and protocol. A difference beyond the tolerance, or a refusal that is
+not expected, makes a line WRONG, and the exit status 1. Sources, versions and logs lie in .demo/strangers.
+"""
+
+import argparse
+import fnmatch
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.strangers.catalogue.groups import GROUPS
+from tests.strangers.line import Verdict
+from tests.strangers.processes import ROOT
+from tests.strangers.run import run
+from tests.strangers.stranger import Stranger
+from tests.strangers.table import print_table, write_json
+
+# Columns of a table that is written to a file or a pipe.
+LOG_WIDTH = 200
+
+
+def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS) -> int:
+    """Run the strangers that the command line names. Returns the exit status."""
+    options = _parse(arguments)
+    patterns = [one.strip() for one in options.only.split(",") if one.strip()] or ["*"]
+    names = [one.name for group in groups for one in group]
+    unknown = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+    if unknown:
+        print(f"no stranger is called {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(names))
+        return 0
+    wanted = [[one for one in group if any(fnmatch.fnmatchcase(one.name, each) for each in patterns)] for group in groups]
+    # SIGTERM ends a run as Ctrl-C does, with its processes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return _run(wanted, options)
+
+
+def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> int:
+    started_s, lines = time.monotonic(), []
+
+    def report(step: str) -> None:
+        print(f"[{time.monotonic() - started_s:6.1f} s] {step}", file=sys.stderr, flush=True)
+
+    try:
+        for line in run([group for group in groups if group], options.work, options.jobs, report):
+            lines.append(line)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    seconds = time.monotonic() - started_s
+    print_table(Console(width=None if sys.stdout.isatty() else LOG_WIDTH), lines, seconds)
+    if options.json:
+        write_json(options.json, lines, seconds)
+    return int(any(line.verdict is Verdict.WRONG for line in lines))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("strangers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", metavar="NAME,…", help="names or patterns of strangers; default: all")
+    parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines here, too")
+    parser.add_argument("--work", type=Path, default=ROOT / ".demo/strangers", help="default: .demo/strangers")
+    jobs = min(2, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"strangers exported at the same time; default: {jobs}")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

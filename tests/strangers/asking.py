@@ -1,0 +1,100 @@
+"""A served version, asked as users ask: over gRPC and REST by the client, and over REST by JSON alone."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from examples.local_server import LocalServer
+from tests.strangers import json_requests
+from tests.strangers.difference import Differs, largest_difference
+from tests.strangers.line import Line, Verdict
+from tests.strangers.stranger import Answers, Exchange, Stranger, Tensors
+from tpuserve_client import Client, TpuserveError
+
+TIMEOUT_S = 120.0
+# Requests at the same time: enough that the server puts several into one batch.
+AT_ONCE = 8
+# Takes signature, inputs and expected outputs, and returns the served outputs.
+Ask: TypeAlias = Callable[[str, Tensors, Tensors], Tensors]
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """`dtypes` is False where answers carry none."""
+
+    name: str
+    ask: Ask
+    dtypes: bool
+
+
+def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, server: LocalServer) -> Iterator[Line]:
+    """A line for each signature and protocol. Blocks for each."""
+    with Client(server.grpc) as grpc, Client(server.rest) as rest:
+
+        def by(client: Client) -> Ask:
+            return lambda signature, inputs, _: client.predict(
+                model, inputs, signature_name=signature, timeout_s=TIMEOUT_S
+            )
+
+        def by_json(signature: str, inputs: Tensors, expected: Tensors) -> Tensors:
+            return json_requests.predict(server.rest, model, signature, inputs, expected, rows=stranger.rows)
+
+        protocols = [
+            Protocol("gRPC", by(grpc), True),
+            Protocol("REST", by(rest), True),
+            Protocol("JSON", by_json, False),
+        ]
+        for name, exchanges in answers.items():
+            for protocol in protocols:
+                yield _ask(stranger, source, name, exchanges, protocol)
+
+
+def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
+    """The line of one signature by one protocol."""
+    tolerance, started_s = stranger.allowed(name), time.monotonic()
+    signature = name.partition(":")[0]
+    single = [row for exchange in exchanges for row in _rows(exchange)] if stranger.rows else list(exchanges)
+    found: dict[str, float] = {}
+    verdict, reason = Verdict.RIGHT, ""
+
+    def compare(exchange: Exchange) -> float:
+        inputs, expected = exchange
+        served = protocol.ask(signature, inputs, expected)
+        return largest_difference(expected, dict(served), tolerance, dtypes=protocol.dtypes)
+
+    def at_once() -> Iterable[float]:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            yield from threads.map(compare, single)
+
+    steps: list[tuple[str, Iterable[float]]] = [("together", map(compare, exchanges)), ("at_once", at_once())]
+    if stranger.rows:
+        steps.insert(0, ("alone", map(compare, single)))
+    for step, differences in steps:
+        try:
+            found[step] = max(differences, default=0.0)
+        except (Differs, TpuserveError, json_requests.Refused) as error:
+            verdict, reason = _judge(stranger, protocol, step, error)
+            if isinstance(error, Differs) and error.largest is not None:
+                found[step] = error.largest
+            break
+    return Line(
+        stranger.name, source, name, protocol.name, verdict, reason, str(tolerance), **found,
+        seconds=time.monotonic() - started_s,
+    )  # fmt: skip
+
+
+def _judge(stranger: Stranger, protocol: Protocol, step: str, error: Exception) -> tuple[Verdict, str]:
+    """A refusal that is expected is none of the server's faults."""
+    expected = stranger.rest_refusal and protocol.name != "gRPC" and not isinstance(error, Differs)
+    if expected and stranger.rest_refusal in str(error):
+        return Verdict.REFUSED, str(error)
+    return Verdict.WRONG, f"{step.replace('_', ' ')}: {error}"
+
+
+def _rows(exchange: Exchange) -> Iterator[Exchange]:
+    inputs, expected = exchange
+    for row in range(len(next(iter(inputs.values())))):
+        yield ({name: array[row : row + 1] for name, array in inputs.items()},
+               {name: array[row : row + 1] for name, array in expected.items()})  # fmt: skip

@@ -1,0 +1,47 @@
+"""Families of keras.applications, by file and by checkpoint, with tensors and with pictures."""
+
+from tests.strangers.stranger import Export, Stranger, Tolerance
+
+MODELS = "tests.strangers.models.keras_applications"
+# What keras.applications' preprocess_input does, as options of the signature.
+TF_MODE = "scale=1/127.5,mean=1"
+TORCH_MODE = "scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225"
+BATCH_SIZES = ("--batch-sizes", "1,4")
+# Deep networks with random weights enlarge the last bit of a pixel. A wrong scale is off by tenths.
+PHOTO = Tolerance(1e-3, 1e-3)
+
+
+def _family(name: str, photo: str, size: int = 32, **options: float) -> Stranger:
+    """`photo` is the signature of pictures."""
+    signatures = ("--signature", "serving_default=tensor", "--signature", f"photo={photo}", *BATCH_SIZES)
+    arguments = {"family": name, "size": size, **options}
+    builder = [part for key, value in arguments.items() for part in ("--model-arg", f"{key}={value}")]
+    return Stranger(
+        name,
+        f"{MODELS}:save",
+        (
+            Export(".keras", "model.keras", signatures),
+            Export(".h5", "model.h5", signatures),
+            Export("TF2 checkpoint", "checkpoints", ("--model", f"{MODELS}:build", *builder, *signatures)),
+        ),
+        arguments=arguments,
+        tolerances={"photo": PHOTO, "photo:jpeg": PHOTO},
+    )
+
+
+STRANGERS = (
+    _family("MobileNet", f"image_bytes,{TF_MODE}", alpha=0.25),
+    _family("MobileNetV2", f"image_bytes,{TF_MODE}", alpha=0.35),
+    # These have their preprocessing inside: without an option, pixels stay as they are.
+    _family("MobileNetV3Small", "image_bytes", alpha=0.75),
+    _family("EfficientNetB0", "image_bytes"),
+    _family("EfficientNetV2B0", "image_bytes"),
+    _family("ConvNeXtTiny", "image_bytes"),
+    _family("DenseNet121", f"image_bytes,{TORCH_MODE}"),
+    _family("NASNetMobile", f"image_bytes,{TF_MODE}"),
+    _family("ResNet50", "tests.strangers.models.caffe_photo:serve"),
+    _family("ResNet50V2", f"image_bytes,{TF_MODE}"),
+    _family("VGG16", "tests.strangers.models.caffe_photo:serve"),
+    _family("InceptionV3", f"image_bytes,{TF_MODE}", size=75),
+    _family("Xception", f"image_bytes,{TF_MODE}", size=71),
+)

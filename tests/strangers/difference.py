@@ -1,0 +1,50 @@
+"""Differences between served outputs and those of the source."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.strangers.stranger import Array, Tensors, Tolerance
+
+
+class Differs(Exception):
+    """An answer is not the source's. `largest` is the largest difference, None where it cannot be computed."""
+
+    def __init__(self, message: str, largest: float | None = None) -> None:
+        super().__init__(message)
+        self.largest = largest
+
+
+def largest_difference(expected: Tensors, served: Tensors, tolerance: Tolerance, *, dtypes: bool = True) -> float:
+    """The largest absolute difference over all outputs. Raises Differs for names, shapes, dtypes and values.
+
+    NaN equals NaN. Strings and booleans must be equal. `dtypes` is False for JSON, which carries none.
+    """
+    if expected.keys() != served.keys():
+        raise Differs(f"outputs {sorted(served)} instead of {sorted(expected)}")
+    return max((_difference(name, expected[name], served[name], tolerance, dtypes) for name in expected), default=0.0)
+
+
+def _difference(name: str, expected: Array, served: Array, tolerance: Tolerance, dtypes: bool) -> float:
+    if served.shape != expected.shape:
+        raise Differs(f"{name} has shape {list(served.shape)} instead of {list(expected.shape)}")
+    if expected.dtype.kind in "OSU":
+        if _texts(served) != _texts(expected):
+            raise Differs(f"{name} is {_texts(served)[:3]} instead of {_texts(expected)[:3]}")
+        return 0.0
+    if dtypes and served.dtype != expected.dtype:
+        raise Differs(f"{name} is {served.dtype} instead of {expected.dtype}")
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    want, got = expected.astype(wide), served.astype(wide)
+    same = (want == got) | (np.isnan(want) & np.isnan(got))
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(same, 0.0, np.abs(got - want))
+    largest = float(gaps.max(initial=0.0))
+    if not np.all(gaps <= tolerance.absolute + tolerance.relative * np.abs(np.where(same, 0.0, want))):
+        raise Differs(f"{name} is off by up to {largest:.3g}", largest)
+    return largest
+
+
+def _texts(array: Array) -> list[bytes]:
+    values: list[Any] = array.reshape(-1).tolist()
+    return [one.encode() if isinstance(one, str) else bytes(one) for one in values]

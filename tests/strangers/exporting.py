@@ -1,0 +1,55 @@
+"""`tpuserve export`, as a user types it, or `tpuserve_exporter.export` in a user's script."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.strangers.processes import Processes
+from tests.strangers.saving import HERE, programs
+from tests.strangers.stranger import Export, Stranger
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """How an export ended: `error` is empty and `exit_code` 0 where a version is published."""
+
+    exit_code: int
+    error: str
+    warnings: tuple[str, ...]
+
+
+def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, processes: Processes) -> Exported:
+    """Block until the export has ended. Its command and output are in `BASE_PATH.log`."""
+    tools = programs(stranger) or HERE
+    if one.script:
+        command = [str(tools / "python"), "-m", "tests.strangers.script_process", one.script, str(folder)]
+        command.append(str(base_path))
+    else:
+        options = [option.replace("{folder}", str(folder)) for option in one.options]
+        command = [str(tools / "tpuserve"), "export", str(folder / one.path), str(base_path), *options, "--json"]
+    out, log = base_path.with_suffix(".json"), base_path.with_suffix(".log")
+    status = processes.run(command, out, log, {})
+    log.write_text(f"$ {' '.join(command)}\n{log.read_text(errors='replace')}")
+    try:
+        report = json.loads(out.read_text(errors="replace"))
+    except ValueError:
+        return Exported(status, f"the export ended with status {status} and printed no report ({log})", ())
+    if report["ok"]:
+        return Exported(status, "", tuple(report["warnings"]))
+    return Exported(status, str(report["error"]), ())
+
+
+def find_fault(exported: Exported, one: Export) -> str:
+    """Why an export is not as expected; empty where it is."""
+    if one.refusal is None:
+        if exported.exit_code:
+            return f"export ended with exit code {exported.exit_code}: {exported.error}"
+        if one.warning and not any(one.warning in warning for warning in exported.warnings):
+            return f"export printed no warning with {one.warning!r}"
+        return ""
+    if not exported.exit_code:
+        return f"published, but expected exit code {one.refusal.exit_code} with {one.refusal.phrase!r}"
+    if exported.exit_code != one.refusal.exit_code or one.refusal.phrase not in exported.error:
+        expected = f"expected exit code {one.refusal.exit_code} with {one.refusal.phrase!r}"
+        return f"{expected}; export ended with {exported.exit_code}: {exported.error}"
+    return ""

@@ -1,0 +1,119 @@
+"""A run of the table: save, export, serve and ask each stranger, group by group."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.local_server import LocalServer, ServerFailed, serving
+from tests.strangers.asking import ask_all
+from tests.strangers.exporting import export, find_fault
+from tests.strangers.line import Line, Verdict
+from tests.strangers.processes import Processes
+from tests.strangers.saving import SavingFailed, programs, save
+from tests.strangers.stranger import Answers, Export, Stranger
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version to serve, and the answers of its source."""
+
+    stranger: Stranger
+    source: str
+    model: str
+    base_path: Path
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A stranger whose exports are done: the versions to serve, and the lines of those that are not."""
+
+    published: list[Published]
+    lines: list[Line]
+
+
+def run(groups: Sequence[Sequence[Stranger]], work: Path, jobs: int, report: Report) -> Iterator[Line]:
+    """Yield the lines of all strangers. One server at a time has the models of one group.
+
+    `jobs` strangers are saved and exported at the same time. `report` gets a sentence for each step that is done.
+    """
+    processes = Processes()
+    threads = ThreadPoolExecutor(jobs, "stranger")
+    try:
+        for number, group in enumerate(groups):
+            folder = work / str(number)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            prepare = [threads.submit(_prepare, one, folder, processes, report) for one in group]
+            prepared = [future.result() for future in prepare]
+            for one in prepared:
+                yield from one.lines
+            yield from _serve([version for one in prepared for version in one.published], folder, report)
+    finally:
+        processes.stop()
+        threads.shutdown(cancel_futures=True)
+
+
+def _prepare(stranger: Stranger, group: Path, processes: Processes, report: Report) -> Prepared:
+    """Save and export a stranger, in a folder of its own."""
+    folder = group / stranger.name
+    folder.mkdir()
+    started_s = time.monotonic()
+    if programs(stranger) is None:
+        report(f"{stranger.name}: skipped")
+        line = Line(stranger.name, "", "", "export", Verdict.SKIPPED, "PyTorch is not installed here: make torch")
+        return Prepared([], [line])
+    try:
+        answers = save(stranger, folder, processes)
+    except SavingFailed as error:
+        report(f"{stranger.name}: {error}")
+        return Prepared([], [Line(stranger.name, "", "", "save", Verdict.WRONG, str(error))])
+    report(f"{stranger.name}: saved in {time.monotonic() - started_s:.1f} s")
+    published, lines = [], []
+    for one in stranger.exports:
+        started_s = time.monotonic()
+        model = re.sub(r"[^\w.-]+", "_", f"{stranger.name}-{one.source}")
+        line = _export(stranger, one, folder, folder / "models" / model, processes)
+        lines.append(line)
+        if line.verdict is Verdict.RIGHT:
+            published.append(Published(stranger, one.source, model, folder / "models" / model, answers))
+        seconds = time.monotonic() - started_s
+        report(f"{stranger.name}, {one.source}: {line.verdict} in {seconds:.1f} s{line.reason and f': {line.reason}'}")
+    return Prepared(published, lines)
+
+
+def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, processes: Processes) -> Line:
+    base_path.parent.mkdir(exist_ok=True)
+    started_s = time.monotonic()
+    exported = export(stranger, one, folder, base_path, processes)
+    fault = find_fault(exported, one)
+    verdict = Verdict.WRONG if fault else Verdict.REFUSED if one.refusal else Verdict.RIGHT
+    reason = fault or exported.error or (one.warning and f"warned: {one.warning}")
+    return Line(
+        stranger.name, one.source, "", "export", verdict, reason, seconds=time.monotonic() - started_s
+    )  # fmt: skip
+
+
+def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iterator[Line]:
+    """Start one server for all, and ask each. A model that is not served is a wrong line."""
+    if not published:
+        return
+    with serving({one.model: one.base_path for one in published}, folder, folder / "server.log") as server:
+        for one in published:
+            yield from _ask(one, server)
+            report(f"{one.stranger.name}, {one.source}: asked")
+
+
+def _ask(one: Published, server: LocalServer) -> Iterator[Line]:
+    try:
+        server.wait_for(one.model)
+    except ServerFailed as error:
+        yield Line(one.stranger.name, one.source, "", "gRPC", Verdict.WRONG, str(error))
+        return
+    yield from ask_all(one.stranger, one.source, one.model, one.answers, server)

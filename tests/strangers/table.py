@@ -1,0 +1,61 @@
+"""The table in a terminal, or as plain text elsewhere, and as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tests.strangers.line import Line, Verdict
+
+_COLUMNS = ("model", "source", "signature", "protocol", "alone", "together", "at once", "allowed", "verdict", "s")
+_NUMBERS = frozenset({"alone", "together", "at once", "s"})
+_STYLES = {Verdict.RIGHT: "green", Verdict.REFUSED: "cyan", Verdict.SKIPPED: "yellow", Verdict.WRONG: "bold red"}
+
+
+def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None:
+    """A row for each line, the reason of those that have one below it, and the sum."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "verdict")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in _cells(line)), style=_STYLES[line.verdict])
+    console.print(table)
+    counts = Counter(line.verdict for line in lines)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]) or "no lines"
+    models = len({line.stranger for line in lines})
+    console.print(Text(f"{models} models, {len(lines)} lines: {told}, in {seconds / 60:.1f} min"))
+    for line in lines:
+        if line.verdict is Verdict.WRONG:
+            console.print(Text(f"WRONG {describe(line)}", style=_STYLES[line.verdict]), soft_wrap=True)
+
+
+def describe(line: Line) -> str:
+    """One sentence on a line: where, and why."""
+    where = ", ".join(part for part in (line.stranger, line.source, line.signature, line.protocol) if part)
+    return f"{where}: {line.reason or line.verdict}"
+
+
+def write_json(path: Path, lines: Sequence[Line], seconds: float) -> None:
+    """One document: `ok`, `seconds`, and `lines`."""
+    ok = all(line.verdict is not Verdict.WRONG for line in lines)
+    document = {"ok": ok, "seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _cells(line: Line) -> list[str]:
+    verdict = f"{line.verdict}: {line.reason}" if line.reason else str(line.verdict)
+    differences = (_number(value) for value in (line.alone, line.together, line.at_once))
+    return [
+        line.stranger, line.source, line.signature, line.protocol, *differences, line.tolerance, verdict,
+        f"{line.seconds:.1f}",
+    ]  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
