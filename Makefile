@@ -24,10 +24,10 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples test rest suite upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch demo serve examples strangers test rest suite upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Make .venv with everything pinned in requirements/dev.lock
 
@@ -66,6 +66,9 @@ serve: setup ## Train and export the digits model if need be, serve it until Ctr
 
 examples: setup ## Train, export, serve and check every example; ONLY=name,name for some; PyTorch's after `make torch`
 	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
+
+strangers: setup ## Export, serve and ask models of other people's habits, in minutes; ONLY=name,pattern for some; PyTorch's after `make torch`
+	@$(BIN)/python -m tests.strangers --only "$(ONLY)"
 
 test: setup lint types layers unit ## Format check, lint, types, layers, and most tests: under 8 minutes on 2 cores
 

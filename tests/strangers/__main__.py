@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.strangers.catalogue.groups import GROUPS
-from tests.strangers.line import Verdict
+from tests.strangers.line import Line, Verdict
 from tests.strangers.processes import ROOT
 from tests.strangers.run import run
 from tests.strangers.stranger import Stranger
@@ -41,21 +41,23 @@ def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS
     if options.list:
         print("\n".join(names))
         return 0
-    wanted = [[one for one in group if any(fnmatch.fnmatchcase(one.name, each) for each in patterns)] for group in groups]
+    wanted = [
+        [one for one in group if any(fnmatch.fnmatchcase(one.name, each) for each in patterns)] for group in groups
+    ]
     # SIGTERM ends a run as Ctrl-C does, with its processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return _run(wanted, options)
 
 
 def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> int:
-    started_s, lines = time.monotonic(), []
+    started_s = time.monotonic()
+    lines: list[Line] = []
 
     def report(step: str) -> None:
         print(f"[{time.monotonic() - started_s:6.1f} s] {step}", file=sys.stderr, flush=True)
 
     try:
-        for line in run([group for group in groups if group], options.work, options.jobs, report):
-            lines.append(line)
+        lines.extend(run([group for group in groups if group], options.work, options.jobs, report))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,4 +1,4 @@
-"""`python -m tests.strangers.script_process MODULE:FUNCTION FOLDER OUT_BASE`: a user's script that exports a live model.
+"""`python -m tests.strangers.script_process MODULE:FUNCTION FOLDER OUT_BASE`: export a live model, in a user's script.
 
 Prints one JSON document: of a published version the report, else the error, as `tpuserve export --json` does.
 """

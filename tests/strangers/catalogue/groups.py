@@ -2,7 +2,21 @@
 
 from collections.abc import Sequence
 
-from tests.strangers.catalogue import keras_applications
+from tests.strangers.catalogue import (
+    jax_models,
+    keras_applications,
+    keras_models,
+    saved_models,
+    tf1_graphs,
+    torch_models,
+)
 from tests.strangers.stranger import Stranger
 
-GROUPS: Sequence[Sequence[Stranger]] = (keras_applications.STRANGERS,)
+GROUPS: Sequence[Sequence[Stranger]] = (
+    tf1_graphs.STRANGERS,
+    jax_models.STRANGERS,
+    torch_models.STRANGERS,
+    saved_models.STRANGERS,
+    keras_models.STRANGERS,
+    keras_applications.STRANGERS,
+)

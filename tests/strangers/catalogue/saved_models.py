@@ -1,0 +1,39 @@
+"""SavedModels that other programs wrote."""
+
+from tests.strangers.stranger import Export, Stranger, Tolerance
+
+MODELS = "tests.strangers.models.saved_models"
+BATCH_SIZES = ("--batch-sizes", "1,4")
+PHOTO = Tolerance(1e-3, 1e-3)
+SIGNATURES = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes", *BATCH_SIZES)
+
+
+def _saved(name: str, *, rows: bool = True, rest_refusal: str = "") -> Stranger:
+    export = Export("SavedModel", "saved", BATCH_SIZES if rows else ())
+    return Stranger(f"saved_{name}", f"{MODELS}:save_{name}", (export,), rows=rows, rest_refusal=rest_refusal)
+
+
+def _keras_2(family: str) -> Stranger:
+    return Stranger(
+        f"keras2_{family}",
+        f"{MODELS}:save_keras_2",
+        (
+            Export("SavedModel", "saved", SIGNATURES),
+            Export(".h5", "model.h5", SIGNATURES),
+            Export(".keras", "model.keras", SIGNATURES),
+        ),
+        arguments={"family": family},
+        environment={"TF_USE_LEGACY_KERAS": "1"},
+        tolerances={"photo": PHOTO},
+    )
+
+
+STRANGERS = (
+    _saved("module"),
+    _saved("scalars", rows=False),
+    _saved("complex", rest_refusal="complex"),
+    _saved("ragged", rows=False),
+    _saved("simple"),
+    _keras_2("RegNetX002"),
+    _keras_2("ResNetRS50"),
+)
