@@ -1,7 +1,7 @@
 """A served version, asked as users ask: over gRPC and REST by the client, and over REST by JSON alone."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -52,41 +52,41 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
 
 
 def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
-    """The line of one signature by one protocol."""
+    """The line of one signature by one protocol. The first error is its reason."""
     tolerance, started_s = stranger.allowed(name), time.monotonic()
     signature = name.partition(":")[0]
     single = [row for exchange in exchanges for row in _rows(exchange)] if stranger.rows else list(exchanges)
-    found: dict[str, float] = {}
-    verdict, reason = Verdict.RIGHT, ""
 
-    def compare(exchange: Exchange) -> float:
+    def compare(exchange: Exchange) -> float | Exception:
         inputs, expected = exchange
-        served = protocol.ask(signature, inputs, expected)
-        return largest_difference(expected, dict(served), tolerance, dtypes=protocol.dtypes)
-
-    def at_once() -> Iterable[float]:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            yield from threads.map(compare, single)
-
-    steps: list[tuple[str, Iterable[float]]] = [("together", map(compare, exchanges)), ("at_once", at_once())]
-    if stranger.rows:
-        steps.insert(0, ("alone", map(compare, single)))
-    for step, differences in steps:
         try:
-            found[step] = max(differences, default=0.0)
+            served = protocol.ask(signature, inputs, expected)
+            return largest_difference(expected, dict(served), tolerance, dtypes=protocol.dtypes)
         except (Differs, TpuserveError, json_requests.Refused) as error:
-            verdict, reason = _judge(stranger, protocol, step, error)
-            if isinstance(error, Differs) and error.largest is not None:
-                found[step] = error.largest
-            break
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        results = {
+            "alone": [compare(one) for one in single] if stranger.rows else [],
+            "together": [compare(one) for one in exchanges],
+            "at_once": list(threads.map(compare, single)),
+        }
+    errors = [(step, one) for step, every in results.items() for one in every if isinstance(one, Exception)]
+    verdict, reason = _judge(stranger, protocol, *errors[0]) if errors else (Verdict.RIGHT, "")
     return Line(
-        stranger.name, source, name, protocol.name, verdict, reason, str(tolerance), **found,
-        seconds=time.monotonic() - started_s,
+        stranger.name, source, name, protocol.name, verdict, reason, str(tolerance),
+        **{step: _largest(every) for step, every in results.items()}, seconds=time.monotonic() - started_s,
     )  # fmt: skip
 
 
+def _largest(results: Sequence[float | Exception]) -> float | None:
+    """None where nothing could be compared."""
+    known = (one.largest if isinstance(one, Differs) else one for one in results)
+    return max((one for one in known if isinstance(one, float)), default=None)
+
+
 def _judge(stranger: Stranger, protocol: Protocol, step: str, error: Exception) -> tuple[Verdict, str]:
-    """A refusal that is expected is none of the server's faults."""
+    """A refusal that is expected is no fault of the server."""
     expected = stranger.rest_refusal and protocol.name != "gRPC" and not isinstance(error, Differs)
     if expected and stranger.rest_refusal in str(error):
         return Verdict.REFUSED, str(error)

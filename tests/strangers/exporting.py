@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.strangers.processes import Processes
 from tests.strangers.saving import HERE, programs
-from tests.strangers.stranger import Export, Stranger
+from tests.strangers.stranger import Export, Refusal, Stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,19 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
 
 def find_fault(exported: Exported, one: Export) -> str:
     """Why an export is not as expected; empty where it is."""
-    if one.refusal is None:
-        if exported.exit_code:
-            return f"export ended with exit code {exported.exit_code}: {exported.error}"
-        if one.warning and not any(one.warning in warning for warning in exported.warnings):
-            return f"export printed no warning with {one.warning!r}"
-        return ""
+    if one.refusal is not None and (exported.exit_code or one.refusal.required):
+        return _compare(exported, one.refusal)
+    if exported.exit_code:
+        return f"export ended with exit code {exported.exit_code}: {exported.error}"
+    if one.warning and not any(one.warning in warning for warning in exported.warnings):
+        return f"export printed no warning with {one.warning!r}"
+    return ""
+
+
+def _compare(exported: Exported, refusal: Refusal) -> str:
+    expected = f"expected exit code {refusal.exit_code} with {refusal.phrase!r}"
     if not exported.exit_code:
-        return f"published, but expected exit code {one.refusal.exit_code} with {one.refusal.phrase!r}"
-    if exported.exit_code != one.refusal.exit_code or one.refusal.phrase not in exported.error:
-        expected = f"expected exit code {one.refusal.exit_code} with {one.refusal.phrase!r}"
+        return f"published, but {expected}"
+    if exported.exit_code != refusal.exit_code or refusal.phrase not in exported.error:
         return f"{expected}; export ended with {exported.exit_code}: {exported.error}"
     return ""

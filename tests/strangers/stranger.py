@@ -34,10 +34,14 @@ BFLOAT16 = Tolerance(2e-2, 2e-2)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The exit code that `tpuserve export` ends with, and a phrase of its message."""
+    """The exit code that `tpuserve export` ends with, and a phrase of its message.
+
+    `required`: a version that is published all the same is wrong. Otherwise its answers have to be right.
+    """
 
     exit_code: int
     phrase: str
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)

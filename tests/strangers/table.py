@@ -19,7 +19,7 @@ _STYLES = {Verdict.RIGHT: "green", Verdict.REFUSED: "cyan", Verdict.SKIPPED: "ye
 
 
 def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None:
-    """A row for each line, the reason of those that have one below it, and the sum."""
+    """A row for each line, and the sum."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "verdict")
@@ -30,15 +30,6 @@ def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]) or "no lines"
     models = len({line.stranger for line in lines})
     console.print(Text(f"{models} models, {len(lines)} lines: {told}, in {seconds / 60:.1f} min"))
-    for line in lines:
-        if line.verdict is Verdict.WRONG:
-            console.print(Text(f"WRONG {describe(line)}", style=_STYLES[line.verdict]), soft_wrap=True)
-
-
-def describe(line: Line) -> str:
-    """One sentence on a line: where, and why."""
-    where = ", ".join(part for part in (line.stranger, line.source, line.signature, line.protocol) if part)
-    return f"{where}: {line.reason or line.verdict}"
 
 
 def write_json(path: Path, lines: Sequence[Line], seconds: float) -> None:

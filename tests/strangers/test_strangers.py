@@ -1,4 +1,4 @@
-"""The harness of `make strangers`, on a few small models that share a server: it finds right, refused and wrong ones."""
+"""The harness of `make strangers`, on small models that share a server: it finds right, refused and wrong ones."""
 
 import json
 from pathlib import Path

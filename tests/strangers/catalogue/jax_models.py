@@ -3,7 +3,7 @@
 from tests.strangers.stranger import BFLOAT16, Export, Refusal, Stranger
 
 MODELS = "tests.strangers.models.jax_models"
-BATCH_SIZES = ("--batch-sizes", "1,4")
+BATCH_SIZES = ("--batch-sizes", "1,8")
 
 
 def _orbax(builder: str, *inputs: str, path: str = "checkpoint", refusal: Refusal | None = None) -> Export:

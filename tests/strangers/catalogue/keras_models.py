@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.strangers.stranger import BFLOAT16, Export, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.keras_models"
-BATCH_SIZES = ("--batch-sizes", "1,4")
+BATCH_SIZES = ("--batch-sizes", "1,8")
 FLOAT16 = Tolerance(2.5e-3, 2.5e-3)
 DEFAULT = Tolerance()
 KERAS = Export(".keras", "model.keras", BATCH_SIZES)

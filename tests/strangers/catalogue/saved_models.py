@@ -3,7 +3,7 @@
 from tests.strangers.stranger import Export, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.saved_models"
-BATCH_SIZES = ("--batch-sizes", "1,4")
+BATCH_SIZES = ("--batch-sizes", "1,8")
 PHOTO = Tolerance(1e-3, 1e-3)
 SIGNATURES = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes", *BATCH_SIZES)
 

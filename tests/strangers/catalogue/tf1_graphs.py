@@ -3,7 +3,7 @@
 from tests.strangers.stranger import Export, Refusal, Stranger
 
 MODELS = "tests.strangers.models.tf1_graphs"
-TENSORS = ("--input-tensor", "features", "--output-tensor", "probabilities", "--batch-sizes", "1,4")
+TENSORS = ("--input-tensor", "features", "--output-tensor", "probabilities", "--batch-sizes", "1,8")
 # tf.layers is in Keras 2.
 ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 
@@ -20,10 +20,10 @@ STRANGERS = (
     _idiom("bn_unfused"),
     _idiom("bn_channels_first"),
     _idiom("bn_fused"),
-    _idiom("bn_renorm"),
+    _idiom("bn_renorm", refusal=Refusal(3, "batch", required=False)),
     _idiom("bn_population"),
     _idiom("bn_ema"),
-    _idiom("bn_ema_cond", refusal=Refusal(2, "phase_train")),
+    _idiom("bn_ema_cond", refusal=Refusal(2, "phase_train", required=False)),
     _idiom("bn_slim"),
     _idiom("bn_no_statistics", refusal=Refusal(3, "moments")),
     _idiom("layer_norm"),
@@ -31,8 +31,8 @@ STRANGERS = (
     _idiom("dropout_keep_prob"),
     _idiom("dropout_rate"),
     _idiom("is_training_default"),
-    _idiom("is_training_default_true"),
-    _idiom("is_training_placeholder", refusal=Refusal(2, "is_training")),
+    _idiom("is_training_default_true", refusal=Refusal(3, "is_training", required=False)),
+    _idiom("is_training_placeholder", refusal=Refusal(2, "is_training", required=False)),
     _idiom("lstm_static"),
     _idiom("lstm_dynamic"),
     _idiom("partitioned_embedding"),
@@ -50,6 +50,18 @@ STRANGERS = (
         arguments={"idiom": "zeros_batch"},
         environment=ENVIRONMENT,
         rows=False,
+    ),
+    Stranger(
+        "tf1_tpu_replicated",
+        f"{MODELS}:save_tpu",
+        (
+            Export(
+                "TF1 .meta of a TPU",
+                "model.ckpt-30.meta",
+                ("--input-tensor", "InfeedQueue/dequeue=features", *TENSORS[2:]),
+            ),
+        ),
+        environment=ENVIRONMENT,
     ),
     _idiom("ranking", warning="depends on", rows=False),
 )

@@ -3,7 +3,7 @@
 from tests.strangers.stranger import BFLOAT16, Export, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.torch_models"
-BATCH_SIZES = ("--batch-sizes", "1,4")
+BATCH_SIZES = ("--batch-sizes", "1,8")
 DEFAULT = Tolerance()
 
 

@@ -155,7 +155,7 @@ def export_haiku(folder, out_base):
 
     with ocp.StandardCheckpointer() as checkpointer:
         params = checkpointer.restore(folder / "checkpoint")
-    return export((haiku_forward, params), out_base, input="x:float32[batch,6]", progress=False, batch_sizes=(1, 4))
+    return export((haiku_forward, params), out_base, input="x:float32[batch,6]", progress=False, batch_sizes=(1, 8))
 
 
 # Trees as Equinox makes them: modules are nodes, with attributes, tuples and numbers in their names
@@ -205,7 +205,7 @@ def export_equinox(folder, out_base):
     from tpuserve_exporter import export
 
     model = equinox_model(seed=2)
-    return export((equinox_forward, model), out_base, input="x:float32[batch,6]", progress=False, batch_sizes=(1, 4))
+    return export((equinox_forward, model), out_base, input="x:float32[batch,6]", progress=False, batch_sizes=(1, 8))
 
 
 # Plain functions of lists, tuples and numbers
@@ -242,7 +242,7 @@ def export_plain(folder, out_base):
 
     params = draw_like(plain_params())
     inputs = ("x:float32[batch,6]", "scale:float32[batch]")
-    return export((plain_forward, params), out_base, input=inputs, progress=False, batch_sizes=(1, 4))
+    return export((plain_forward, params), out_base, input=inputs, progress=False, batch_sizes=(1, 8))
 
 
 # bfloat16 parameters, and batch statistics by hand

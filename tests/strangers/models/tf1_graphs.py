@@ -309,3 +309,61 @@ def save(folder, idiom):
                 for x in asked
             ]
         }
+
+
+def save_tpu(folder):
+    """What TPUEstimator leaves: the replicated graph that is fed by the infeed, and a checkpoint of its variables."""
+    from tensorflow.python.tpu import tpu_feed, training_loop
+
+    data = np.random.default_rng(5)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(3)
+        features = tf.placeholder(tf.float32, [None, 6])
+        labels = tf.placeholder(tf.int32, [None])
+        train_op = _tpu_step(features, labels, tf.train.AdamOptimizer(0.02))
+        session.run(tf.global_variables_initializer())
+        for _ in range(30):
+            x = data.normal(0.7, 1.5, [32, 6]).astype(np.float32)
+            session.run(train_op, {features: x, labels: (np.abs(x).sum(1) * 3).astype(np.int32) % CLASSES})
+        prefix = tf.train.Saver().save(session, str(folder / "model.ckpt"), 30, write_meta_graph=False)
+
+    with tf.Graph().as_default():
+        infeed = tpu_feed.InfeedQueue(number_of_tuple_elements=2)
+        batches = [[tf.zeros([16, 6]), tf.zeros([16], tf.int32)] for _ in range(2)]
+        infeed.generate_enqueue_ops(batches, tpu_ordinal_function=lambda core: core)
+
+        def step(loss):
+            x, y = infeed.generate_dequeue_op()
+            return _tpu_step(x, y, tf.tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.02)))
+
+        tf.tpu.shard(lambda: training_loop.repeat(100, step, [0.0]), num_shards=2)
+        tf.train.export_meta_graph(f"{prefix}.meta")
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = tf.placeholder(tf.float32, [None, 6])
+        probabilities = tf.nn.softmax(_tpu_layers(features, False))
+        tf.train.Saver().restore(session, prefix)
+        asked = [data.normal(0.7, 1.5, [rows, 6]).astype(np.float32) for rows in (5, 3)]
+        return {
+            "serving_default": [
+                ({"features": x}, {"probabilities": session.run(probabilities, {features: x})}) for x in asked
+            ]
+        }
+
+
+def _tpu_layers(x, training):
+    with tf.variable_scope("model", reuse=tf.AUTO_REUSE, use_resource=True):
+        x = tf.layers.dense(x, 8, name="hidden")
+        x = tf.layers.batch_normalization(x, training=training, momentum=DECAY, name="norm")
+        x = tf.layers.dropout(tf.nn.relu(x), 0.3, training=training)
+        return tf.layers.dense(x, CLASSES, name="scores")
+
+
+def _tpu_step(features, labels, optimizer):
+    logits = _tpu_layers(features, True)
+    tf.nn.softmax(logits, name="probabilities")
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+    with tf.control_dependencies([train_op]):
+        return tf.identity(loss)
