@@ -1,5 +1,6 @@
 """TensorFlow Serving's REST format, written and read without the client: what a user sends with curl."""
 
+import base64
 import json
 import urllib.error
 import urllib.request
@@ -60,12 +61,12 @@ def _to_json(name: str, array: Array) -> Any:  # noqa: ANN401 - JSON
 
 
 def _text_to_json(name: str, value: bytes | str) -> object:
-    import base64
-
+    """Text as it is; files, and whatever is no text, in base64."""
     raw = value.encode() if isinstance(value, str) else bytes(value)
-    if name.endswith("_bytes"):
+    try:
+        return {"b64": base64.b64encode(raw).decode()} if name.endswith("_bytes") else raw.decode()
+    except UnicodeDecodeError:
         return {"b64": base64.b64encode(raw).decode()}
-    return raw.decode()
 
 
 def _from_json(value: Any, expected: Array | None) -> Array:  # noqa: ANN401 - JSON
@@ -81,6 +82,4 @@ def _from_json(value: Any, expected: Array | None) -> Array:  # noqa: ANN401 - J
 
 
 def _text_from_json(value: Any) -> bytes:  # noqa: ANN401 - JSON
-    import base64
-
     return base64.b64decode(value["b64"]) if isinstance(value, dict) else str(value).encode()

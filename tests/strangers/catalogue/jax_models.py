@@ -36,7 +36,7 @@ STRANGERS = (
     Stranger(
         "jax_batch_statistics",
         f"{MODELS}:save_batch_statistics",
-        (_orbax("batch_statistics", "x:float32[batch,6]", refusal=Refusal(3, "statistics over the batch")),),
+        (_orbax("batch_statistics", "x:float32[batch,6]", refusal=Refusal(3, "batch")),),
         rows=False,
     ),
 )

@@ -134,7 +134,7 @@ def save_keras_2(folder, family):
 
     tf_keras.utils.set_random_seed(7)
     make = getattr(tf_keras.applications, family)
-    model = make(weights=None, input_shape=(32, 32, 3), classes=10)
+    model = make(weights=None, input_tensor=tf_keras.Input((32, 32, 3), name="image"), classes=10)
     _settle(tf_keras, model, photos.draw(16, 32, 32, seed=1).astype(np.float32))
     model.save(str(folder / "saved"), save_format="tf")
     model.save(str(folder / "model.h5"))
@@ -144,7 +144,7 @@ def save_keras_2(folder, family):
     (output,) = model.output_names
     tensors = pictures.astype(np.float32)
     return {
-        "serving_default": [({model.input_names[0]: tensors}, {output: model.predict(tensors, verbose=0)})],
+        "serving_default": [({"image": tensors}, {output: model.predict(tensors, verbose=0)})],
         "photo": [({"image_bytes": files}, {output: model.predict(photos.read(files, 32, 32), verbose=0)})],
     }
 
@@ -162,7 +162,9 @@ def _settle(keras, model, images):
     for norm in norms:
         norm.momentum = norm.usual_momentum
     scores = [layer for layer in model.layers if layer.weights][-1]
-    logits = np.log(model.predict(images, verbose=0))
+    logits = model.predict(images, verbose=0)
+    if logits.min() >= 0:  # RegNet has no softmax
+        logits = np.log(logits)
     logits -= logits.mean(1, keepdims=True)
     kernel, bias = scores.get_weights()
     factor = 1.5 / logits.std(0).mean()
