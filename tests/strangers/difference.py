@@ -18,7 +18,7 @@ class Differs(Exception):
 def largest_difference(expected: Tensors, served: Tensors, tolerance: Tolerance, *, dtypes: bool = True) -> float:
     """The largest absolute difference over all outputs. Raises Differs for names, shapes, dtypes and values.
 
-    NaN equals NaN. Strings and booleans must be equal. `dtypes` is False for JSON, which carries none.
+    NaN and infinity equal themselves alone. Strings must be equal. `dtypes` is False for JSON, which carries none.
     """
     if expected.keys() != served.keys():
         raise Differs(f"outputs {sorted(served)} instead of {sorted(expected)}")
@@ -37,10 +37,11 @@ def _difference(name: str, expected: Array, served: Array, tolerance: Tolerance,
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     want, got = expected.astype(wide), served.astype(wide)
     same = (want == got) | (np.isnan(want) & np.isnan(got))
-    with np.errstate(invalid="ignore"):
-        gaps = np.where(same, 0.0, np.abs(got - want))
+    both = np.isfinite(want) & np.isfinite(got)
+    gaps = np.where(same, 0.0, np.inf)
+    gaps[both] = np.abs(got[both] - want[both])
     largest = float(gaps.max(initial=0.0))
-    if not np.all(gaps <= tolerance.absolute + tolerance.relative * np.abs(np.where(same, 0.0, want))):
+    if not np.all(gaps <= tolerance.absolute + tolerance.relative * np.abs(np.where(both, want, 0.0))):
         raise Differs(f"{name} is off by up to {largest:.3g}", largest)
     return largest
 

@@ -94,7 +94,7 @@ def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proc
     exported = export(stranger, one, folder, base_path, processes)
     fault = find_fault(exported, one)
     verdict = Verdict.WRONG if fault else Verdict.REFUSED if exported.exit_code else Verdict.RIGHT
-    reason = fault or exported.error or (one.warning and f"warned: {one.warning}")
+    reason = fault or exported.error or "; ".join(f"warned: {warning}" for warning in exported.warnings)
     return Line(
         stranger.name, one.source, "", "export", verdict, reason, seconds=time.monotonic() - started_s
     )  # fmt: skip

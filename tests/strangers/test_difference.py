@@ -46,3 +46,8 @@ def test_text_must_be_equal() -> None:
     assert largest_difference(expected, {"a": np.array(["x", "grüße"], object)}, EXACT) == 0
     with pytest.raises(Differs, match="instead of"):
         largest_difference(expected, {"a": np.array([b"x", b"y"], object)}, EXACT)
+
+
+def test_complex_numbers_and_scalars_are_compared() -> None:
+    assert largest_difference({"a": np.array(1 + 1j)}, {"a": np.array(1 - 1j)}, Tolerance(2.0)) == 2.0
+    assert largest_difference({"a": np.zeros((2, 0))}, {"a": np.zeros((2, 0))}, EXACT) == 0

@@ -1,4 +1,4 @@
-"""The harness of `make strangers`, on small models that share a server: it finds right, refused and wrong ones."""
+"""The harness of `make strangers`, on one small model: it finds what is right, refused and wrong."""
 
 import json
 from pathlib import Path
@@ -7,53 +7,41 @@ from typing import Any
 import pytest
 
 from tests.strangers.__main__ import main
-from tests.strangers.catalogue.tf1_graphs import ENVIRONMENT, MODELS, TENSORS
 from tests.strangers.stranger import Export, Refusal, Stranger
 
-HERE = "tests.strangers.test_strangers"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group(__name__)]
+
+BATCH_SIZES = ("--batch-sizes", "1,4")
 
 
-def save_lying(folder: Path) -> dict[str, Any]:
-    """A model whose answers are not those that it is said to have, in the last of its rows."""
+def save(folder: Path) -> dict[str, Any]:
+    """A model of two signatures. The answers of `doubled` are not those that it gives, in the last of its rows."""
     import numpy as np
     import tensorflow as tf
 
-    module = tf.Module()
-    doubled = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
-    tf.saved_model.save(module, str(folder / "saved"), signatures=doubled.get_concrete_function())
-    x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    said = 2 * x
-    said[2, 1] += 0.5
-    return {"serving_default": [({"x": x}, {"y": said})]}
-
-
-def save_honest(folder: Path) -> dict[str, Any]:
-    """Two inputs, of which one is text; three outputs, of which one has no elements."""
-    import numpy as np
-    import tensorflow as tf
-
-    def call(x: Any, word: Any) -> dict[str, Any]:  # noqa: ANN401 - tensors
+    def mixed(x: Any, word: Any) -> dict[str, Any]:  # noqa: ANN401 - tensors
         return {"half": x / 2, "upper": tf.strings.upper(word), "nothing": x[:, :0]}
 
-    specs = [tf.TensorSpec([None, 2], tf.float32, name="x"), tf.TensorSpec([None], tf.string, name="word")]
-    signature = tf.function(call, input_signature=specs).get_concrete_function()
-    tf.saved_model.save(tf.Module(), str(folder / "saved"), signatures=signature)
-    inputs = {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "word": np.array([b"a", b"", b"grosse"], object)}
-    return {"serving_default": [(inputs, {name: value.numpy() for name, value in call(**inputs).items()})]}
+    x, word = tf.TensorSpec([None, 2], tf.float32, "x"), tf.TensorSpec([None], tf.string, "word")
+    signatures = {
+        "serving_default": tf.function(mixed).get_concrete_function(x, word),
+        "doubled": tf.function(lambda x: {"y": 2 * x}).get_concrete_function(x),
+    }
+    tf.saved_model.save(tf.Module(), str(folder / "saved"), signatures=signatures)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    words = np.array([b"a", b"", b"grosse"], object)
+    answer = {"half": rows / 2, "upper": np.array([b"A", b"", b"GROSSE"], object), "nothing": rows[:, :0]}
+    wrong = 2 * rows
+    wrong[2, 1] += 0.5
+    return {"serving_default": [({"x": rows, "word": words}, answer)], "doubled": [({"x": rows}, {"y": wrong})]}
 
 
-STRANGERS = (
-    Stranger("honest", f"{HERE}:save_honest", (Export("SavedModel", "saved", ("--batch-sizes", "1,4")),)),
-    Stranger("lying", f"{HERE}:save_lying", (Export("SavedModel", "saved", ("--batch-sizes", "1,4")),)),
-    Stranger(
-        "refused",
-        f"{MODELS}:save",
-        (
-            Export("TF1 .meta", "model.ckpt-30.meta", TENSORS, refusal=Refusal(2, "is_training")),
-            Export("with another reason", "model.ckpt-30.meta", TENSORS, refusal=Refusal(2, "no such phrase")),
-        ),
-        arguments={"idiom": "is_training_placeholder"},
-        environment=ENVIRONMENT,
+STRANGER = Stranger(
+    "small",
+    "tests.strangers.test_strangers:save",
+    (
+        Export("SavedModel", "saved", BATCH_SIZES),
+        Export("no such file", "absent", BATCH_SIZES, refusal=Refusal(6, "there is no file or directory")),
     ),
 )
 Lines = list[dict[str, Any]]
@@ -61,43 +49,38 @@ Lines = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
-    """Exit status and JSON document of a run over STRANGERS."""
+    """Exit status and JSON document of a run over STRANGER."""
     work = tmp_path_factory.mktemp("strangers")
-    status = main(["--work", str(work / "work"), "--json", str(work / "lines.json"), "--jobs", "1"], [STRANGERS])
+    status = main(["--work", str(work / "work"), "--json", str(work / "lines.json"), "--jobs", "1"], [[STRANGER]])
     document: dict[str, Any] = json.loads((work / "lines.json").read_text())
     return status, document
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group(__name__)]
+def _lines(document: dict[str, Any], **wanted: str) -> Lines:
+    return [line for line in document["lines"] if wanted.items() <= line.items()]
 
 
-def _lines(document: dict[str, Any], stranger: str) -> Lines:
-    return [line for line in document["lines"] if line["stranger"] == stranger]
-
-
-def test_an_honest_model_is_right_by_every_protocol(ran: tuple[int, dict[str, Any]]) -> None:
-    lines = _lines(ran[1], "honest")
-    assert [line["protocol"] for line in lines] == ["export", "gRPC", "REST", "JSON"]
+def test_right_answers_are_right_by_every_protocol(ran: tuple[int, dict[str, Any]]) -> None:
+    lines = _lines(ran[1], signature="serving_default")
+    assert [line["protocol"] for line in lines] == ["gRPC", "REST", "JSON"]
     assert {line["verdict"] for line in lines} == {"right"}, lines
-    assert all(line[way] == 0 for line in lines[1:] for way in ("alone", "together", "at_once"))
+    assert all(line[way] == 0 for line in lines for way in ("alone", "together", "at_once"))
 
 
 def test_an_answer_that_differs_is_wrong_and_ends_the_run_with_1(ran: tuple[int, dict[str, Any]]) -> None:
     status, document = ran
     assert (status, document["ok"]) == (1, False)
-    export, *asked = _lines(document, "lying")
-    assert export["verdict"] == "right"
+    asked = _lines(document, signature="doubled")
     assert [(line["verdict"], line["alone"]) for line in asked] == [("WRONG", 0.5)] * 3
     assert "y is off by up to 0.5" in asked[0]["reason"]
 
 
-def test_a_refusal_is_held_to_its_reason(ran: tuple[int, dict[str, Any]]) -> None:
-    expected, other = _lines(ran[1], "refused")
-    assert (expected["verdict"], other["verdict"]) == ("refused", "WRONG")
-    assert "is_training" in expected["reason"]
-    assert "no such phrase" in other["reason"]
+def test_exports_are_right_or_refused_with_their_reason(ran: tuple[int, dict[str, Any]]) -> None:
+    published, refused = _lines(ran[1], protocol="export")
+    assert (published["verdict"], refused["verdict"]) == ("right", "refused")
+    assert "there is no file or directory" in refused["reason"]
 
 
 def test_a_stranger_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "honest,nobody*"], [STRANGERS]) == 2
-    assert capsys.readouterr().err == "no stranger is called nobody*; there are honest, lying, refused\n"
+    assert main(["--only", "small,nobody*"], [[STRANGER]]) == 2
+    assert capsys.readouterr().err == "no stranger is called nobody*; there are small\n"

@@ -40,7 +40,12 @@ STRANGERS = (
         "tf1_zeros_batch",
         f"{MODELS}:save",
         (
-            Export("TF1 .meta", "model.ckpt-30.meta", TENSORS, refusal=Refusal(2, "--input 'features:int32[32")),
+            Export(
+                "TF1 .meta",
+                "model.ckpt-30.meta",
+                TENSORS,
+                refusal=Refusal(2, "--input 'features:int32[32", required=False),
+            ),
             Export(
                 "TF1 .meta, [32,6]",
                 "model.ckpt-30.meta",
