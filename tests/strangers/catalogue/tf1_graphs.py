@@ -8,8 +8,11 @@ TENSORS = ("--input-tensor", "features", "--output-tensor", "probabilities", "--
 ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 
 
-def _idiom(name: str, *options: str, refusal: Refusal | None = None, warning: str = "", rows: bool = True) -> Stranger:
-    one = Export("TF1 .meta", "model.ckpt-30.meta", (*TENSORS, *options), refusal=refusal, warning=warning)
+def _idiom(
+    name: str, source: str = "features", refusal: Refusal | None = None, warning: str = "", rows: bool = True
+) -> Stranger:
+    tensors = ("--input-tensor", source, *TENSORS[2:])
+    one = Export("TF1 .meta", "model.ckpt-30.meta", tensors, refusal=refusal, warning=warning)
     return Stranger(
         f"tf1_{name}", f"{MODELS}:save", (one,), arguments={"idiom": name}, environment=ENVIRONMENT, rows=rows
     )
@@ -68,5 +71,9 @@ STRANGERS = (
         ),
         environment=ENVIRONMENT,
     ),
+    _idiom("input_pipeline", source="IteratorGetNext=features"),
+    _idiom("moving_average"),
+    _idiom("vocabulary", refusal=Refusal(4, "HashTableV2")),
+    _idiom("python_function", refusal=Refusal(6, "PyFunc")),
     _idiom("ranking", warning="depends on", rows=False),
 )

@@ -225,6 +225,31 @@ def zeros_batch(ids, training):
     return tf.layers.dense(output, CLASSES)
 
 
+def input_pipeline(x, training):
+    """Fed by an iterator over a dataset, not by a placeholder."""
+    return tf.layers.dense(tf.nn.relu(tf.layers.dense(x, 8)), CLASSES)
+
+
+def moving_average(x, training):
+    """An average of the weights is kept, which inference restores in their place."""
+    return tf.layers.dense(tf.nn.relu(tf.layers.dense(x, 8)), CLASSES)
+
+
+def vocabulary(ids, training):
+    """A hash table, which is no variable."""
+    keys = tf.lookup.KeyValueTensorInitializer(tf.range(20, dtype=tf.int32), tf.range(20, 0, -1, dtype=tf.int32))
+    table = tf.lookup.StaticHashTable(keys, 0)
+    embedding = tf.get_variable("table", [21, 4], initializer=tf.random_normal_initializer())
+    return tf.layers.dense(tf.reduce_mean(tf.nn.embedding_lookup(embedding, table.lookup(ids)), 1), CLASSES)
+
+
+def python_function(x, training):
+    """Python in the graph: its file does not hold the code."""
+    x = tf.py_func(lambda one: one * 2, [x], tf.float32)
+    x.set_shape([None, 6])
+    return tf.layers.dense(x, CLASSES)
+
+
 def ranking(x, training):
     """Scores for the items of one list, which is the batch."""
     x = tf.nn.relu(tf.layers.dense(x, 8))
@@ -247,6 +272,7 @@ FEATURES = {
     "lstm_static": SEQUENCE,
     "lstm_dynamic": SEQUENCE,
     "partitioned_embedding": IDS,
+    "vocabulary": IDS,
     "zeros_batch": ([32, 6], "int32"),
 }
 # Fed in training, and in inference.
@@ -280,7 +306,10 @@ def save(folder, idiom):
 
     with tf.Graph().as_default() as graph, tf.Session() as session:
         tf.set_random_seed(3)
-        features = tf.placeholder(dtype, shape, name="features")
+        if idiom == "input_pipeline":
+            features = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(draw(32)).repeat()).get_next()
+        else:
+            features = tf.placeholder(dtype, shape, name="features")
         labels = tf.placeholder(tf.int32, [None], name="labels")
         logits = layers(features, True)
         outputs(logits)
@@ -291,17 +320,23 @@ def save(folder, idiom):
         step = tf.train.get_or_create_global_step()
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train_op = tf.train.AdamOptimizer(0.02).minimize(loss, global_step=step)
-        session.run(tf.global_variables_initializer())
+        average = tf.train.ExponentialMovingAverage(DECAY)
+        if idiom == "moving_average":
+            with tf.control_dependencies([train_op]):
+                train_op = average.apply(tf.trainable_variables())
+        session.run([tf.global_variables_initializer(), tf.tables_initializer()])
         for _ in range(30):
             x = draw(32)
-            y = (np.abs(x).reshape(32, -1).sum(1) * 3).astype(np.int32) % CLASSES
+            y = (np.abs(x).reshape(32, -1).sum(1) * (1 if dtype == "int32" else 3)).astype(np.int32) % CLASSES
             session.run(train_op, {features: x, labels: y, **feeds(graph, 0)})
         prefix = tf.train.Saver().save(session, str(folder / "model.ckpt"), step)
 
     with tf.Graph().as_default() as graph, tf.Session() as session:
         features = tf.placeholder(dtype, [None, *shape[1:]], name="features")
         probabilities = outputs(layers(features, False))
-        tf.train.Saver().restore(session, prefix)
+        averaged = idiom == "moving_average"
+        tf.train.Saver(average.variables_to_restore() if averaged else None).restore(session, prefix)
+        session.run(tf.tables_initializer())
         asked = [draw(32)] if shape[0] else [draw(5), draw(3)]
         return {
             "serving_default": [
