@@ -27,6 +27,8 @@ from tests.strangers.table import print_table, write_json
 
 # Columns of a table that is written to a file or a pipe.
 LOG_WIDTH = 200
+# Exports at the same time, where there are the cores; each takes up to 2 GB.
+MOST_JOBS = 4
 
 
 def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS) -> int:
@@ -74,7 +76,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines here, too")
     parser.add_argument("--work", type=Path, default=ROOT / ".demo/strangers", help="default: .demo/strangers")
-    jobs = min(2, os.cpu_count() or 1)
+    jobs = min(MOST_JOBS, os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs, help=f"strangers exported at the same time; default: {jobs}")
     return parser.parse_args(arguments)
 

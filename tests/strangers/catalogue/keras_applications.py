@@ -38,7 +38,6 @@ STRANGERS = (
     _family("EfficientNetV2B0", "image_bytes"),
     _family("ConvNeXtTiny", "image_bytes"),
     _family("DenseNet121", f"image_bytes,{TORCH_MODE}"),
-    _family("NASNetMobile", f"image_bytes,{TF_MODE}"),
     _family("ResNet50", "tests.strangers.models.caffe_photo:serve"),
     _family("ResNet50V2", f"image_bytes,{TF_MODE}"),
     _family("VGG16", "tests.strangers.models.caffe_photo:serve"),

@@ -16,7 +16,6 @@ FAMILIES = {
     "EfficientNetV2B0": (keras.applications.EfficientNetV2B0, keras.applications.efficientnet_v2),
     "ConvNeXtTiny": (keras.applications.ConvNeXtTiny, keras.applications.convnext),
     "DenseNet121": (keras.applications.DenseNet121, keras.applications.densenet),
-    "NASNetMobile": (keras.applications.NASNetMobile, keras.applications.nasnet),
     "ResNet50": (keras.applications.ResNet50, keras.applications.resnet),
     "ResNet50V2": (keras.applications.ResNet50V2, keras.applications.resnet_v2),
     "VGG16": (keras.applications.VGG16, keras.applications.vgg16),
