@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.python_functions import check_no_python
 from tpuserve_exporter.checks.version_checks import CheckedVersion, Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
@@ -122,6 +123,7 @@ class Export:
             source = self._write(source, staged)
             if self._device is not None:
                 self._device = self._check_device(staged, self._device, preflight)
+            check_no_python(staged)
             asked = self._checks.ask(source, staged, self._device)
             if self._device is not None and asked.numerics:
                 found = DeviceNumerics(signatures={name: one.to_json() for name, one in asked.numerics.items()})

@@ -74,6 +74,6 @@ STRANGERS = (
     _idiom("input_pipeline", source="IteratorGetNext=features"),
     _idiom("moving_average"),
     _idiom("vocabulary", refusal=Refusal(4, "HashTableV2")),
-    _idiom("python_function", refusal=Refusal(6, "PyFunc")),
+    _idiom("python_function", refusal=Refusal(4, "PyFunc")),
     _idiom("ranking", warning="depends on", rows=False),
 )
