@@ -79,9 +79,4 @@ class Stranger:
     torch: bool = False
     rows: bool = True
     tolerance: Tolerance = Tolerance()
-    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     rest_refusal: str = ""
-
-    def allowed(self, signature: str) -> Tolerance:
-        """The tolerance of a signature of Answers."""
-        return self.tolerances.get(signature, self.tolerance)
