@@ -1,5 +1,6 @@
 """A served version, asked as users ask: over gRPC and REST by the client, and over REST by JSON alone."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +53,7 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
 
 
 def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
-    """The line of one signature by one protocol. The first error is its reason."""
+    """The line of one signature by one protocol. Its reason is an error, or else the largest difference."""
     tolerance, started_s = stranger.tolerance, time.monotonic()
     signature = name.partition(":")[0]
     single = [row for exchange in exchanges for row in _rows(exchange)] if stranger.rows else list(exchanges)
@@ -72,11 +73,17 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
             "at_once": list(threads.map(compare, single)),
         }
     errors = [(step, one) for step, every in results.items() for one in every if isinstance(one, Exception)]
-    verdict, reason = _judge(stranger, protocol, *errors[0]) if errors else (Verdict.RIGHT, "")
+    verdict, reason = _judge(stranger, protocol, *max(errors, key=_weight)) if errors else (Verdict.RIGHT, "")
     return Line(
         stranger.name, source, name, protocol.name, verdict, reason, str(tolerance),
         **{step: _largest(every) for step, every in results.items()}, seconds=time.monotonic() - started_s,
     )  # fmt: skip
+
+
+def _weight(error: tuple[str, Exception]) -> float:
+    """What cannot be compared weighs more than any difference."""
+    largest = error[1].largest if isinstance(error[1], Differs) else None
+    return math.inf if largest is None else largest
 
 
 def _largest(results: Sequence[float | Exception]) -> float | None:

@@ -46,7 +46,7 @@ STRANGERS = (
             Export(
                 "TF1 .meta",
                 "model.ckpt-30.meta",
-                TENSORS,
+                (*TENSORS[:4], "--batch-sizes", "1,32"),
                 refusal=Refusal(2, "--input 'features:int32[32", required=False),
             ),
             Export(
