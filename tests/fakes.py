@@ -230,7 +230,7 @@ class FakeService(InferenceService):
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)
-        return ModelMetadata(ServableId("m", 7), self.signatures, self.precision)
+        return ModelMetadata(ServableId("m", 7), self.signatures, precision=self.precision)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         if spec.name != "m" or not self.statuses:
