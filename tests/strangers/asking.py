@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from examples.local_server import LocalServer
 from tests.strangers import json_requests
 from tests.strangers.difference import Differs, largest_difference
 from tests.strangers.line import Line, Verdict
 from tests.strangers.stranger import Answers, Exchange, Stranger, Tensors
 from tpuserve_client import Client, TpuserveError
+from tpuserve_server import RunningServer
 
 TIMEOUT_S = 120.0
 # Requests at the same time: enough that the server puts several into one batch.
@@ -30,9 +30,9 @@ class Protocol:
     dtypes: bool
 
 
-def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, server: LocalServer) -> Iterator[Line]:
+def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, server: RunningServer) -> Iterator[Line]:
     """A line for each signature and protocol. Blocks for each."""
-    with Client(server.grpc) as grpc, Client(server.rest) as rest:
+    with Client(server.grpc_address) as grpc, Client(server.rest_address) as rest:
 
         def by(client: Client) -> Ask:
             return lambda signature, inputs, _: client.predict(
@@ -40,7 +40,7 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
             )
 
         def by_json(signature: str, inputs: Tensors, expected: Tensors) -> Tensors:
-            return json_requests.predict(server.rest, model, signature, inputs, expected, rows=stranger.rows)
+            return json_requests.predict(server.rest_address, model, signature, inputs, expected, rows=stranger.rows)
 
         protocols = [
             Protocol("gRPC", by(grpc), True),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.local_server import LocalServer, ServerFailed, serving
+import tpuserve_server
 from tests.strangers.asking import ask_all
 from tests.strangers.exporting import export, find_fault
 from tests.strangers.line import Line, Verdict
@@ -101,19 +101,20 @@ def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proc
 
 
 def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iterator[Line]:
-    """Start one server for all, and ask each. A model that is not served is a wrong line."""
+    """Serve all versions by one server and ask each. If the server does not start, serve each version alone.
+
+    A version that is not served is a wrong line.
+    """
     if not published:
         return
-    with serving({one.model: one.base_path for one in published}, folder, folder / "server.log") as server:
-        for one in published:
-            yield from _ask(one, server)
-            report(f"{one.stranger.name}, {one.source}: asked")
-
-
-def _ask(one: Published, server: LocalServer) -> Iterator[Line]:
+    base_paths = {one.model: one.base_path for one in published}
     try:
-        server.wait_for(one.model)
-    except ServerFailed as error:
-        yield Line(one.stranger.name, one.source, "", "gRPC", Verdict.WRONG, str(error))
-        return
-    yield from ask_all(one.stranger, one.source, one.model, one.answers, server)
+        with tpuserve_server.start(base_paths, log_path=folder / "server.log", progress=False) as server:
+            for one in published:
+                yield from ask_all(one.stranger, one.source, one.model, one.answers, server)
+                report(f"{one.stranger.name}, {one.source}: asked")
+    except tpuserve_server.StartFailed as error:
+        for one in published if len(published) > 1 else ():
+            yield from _serve([one], folder, report)
+        if len(published) == 1:
+            yield Line(published[0].stranger.name, published[0].source, "", "gRPC", Verdict.WRONG, str(error))
