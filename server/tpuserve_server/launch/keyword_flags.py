@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
+from tpuserve_server.core.base_path import describe_version_as_base
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.flags import SECTIONS
 from tpuserve_server.launch.errors import StartFailed
@@ -44,12 +45,17 @@ def check_base_paths(base_paths: Models) -> None:
             raise StartFailed(f"Cannot serve {name}: its base path {path} is not a folder.")
         if LocalStorage(lambda _: None).find_versions(path):
             continue
-        if os.path.exists(os.path.join(path, "saved_model.pb")):
-            raise StartFailed(
-                f"Cannot serve {name}: its base path {path} is a version itself. Give the folder that holds version "
-                "folders such as 1/."
-            )
-        raise StartFailed(f"Cannot serve {name}: its base path {path} holds no version folder such as 1/.")
+        raise StartFailed(f"Cannot serve {name}: {_describe_empty(path)}.")
+
+
+def _describe_empty(base_path: str) -> str:
+    """What is wrong with a folder that holds no version."""
+    # It imports pydantic, which a start without this mistake does not need.
+    from tpuserve_server.versions.parts import find_version_file
+
+    if file := find_version_file(os.listdir(base_path)):
+        return describe_version_as_base(base_path, file)
+    return f"its base path {base_path} holds no version folder such as 1/"
 
 
 def model_config(models: Models) -> str:

@@ -73,8 +73,9 @@ def test_a_base_path_without_a_version_is_refused_with_what_is_wrong(tmp_path: P
         check_base_paths({"m": tmp_path / "none"})
     with pytest.raises(StartFailed, match="holds no version folder such as 1/"):
         check_base_paths({"m": tmp_path})
-    (tmp_path / "saved_model.pb").touch()
-    with pytest.raises(StartFailed, match=r"is a version itself\. Give the folder that holds version folders"):
-        check_base_paths({"m": tmp_path})
-    (tmp_path / "1").mkdir()
+    version = tmp_path / "1"
+    version.mkdir()
+    (version / "saved_model.pb").touch()
+    with pytest.raises(StartFailed, match=r"is itself version 1: it holds saved_model\.pb\. Give the folder above it"):
+        check_base_paths({"m": version})
     check_base_paths({"m": tmp_path, "stored": "s3://bucket/models/m"})
