@@ -72,6 +72,8 @@ class Exported:
     """A finished export of the model `name`. `version` and `path` are None after a dry run.
 
     Not `published`, they are of the version that holds exactly this already. `variables` are those in its files.
+    `preprocessing` has a sentence for each way of preparing inputs that the export chose by itself.
+    `examples` counts those of the user, which were all answered as expected.
     """
 
     name: str
@@ -87,6 +89,8 @@ class Exported:
     variables: tuple[StoredArray, ...] = ()
     preflight: PreflightReport | None = None
     samples: tuple[ShownSample, ...] = ()
+    preprocessing: tuple[str, ...] = ()
+    examples: int = 0
 
 
 class Export:
@@ -102,6 +106,7 @@ class Export:
         self._progress = progress
         self._destination = open_destination(options.out_base)
         self._warnings: list[str] = []
+        self._preprocessing: tuple[str, ...] = ()
         self._frozen: ManifestFreezing | None = None
         self._device: ManifestDevice | None = None
         self._preflight: PreflightReport | None = None
@@ -155,6 +160,8 @@ class Export:
             variables=variables,
             preflight=self._preflight,
             samples=tuple(samples),
+            preprocessing=self._preprocessing,
+            examples=len(options.examples),
         )
 
     def _warn(self, message: str) -> None:
@@ -225,7 +232,6 @@ class Export:
 
     def _write(self, source: OpenedSource, staged: Path) -> OpenedSource:
         """The source with a reference that answers to every signature that was written."""
-        notes = list[str]()
         with self._progress.step("Write the SavedModel") as step:
             if isinstance(source.model, Path):
                 copy_saved_model(source.model, staged)
@@ -234,14 +240,14 @@ class Export:
             else:
                 device = DevicePart(source.model)
                 signatures = self._write_signatures(device, staged)
-                notes += [one.note for one in signatures.values() if one.note]
+                self._preprocessing = tuple(dict.fromkeys(one.note for one in signatures.values() if one.note))
                 convert = functools.partial(write_tflite, staged, device, signatures.values())
                 to_lower = contextlib.nullcontext(lower_part(device, source.jax, signatures))
                 if source.reference is not None:
                     source = replace(source, reference=WrappedReference(signatures, device, source.reference))
             write_labels(staged, read_labels(self._options.labels))
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
-            step.detail = "; ".join([megabytes(size_bytes), *dict.fromkeys(notes)])
+            step.detail = "; ".join([megabytes(size_bytes), *self._preprocessing])
         if "tflite" in self._options.also:
             with self._progress.step(f"Write {TFLITE_FILE}") as step:
                 step.detail = megabytes(convert())

@@ -68,7 +68,7 @@ def ask(export: Export, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_expected_answers_are_published_and_reported(ask: Callable[..., Finished], tmp_path: Path) -> None:
     finished = ask("red.png=red", "green.png=1", "red.png=scores.npy", "row.json=blue")
     assert finished.code == 0, finished.err
-    assert "Ask the examples" in finished.out
+    assert "examples: 4 answered as expected" in finished.out
     assert "4 answered as expected" in finished.out
     samples = json.loads((tmp_path / "r.json").read_text())["samples"]
     assert [(one["name"], one["signature"], one["expected"], one["passed"]) for one in samples[:4]] == [

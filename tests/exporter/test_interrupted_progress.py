@@ -65,7 +65,7 @@ class InterruptedScreen(io.StringIO):
 def test_what_follows_an_interrupted_step_has_its_own_line(at: int, fails: bool) -> None:
     screen = InterruptedScreen(at)
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    progress = TerminalProgress(console)
+    progress = TerminalProgress(console, verbose=True)
     try:
         with progress.step("Write warm-up requests") as step:
             step.advance(1, 2)
