@@ -29,12 +29,12 @@ def build(family, size=32, **options):
     return make(weights=None, input_shape=(size, size, 3), classes=CLASSES, **options)
 
 
-def save(folder, family, size=32, gain=1.0, **options):
+def save(folder, family, size=32, settled=True, **options):
     """model.keras, model.h5 and checkpoints/ckpt-1 of one model, and its answers."""
     keras.utils.set_random_seed(7)
     model = build(family, size, **options)
     _, module = FAMILIES[family]
-    train(model, module.preprocess_input(photos.draw(16, size, size, seed=1).astype(np.float32)), gain)
+    train(model, module.preprocess_input(photos.draw(16, size, size, seed=1).astype(np.float32)), settled)
     model.save(folder / "model.keras")
     model.save(folder / "model.h5")
     tf.train.Checkpoint(model=model).save(str(folder / "checkpoints" / "ckpt"))
@@ -57,21 +57,23 @@ def save(folder, family, size=32, gain=1.0, **options):
     }
 
 
-def train(model, images, gain):
+def train(model, images, settled):
     """Give a new model the looks of a trained one: no weight as it began, answers that differ and are not certain.
 
-    `gain` scales what the batch norms pass on. Below 1, a deep network does not enlarge the last bit of a pixel.
+    `settled` batch norms have the moving statistics of `images`. In EfficientNetV2B0 these turn the last bit of other
+    pictures' pixels into another class, so that its norms keep statistics near those that they began with.
     """
     generator = np.random.default_rng(11)
     for weight in model.trainable_weights:
         if len(weight.shape) == 1:
             drawn = generator.normal(0, 0.2, weight.shape)
-            weight.assign(np.asarray(weight) * gain + drawn * gain if np.any(np.asarray(weight) > 0.5) else drawn)
+            weight.assign(np.asarray(weight) + drawn if np.any(np.asarray(weight) > 0.5) else drawn)
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
-    model(images, training=True)
+    if settled:
+        model(images, training=True)
     for norm, momentum in zip(norms, momenta):
         norm.momentum = momentum
         norm.moving_mean.assign_add(generator.normal(0, 0.1, norm.moving_mean.shape) * np.sqrt(norm.moving_variance))
