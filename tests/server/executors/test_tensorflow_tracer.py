@@ -28,7 +28,8 @@ def test_a_trace_without_operations_is_not_empty() -> None:
     tracer = TensorFlowTracer()
     tracer.start(TraceOptions())
     space = XSpace.FromString(tracer.stop())
-    assert [event.name for plane in space.planes for event in plane.event_metadata.values()] == [SESSION_EVENT]
+    # A trace is of the whole process: other tests' programs may be in it.
+    assert SESSION_EVENT in [event.name for plane in space.planes for event in plane.event_metadata.values()]
 
 
 def test_one_session_at_a_time_in_the_whole_process() -> None:
