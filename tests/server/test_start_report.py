@@ -12,7 +12,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import AspiredVersion, Pending, ServableId
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.start_report import START_REPORT_VARIABLE, StartReport, report_start
 
@@ -65,6 +65,14 @@ def begin(registry: ModelRegistry, name: str) -> ServableId:
 def make_available(registry: ModelRegistry, name: str) -> None:
     loaded = LoadedVersion(FakeServable(), None, ())  # type: ignore[arg-type]  # nobody predicts
     registry.available(begin(registry, name), loaded)
+
+
+def test_the_reason_of_a_wait_is_reported_when_it_is_known(registry: ModelRegistry, reader: Reader) -> None:
+    report_start(InferenceService(registry, SystemClock()), LISTENING)
+    reader.read()
+    registry.expect("good", Pending("its base path does not exist"))
+    (report,) = reader.read()
+    assert report.waiting == "no version available of: bad, good (its base path does not exist)"
 
 
 def test_reports_end_when_every_model_serves_or_has_failed(registry: ModelRegistry, reader: Reader) -> None:

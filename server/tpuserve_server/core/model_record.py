@@ -145,10 +145,7 @@ class ModelRecord:
         if self.versions:
             versions = sorted(self.versions.items())
             return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
-        if self.arriving.versions:
-            lacking = sorted(self.arriving.versions.items())
-            return "; ".join(f"version {number} is not whole yet: {lacks}" for number, lacks in lacking)
-        return self.arriving.reason or "no version directory found"
+        return self.arriving.describe() or "no version directory found"
 
     def _want_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
         was_aspired, known.is_aspired = known.is_aspired, True

@@ -196,8 +196,11 @@ class ModelRegistry:
         """Say what a model waits for in its base path."""
         with self._lock:
             model = self._models.get(name)
-            if model is not None and model.is_configured:
-                model.arriving = pending
+            if model is None or not model.is_configured or model.arriving == pending:
+                return
+            model.arriving = pending
+        # The report of a start names the reason.
+        self._tell()
 
     # Told by the manager, which alone changes states.
 
@@ -320,7 +323,7 @@ class ModelRegistry:
         return self._models[servable_id.name].versions[servable_id.version]
 
     def _describe_missing(self, names: Iterable[str]) -> str:
-        reasons = {name: self._models[name].arriving.reason for name in names}
+        reasons = {name: self._models[name].arriving.describe() for name in names}
         described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
         return f"no version available of: {', '.join(described)}"
 

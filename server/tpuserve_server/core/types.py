@@ -166,6 +166,11 @@ class Pending:
     reason: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
 
+    def describe(self) -> str:
+        """Name each version that is not whole, or give the reason; empty where nothing is known."""
+        lacking = sorted(self.versions.items())
+        return "; ".join(f"version {number} is not whole yet: {lacks}" for number, lacks in lacking) or self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class AspiredVersion:

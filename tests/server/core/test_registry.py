@@ -203,6 +203,15 @@ def test_a_model_that_waits_says_for_what(registry: ModelRegistry) -> None:
     registry.expect("m", Pending(versions={3: "its folder is empty"}))
     with pytest.raises(Unavailable, match="version 3 is not whole yet: its folder is empty"):
         registry.acquire(ModelSpec("m"))
+    assert registry.why_not_ready() == "no version available of: m (version 3 is not whole yet: its folder is empty)"
+
+
+def test_listeners_hear_what_a_model_waits_for_once(registry: ModelRegistry) -> None:
+    heard: list[str] = []
+    registry.subscribe(lambda: heard.append(registry.why_not_ready()))
+    for _ in range(2):
+        registry.expect("m", Pending("its base path does not exist"))
+    assert heard == ["no version available of: m (its base path does not exist)"]
 
 
 def test_nothing_is_expected_of_a_model_that_is_not_configured(registry: ModelRegistry) -> None:
