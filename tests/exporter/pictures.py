@@ -48,7 +48,11 @@ def run_in_terminal(command: list[str], folder: Path) -> str:
     """What a terminal of _COLUMNS columns shows in the end."""
     ours, theirs = pty.openpty()
     # Training was in this process, and set up TensorFlow for it.
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TERM": "xterm-256color", "COLUMNS": str(_COLUMNS)}
+    environment = {
+        **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TERM": "xterm-256color", "COLUMNS": str(_COLUMNS),
+        # The command runs in a folder of its own and imports the examples of this checkout.
+        "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         parts = []

@@ -4,7 +4,8 @@
     make strangers ONLY=MobileNetV2,'tf1_*'      # some, by name or pattern
 
 Prints a line for each model, source, signature and protocol. A difference beyond the tolerance, or a refusal that is
-not expected, makes a line WRONG, and the exit status 1. Sources, versions and logs lie in .demo/strangers.
+not expected, makes a line WRONG, and the exit status 1. Ctrl-C stops every process and prints the lines so far; the
+exit status is 130. Sources, versions and logs are in .demo/strangers, which one run at a time uses.
 """
 
 import argparse
@@ -24,9 +25,12 @@ from tests.strangers.processes import ROOT
 from tests.strangers.run import run
 from tests.strangers.stranger import Stranger
 from tests.strangers.table import print_table, write_json
+from tests.strangers.work_folder import InUse, hold
 
 # Columns of a table that is written to a file or a pipe.
 LOG_WIDTH = 200
+# As shells report SIGINT.
+EXIT_INTERRUPTED = 130
 # Exports at the same time, where there are the cores; each takes up to 2 GB.
 MOST_JOBS = 4
 
@@ -46,28 +50,36 @@ def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS
     wanted = [
         [one for one in group if any(fnmatch.fnmatchcase(one.name, each) for each in patterns)] for group in groups
     ]
-    # SIGTERM ends a run as Ctrl-C does, with its processes.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return _run(wanted, options)
+    try:
+        with hold(options.work):
+            return _run(wanted, options)
+    except InUse as error:
+        print(f"{error}: wait for its end, or give another folder with --work", file=sys.stderr)
+        return 2
 
 
 def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> int:
+    """Run the groups, print the table and return the exit status."""
     started_s = time.monotonic()
     lines: list[Line] = []
+    interrupted = False
 
     def report(step: str) -> None:
         print(f"[{time.monotonic() - started_s:6.1f} s] {step}", file=sys.stderr, flush=True)
 
     try:
+        # Adds each line as it comes: an interrupt keeps those so far.
         lines.extend(run([group for group in groups if group], options.work, options.jobs, report))
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        interrupted = True
     seconds = time.monotonic() - started_s
     print_table(Console(width=None if sys.stdout.isatty() else LOG_WIDTH), lines, seconds)
+    status = EXIT_INTERRUPTED if interrupted else int(any(line.verdict is Verdict.WRONG for line in lines))
     if options.json:
-        write_json(options.json, lines, seconds)
-    return int(any(line.verdict is Verdict.WRONG for line in lines))
+        write_json(options.json, lines, seconds, ok=status == 0)
+    if interrupted:
+        report("interrupted: every process is stopped, and the table has the lines so far")
+    return status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -82,4 +94,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # SIGTERM ends a run as Ctrl-C does, with its processes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

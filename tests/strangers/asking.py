@@ -14,11 +14,14 @@ from tests.strangers.stranger import Answers, Exchange, Stranger, Tensors
 from tpuserve_client import Client, TpuserveError
 from tpuserve_server import RunningServer
 
-TIMEOUT_S = 120.0
 # Requests at the same time: enough that the server puts several into one batch.
 AT_ONCE = 8
 # Takes signature, inputs and expected outputs, and returns the served outputs.
 Ask: TypeAlias = Callable[[str, Tensors, Tensors], Tensors]
+
+
+class Unreadable(Exception):
+    """A request had no answer that can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,12 @@ class Protocol:
 
 
 def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, server: RunningServer) -> Iterator[Line]:
-    """A line for each signature and protocol. Blocks for each."""
+    """Yield a line for each signature and protocol. Blocks for each."""
     with Client(server.grpc_address) as grpc, Client(server.rest_address) as rest:
 
         def by(client: Client) -> Ask:
             return lambda signature, inputs, _: client.predict(
-                model, inputs, signature_name=signature, timeout_s=TIMEOUT_S
+                model, inputs, signature_name=signature, timeout_s=json_requests.TIMEOUT_S
             )
 
         def by_json(signature: str, inputs: Tensors, expected: Tensors) -> Tensors:
@@ -53,7 +56,7 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
 
 
 def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
-    """The line of one signature by one protocol. Its reason is an error, or else the largest difference."""
+    """Ask for one signature by one protocol. The reason of the line is the worst error."""
     tolerance, started_s = stranger.tolerance, time.monotonic()
     signature = name.partition(":")[0]
     single = [row for exchange in exchanges for row in _rows(exchange)] if stranger.rows else list(exchanges)
@@ -65,11 +68,20 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
             return largest_difference(expected, dict(served), tolerance, dtypes=protocol.dtypes)
         except (Differs, TpuserveError, json_requests.Refused) as error:
             return error
+        except Exception as error:  # a server that dies, or an answer out of form: a line of the table, not its end
+            return Unreadable(f"{type(error).__name__}: {error}")
+
+    def compare_in_turn(exchanges: Sequence[Exchange]) -> Iterator[float | Exception]:
+        """Stop after the first without an answer: a server that hangs takes the whole timeout for each."""
+        for one in exchanges:
+            yield (result := compare(one))
+            if isinstance(result, Exception) and not isinstance(result, Differs):
+                return
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         results = {
-            "alone": [compare(one) for one in single] if stranger.rows else [],
-            "together": [compare(one) for one in exchanges],
+            "alone": list(compare_in_turn(single)) if stranger.rows else [],
+            "together": list(compare_in_turn(exchanges)),
             "at_once": list(threads.map(compare, single)),
         }
     errors = [(step, one) for step, every in results.items() for one in every if isinstance(one, Exception)]
@@ -81,20 +93,20 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
 
 
 def _weight(error: tuple[str, Exception]) -> float:
-    """What cannot be compared weighs more than any difference."""
+    """Rank an error: an answer that cannot be compared weighs more than any difference."""
     largest = error[1].largest if isinstance(error[1], Differs) else None
     return math.inf if largest is None else largest
 
 
 def _largest(results: Sequence[float | Exception]) -> float | None:
-    """None where nothing could be compared."""
+    """Return the largest difference; None without an answer that can be compared."""
     known = (one.largest if isinstance(one, Differs) else one for one in results)
     return max((one for one in known if isinstance(one, float)), default=None)
 
 
 def _judge(stranger: Stranger, protocol: Protocol, step: str, error: Exception) -> tuple[Verdict, str]:
-    """A refusal that is expected is no fault of the server."""
-    expected = stranger.rest_refusal and protocol.name != "gRPC" and not isinstance(error, Differs)
+    """Return the verdict on the worst error. A refusal that is expected is no fault of the server."""
+    expected = stranger.rest_refusal and protocol.name != "gRPC" and not isinstance(error, Differs | Unreadable)
     if expected and stranger.rest_refusal in str(error):
         return Verdict.REFUSED, str(error)
     return Verdict.WRONG, f"{step.replace('_', ' ')}: {error}"

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.strangers.processes import Processes
+from tests.strangers.processes import Processes, last_line
 from tests.strangers.saving import HERE, programs
 from tests.strangers.stranger import Export, Refusal, Stranger
 
@@ -19,7 +19,7 @@ class Exported:
 
 
 def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, processes: Processes) -> Exported:
-    """Block until the export has ended. Its command and output are in `BASE_PATH.log`."""
+    """Block until the export has ended. `BASE_PATH.log` has its command and output, `BASE_PATH.json` its report."""
     tools = programs(stranger) or HERE
     if one.script:
         command = [str(tools / "python"), "-m", "tests.strangers.script_process", one.script, str(folder)]
@@ -27,16 +27,18 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
     else:
         options = [option.replace("{folder}", str(folder)) for option in one.options]
         command = [str(tools / "tpuserve"), "export", str(folder / one.path), str(base_path), *options, "--json"]
-    out, log = base_path.with_suffix(".json"), base_path.with_suffix(".log")
+    # A base path may end in what looks like a suffix: `.keras` and `.h5` of one model have logs of their own.
+    out, log = (base_path.with_name(f"{base_path.name}.{kind}") for kind in ("json", "log"))
     status = processes.run(command, out, log, {})
+    reason = last_line(log)
     log.write_text(f"$ {' '.join(command)}\n{log.read_text(errors='replace')}")
     try:
         report = json.loads(out.read_text(errors="replace"))
     except ValueError:
-        return Exported(status, f"the export ended with status {status} and printed no report ({log})", ())
+        return Exported(status or 1, f"no report is printed: {reason} ({log})", ())
     if report["ok"]:
         return Exported(status, "", tuple(report["warnings"]))
-    return Exported(status, str(report["error"]), ())
+    return Exported(status or 1, str(report["error"]), ())
 
 
 def find_fault(exported: Exported, one: Export) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from tests.strangers.stranger import Array, Tensors
 
-TIMEOUT_S = 120.0
+# Of each request, by the client too: warmed models answer within a second.
+TIMEOUT_S = 60.0
 
 
 class Refused(Exception):

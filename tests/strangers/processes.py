@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,31 +18,37 @@ ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "PYTHONPATH"
 class Processes:
     """Starts processes and waits for them. Any thread may call `run`; after `stop` it raises Stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
     def run(self, command: Sequence[str], out: Path, err: Path, environment: Mapping[str, str]) -> int:
-        """Block until the command has ended and return its exit status; -9 where it took longer than LIMIT_S."""
+        """Block until the command has ended and return its exit status: -9 if it exceeds the time limit.
+
+        `err` then ends with a line that names the limit.
+        """
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = self._start(command, stdout.fileno(), stderr.fileno(), environment)
             try:
-                return process.wait(LIMIT_S)
+                return process.wait(self._limit_s)
             except subprocess.TimeoutExpired:
-                process.kill()
-                return process.wait()
+                _kill(process)
+                status = process.wait()
+                stderr.seek(0, os.SEEK_END)
+                stderr.write(f"\nstopped after its time limit of {self._limit_s:g} s\n".encode())
+                return status
             finally:
                 with self._lock:
                     self._running.discard(process)
 
     def stop(self) -> None:
-        """Kill all that run, and start no more."""
+        """Kill all running processes, and start no more."""
         with self._lock:
             self._stopped = True
             for process in self._running:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                _kill(process)
 
     def _start(
         self, command: Sequence[str], stdout: int, stderr: int, environment: Mapping[str, str]
@@ -56,6 +63,8 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
+                # Ctrl-C reaches the run alone, which then kills the process and all that it started.
+                start_new_session=True,
             )
             self._running.add(process)
             return process
@@ -63,3 +72,14 @@ class Processes:
 
 class Stopped(Exception):
     """The run is being stopped."""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a process's output, which names the reason of most failures."""
+    return log.read_text(errors="replace").strip().rpartition("\n")[2]
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -41,20 +41,27 @@ class Prepared:
 def run(groups: Sequence[Sequence[Stranger]], work: Path, jobs: int, report: Report) -> Iterator[Line]:
     """Yield the lines of all strangers. One server at a time has the models of one group.
 
-    `jobs` strangers are saved and exported at the same time. `report` gets a sentence for each step that is done.
+    `jobs` strangers are saved and exported at the same time, also while a server of earlier ones runs. `report` gets a
+    phrase for each step.
     """
     processes = Processes()
     threads = ThreadPoolExecutor(jobs, "stranger")
     try:
-        for number, group in enumerate(groups):
-            folder = work / str(number)
+        folders = [work / str(number) for number in range(len(groups))]
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            prepare = [threads.submit(_prepare, one, folder, processes, report) for one in group]
-            prepared = [future.result() for future in prepare]
-            for one in prepared:
-                yield from one.lines
-            yield from _serve([version for one in prepared for version in one.published], folder, report)
+        begun = [
+            [threads.submit(_prepare, one, folder, processes, report) for one in group]
+            for group, folder in zip(groups, folders, strict=True)
+        ]
+        for group, folder in zip(begun, folders, strict=True):
+            published = []
+            for future in group:
+                prepared = future.result()
+                yield from prepared.lines
+                published += prepared.published
+            yield from _serve(published, folder, report)
     finally:
         processes.stop()
         threads.shutdown(cancel_futures=True)
@@ -103,18 +110,28 @@ def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proc
 def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iterator[Line]:
     """Serve all versions by one server and ask each. If the server does not start, serve each version alone.
 
-    A version that is not served is a wrong line.
+    A version that is not served is a wrong line. After one that ends the server, another server has the rest.
     """
     if not published:
         return
     base_paths = {one.model: one.base_path for one in published}
+    log = folder / f"server-{published[0].model}.log"
+    report(f"starting a server for {len(published)} version(s)")
+    rest = list(published)
     try:
-        with tpuserve_server.start(base_paths, log_path=folder / "server.log", progress=False) as server:
-            for one in published:
+        with tpuserve_server.start(base_paths, log_path=log, progress=False) as server:
+            while rest:
+                one = rest.pop(0)
                 yield from ask_all(one.stranger, one.source, one.model, one.answers, server)
                 report(f"{one.stranger.name}, {one.source}: asked")
+                if not server.is_running:
+                    report(f"the server has ended ({log})")
+                    break
     except tpuserve_server.StartFailed as error:
-        for one in published if len(published) > 1 else ():
-            yield from _serve([one], folder, report)
         if len(published) == 1:
             yield Line(published[0].stranger.name, published[0].source, "", "gRPC", Verdict.WRONG, str(error))
+            return
+        for one in published:
+            yield from _serve([one], folder, report)
+        return
+    yield from _serve(rest, folder, report)

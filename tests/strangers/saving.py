@@ -5,7 +5,7 @@ import pickle
 import sys
 from pathlib import Path
 
-from tests.strangers.processes import ROOT, Processes
+from tests.strangers.processes import ROOT, Processes, last_line
 from tests.strangers.source_process import ANSWERS
 from tests.strangers.stranger import Answers, Stranger
 
@@ -32,7 +32,9 @@ def save(stranger: Stranger, folder: Path, processes: Processes) -> Answers:
     arguments = json.dumps(dict(stranger.arguments))
     status = processes.run([*command, arguments], folder / "source.out", log, stranger.environment)
     if status:
-        last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-        raise SavingFailed(f"{stranger.save} ended with status {status}: {last} ({log})")
-    answers: Answers = pickle.loads((folder / ANSWERS).read_bytes())
+        raise SavingFailed(f"{stranger.save} ended with status {status}: {last_line(log)} ({log})")
+    try:
+        answers: Answers = pickle.loads((folder / ANSWERS).read_bytes())
+    except FileNotFoundError:
+        raise SavingFailed(f"{stranger.save} ended with status 0 before it returned its answers ({log})") from None
     return answers

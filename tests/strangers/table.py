@@ -19,7 +19,7 @@ _STYLES = {Verdict.RIGHT: "green", Verdict.REFUSED: "cyan", Verdict.SKIPPED: "ye
 
 
 def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None:
-    """A row for each line, and the sum."""
+    """Print a row for each line, and the number of lines by verdict."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "verdict")
@@ -32,9 +32,8 @@ def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None
     console.print(Text(f"{models} models, {len(lines)} lines: {told}, in {seconds / 60:.1f} min"))
 
 
-def write_json(path: Path, lines: Sequence[Line], seconds: float) -> None:
-    """One document: `ok`, `seconds`, and `lines`."""
-    ok = all(line.verdict is not Verdict.WRONG for line in lines)
+def write_json(path: Path, lines: Sequence[Line], seconds: float, *, ok: bool) -> None:
+    """Write one document: `ok`, `seconds`, and `lines`."""
     document = {"ok": ok, "seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
     path.write_text(json.dumps(document, indent=2) + "\n")
 

@@ -1,9 +1,14 @@
 """An export is as expected, or its line says why not."""
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.strangers.exporting import Exported, find_fault
-from tests.strangers.stranger import Export, Refusal
+from tests.strangers.exporting import Exported, export, find_fault
+from tests.strangers.processes import Processes
+from tests.strangers.stranger import Export, Refusal, Stranger
 
 PUBLISHED = Exported(0, "", ("rows depend on each other",))
 REFUSED = Exported(3, "moments of the batch", ())
@@ -43,3 +48,21 @@ def test_what_is_expected_is_no_fault(exported: Exported, export: Export) -> Non
 )
 def test_what_is_not_expected_is_told(exported: Exported, export: Export, fault: str) -> None:
     assert find_fault(exported, export) == fault
+
+
+def leave(folder: Path, base_path: Path) -> None:
+    """A script that ends its process as if all were well."""
+    del folder
+    print(f"{base_path.name} has no report", file=sys.stderr, flush=True)
+    os._exit(0)
+
+
+def test_an_export_without_a_report_is_a_fault_with_a_log_of_its_own(tmp_path: Path) -> None:
+    script = Export("live", "", script="tests.strangers.test_exporting:leave")
+    stranger = Stranger("leaves", "", (script,))
+    for name in ("model-.keras", "model-.h5"):
+        exported = export(stranger, script, tmp_path, tmp_path / name, Processes())
+        assert find_fault(exported, script).startswith(
+            f"export ended with exit code 1: no report is printed: {name} has no report"
+        )
+    assert "model-.keras has no report" in (tmp_path / "model-.keras.log").read_text()

@@ -1,12 +1,15 @@
 """The harness of `make strangers`, on one small model: it finds what is right, refused and wrong."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.strangers.__main__ import main
+from tests.strangers.line import Line, Verdict
 from tests.strangers.stranger import Export, Refusal, Stranger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group(__name__)]
@@ -36,6 +39,12 @@ def save(folder: Path) -> dict[str, Any]:
     return {"serving_default": [({"x": rows, "word": words}, answer)], "doubled": [({"x": rows}, {"y": wrong})]}
 
 
+def die(folder: Path) -> None:
+    """A model whose own code ends its process."""
+    del folder
+    os._exit(0)
+
+
 STRANGER = Stranger(
     "small",
     "tests.strangers.test_strangers:save",
@@ -44,6 +53,8 @@ STRANGER = Stranger(
         Export("no such file", "absent", BATCH_SIZES, refusal=Refusal(6, "there is no file or directory")),
     ),
 )
+# Its process ends before it has returned answers.
+DEAD = Stranger("dead", "tests.strangers.test_strangers:die", (Export("SavedModel", "saved"),))
 Lines = list[dict[str, Any]]
 
 
@@ -51,7 +62,9 @@ Lines = list[dict[str, Any]]
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
     """Exit status and JSON document of a run over STRANGER."""
     work = tmp_path_factory.mktemp("strangers")
-    status = main(["--work", str(work / "work"), "--json", str(work / "lines.json"), "--jobs", "1"], [[STRANGER]])
+    status = main(
+        ["--work", str(work / "work"), "--json", str(work / "lines.json"), "--jobs", "1"], [[DEAD], [STRANGER]]
+    )
     document: dict[str, Any] = json.loads((work / "lines.json").read_text())
     return status, document
 
@@ -79,6 +92,26 @@ def test_exports_are_right_or_refused_with_their_reason(ran: tuple[int, dict[str
     published, refused = _lines(ran[1], protocol="export")
     assert (published["verdict"], refused["verdict"]) == ("right", "refused")
     assert "there is no file or directory" in refused["reason"]
+
+
+def test_a_model_whose_process_dies_is_a_wrong_line(ran: tuple[int, dict[str, Any]]) -> None:
+    (line,) = _lines(ran[1], stranger="dead")
+    assert (line["protocol"], line["verdict"]) == ("save", "WRONG")
+    assert "ended with status 0 before it returned its answers" in line["reason"]
+
+
+def test_an_interrupted_run_prints_the_lines_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[Line]:
+        yield Line("first", "SavedModel", "", "export", Verdict.RIGHT)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tests.strangers.__main__.run", interrupted)
+    assert main(["--work", str(tmp_path), "--json", str(tmp_path / "lines.json")], [[STRANGER]]) == 130
+    assert "first" in capsys.readouterr().out
+    document = json.loads((tmp_path / "lines.json").read_text())
+    assert (document["ok"], [line["stranger"] for line in document["lines"]]) == (False, ["first"])
 
 
 def test_a_stranger_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:

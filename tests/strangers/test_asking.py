@@ -1,0 +1,21 @@
+"""A model that cannot be asked makes wrong lines."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.free_ports import free_ports
+from tests.strangers.asking import ask_all
+from tests.strangers.line import Verdict
+from tests.strangers.stranger import Stranger
+
+
+def test_a_server_that_is_gone_makes_every_line_wrong() -> None:
+    (port,) = free_ports(1)
+    server = SimpleNamespace(grpc_address=f"127.0.0.1:{port}", rest_address=f"http://127.0.0.1:{port}")
+    exchange = ({"x": np.zeros((2, 1))}, {"y": np.zeros((2, 1))})
+    answers = {"serving_default": [exchange]}
+    lines = list(ask_all(Stranger("gone", "", ()), "SavedModel", "gone", answers, server))  # type: ignore[arg-type] # no process is needed
+    assert [line.protocol for line in lines] == ["gRPC", "REST", "JSON"]
+    assert {line.verdict for line in lines} == {Verdict.WRONG}
+    assert "Connection refused" in lines[2].reason
