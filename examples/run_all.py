@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +28,8 @@ import tpuserve_server
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from examples.example import Example, Tensors, find_names, load_example  # noqa: E402 - the repository is no package
+from examples.difference import Differs, largest_difference  # noqa: E402 - the repository is no package
+from examples.example import Example, find_names, load_example  # noqa: E402
 from examples.trained import Trained, TrainingFailed, train_apart  # noqa: E402
 from tpuserve_client import Client, TpuserveError  # noqa: E402
 
@@ -180,35 +180,13 @@ def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) 
                 served = client.predict(
                     one.example.name, request, signature_name=one.example.signature, timeout_s=REQUEST_TIMEOUT_S
                 )
-                largest = max(largest, *compare(expected, dict(served), one.atol, one.rtol, protocol))
+                try:
+                    difference = largest_difference(expected, dict(served), one.atol, one.rtol, dtypes=False)
+                except Differs as error:
+                    raise StepFailed(f"by {protocol}: {error}") from None
+                largest = max(largest, difference)
         setattr(outcome, f"{protocol}_max_difference", largest)
     outcome.served_equal = True
-
-
-def compare(expected: Tensors, served: Tensors, atol: float, rtol: float, protocol: str) -> Iterator[float]:
-    """The largest difference of each output. Raises StepFailed where one is beyond what the export allows."""
-    if expected.keys() != served.keys():
-        raise StepFailed(f"by {protocol}: outputs {sorted(served)} instead of {sorted(expected)}")
-    for name, want in expected.items():
-        got = np.asarray(served[name])
-        if got.shape != want.shape:
-            raise StepFailed(f"by {protocol}: {name} has shape {list(got.shape)} instead of {list(want.shape)}")
-        if want.dtype.kind in "OSU":
-            if _texts(got) != _texts(want):
-                raise StepFailed(f"by {protocol}: {name} is not what the source answers")
-            yield 0.0
-            continue
-        wide = np.complex128 if want.dtype.kind == "c" else np.float64
-        gaps = np.abs(got.astype(wide) - want.astype(wide))
-        largest = float(gaps.max(initial=0.0))
-        if not np.all(gaps <= atol + rtol * np.abs(want.astype(wide))):
-            raise StepFailed(f"by {protocol}: {name} is off by up to {largest:.3g}")
-        yield largest
-
-
-def _texts(value: Any) -> list[bytes]:  # noqa: ANN401 - an array of strings: bytes by gRPC, text by REST
-    flat = np.asarray(value).reshape(-1).tolist()
-    return [text.encode() if isinstance(text, str) else bytes(text) for text in flat]
 
 
 def describe(outcome: Outcome) -> str:

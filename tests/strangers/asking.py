@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from examples.difference import Differs, largest_difference
 from tests.strangers import json_requests
-from tests.strangers.difference import Differs, largest_difference
 from tests.strangers.line import Line, Verdict
 from tests.strangers.stranger import Answers, Exchange, Stranger, Tensors
 from tpuserve_client import Client, TpuserveError
@@ -65,7 +65,9 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
         inputs, expected = exchange
         try:
             served = protocol.ask(signature, inputs, expected)
-            return largest_difference(expected, dict(served), tolerance, dtypes=protocol.dtypes)
+            return largest_difference(
+                expected, dict(served), tolerance.absolute, tolerance.relative, dtypes=protocol.dtypes
+            )
         except (Differs, TpuserveError, json_requests.Refused) as error:
             return error
         except Exception as error:  # a server that dies, or an answer out of form: a line of the table, not its end

@@ -1,10 +1,10 @@
-"""Differences between served outputs and those of the source."""
+"""Differences between served outputs and those of the source: for the examples, and for tests of other models."""
 
 from typing import Any
 
 import numpy as np
 
-from tests.strangers.stranger import Array, Tensors, Tolerance
+from examples.example import Array, Tensors
 
 
 class Differs(Exception):
@@ -15,17 +15,18 @@ class Differs(Exception):
         self.largest = largest
 
 
-def largest_difference(expected: Tensors, served: Tensors, tolerance: Tolerance, *, dtypes: bool = True) -> float:
-    """The largest absolute difference over all outputs. Raises Differs for names, shapes, dtypes and values.
+def largest_difference(expected: Tensors, served: Tensors, atol: float, rtol: float, *, dtypes: bool = True) -> float:
+    """Return the largest absolute difference over all outputs. Raises Differs for names, shapes, dtypes and values.
 
-    NaN and infinity equal themselves alone. Strings must be equal. `dtypes` is False for JSON, which carries none.
+    A value may be off by `atol + rtol * |expected|`. NaN and infinity equal themselves alone. Strings must be equal.
+    `dtypes` is False for answers that carry none, as JSON.
     """
     if expected.keys() != served.keys():
         raise Differs(f"outputs {sorted(served)} instead of {sorted(expected)}")
-    return max((_difference(name, expected[name], served[name], tolerance, dtypes) for name in expected), default=0.0)
+    return max((_difference(name, expected[name], served[name], atol, rtol, dtypes) for name in expected), default=0.0)
 
 
-def _difference(name: str, expected: Array, served: Array, tolerance: Tolerance, dtypes: bool) -> float:
+def _difference(name: str, expected: Array, served: Array, atol: float, rtol: float, dtypes: bool) -> float:
     if served.shape != expected.shape:
         raise Differs(f"{name} has shape {list(served.shape)} instead of {list(expected.shape)}")
     if expected.dtype.kind in "OSU":
@@ -41,7 +42,7 @@ def _difference(name: str, expected: Array, served: Array, tolerance: Tolerance,
     gaps = np.where(same, 0.0, np.inf)
     gaps[both] = np.abs(got[both] - want[both])
     largest = float(gaps.max(initial=0.0))
-    if not np.all(gaps <= tolerance.absolute + tolerance.relative * np.abs(np.where(both, want, 0.0))):
+    if not np.all(gaps <= atol + rtol * np.abs(np.where(both, want, 0.0))):
         raise Differs(f"{name} is off by up to {largest:.3g}", largest)
     return largest
 
