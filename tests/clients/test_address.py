@@ -38,6 +38,8 @@ def test_address_says_that_it_is_secure(text: str, target: str, is_rest: bool) -
     "text",
     [
         "",
+        " ",
+        "no host:8500",
         "ftp://host",
         "grpcs://",
         "grpcs:host",

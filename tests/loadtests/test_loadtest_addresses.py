@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": ("loadtest", "compare", "m", "1", "2"),
     "mlperf": ("loadtest", "mlperf", "m", "--scenario", "offline"),
     "rollout": ("rollout", "m", "--to", "2", "--model_config_file", "models.config"),
+    # --rest is only for the server's memory.
+    "rollout --rest": ("rollout", "m", "--to", "2", "--model_config_file", "models.config", "--rest", "http://nobody"),
 }
 NOTHING: dict[str, Any] = {"grpc_address": None, "rest_url": None, "protocol": None}
 
@@ -85,10 +87,10 @@ def test_an_address_that_is_given_goes_before_the_variable(
             "host:9000",
             "rest",
             None,
-            f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, and rest is .*: give --rest URL$",
+            f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, and the command needs rest: give --rest URL$",
         ),
-        ("host:9000", "both", None, "both is to be used: give --rest URL and --grpc$"),
-        ("http://host", None, "grpc", "is a rest address, and grpc is to be used: give --grpc HOST:PORT$"),
+        ("host:9000", "both", None, "the command needs both: give --rest URL and --grpc$"),
+        ("http://host", None, "grpc", "is a rest address, and the command needs grpc: give --grpc HOST:PORT$"),
         ("http://", None, None, ADDRESS_VARIABLE),
         ("http://user:word@host", None, None, "give user and password with --header"),
     ],

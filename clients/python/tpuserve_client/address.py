@@ -1,5 +1,6 @@
 """Where a server is, as people write it."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -61,7 +62,7 @@ def _host_and_port(place: str, text: str, default_port: int) -> str:
         port = parts.port or default_port
     except ValueError as error:
         raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
-    if not parts.hostname or parts.path.strip("/") or parts.query or "@" in place or place.endswith(":"):
+    if not parts.hostname or parts.path.strip("/") or parts.query or re.search("[ @]|:$", place):
         raise InvalidArgument(f"Not a server's address: {text!r}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Where the server is: the options' addresses, else the scenario's, else TPUSERVE_ADDRESS, else this machine's."""
+"""Addresses of the server: the options', else the scenario's, else TPUSERVE_ADDRESS, else this machine's."""
 
 import os
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ def with_address(given: Mapping[str, Any], *, needs: str | None = None) -> dict[
     name: Protocol = "rest" if _parse(text, ADDRESS_VARIABLE).is_rest else "grpc"
     needed = needs or given.get("protocol")
     if needed not in (None, name):
-        missing = "--grpc HOST:PORT" if name == "rest" else "--rest URL"
+        others = {"grpc": "--rest URL", "rest": "--grpc HOST:PORT"}[name]
         both = f" and --{name}" if needed == "both" else ""
         raise click.UsageError(
-            f"{ADDRESS_VARIABLE}={text} is a {name} address, and {needed} is to be used: give {missing}{both}"
+            f"{ADDRESS_VARIABLE}={text} is a {name} address, and the command needs {needed}: give {others}{both}"
         )
     return {**given, "rest_url" if name == "rest" else "grpc_address": text}
 

@@ -220,11 +220,16 @@ def main() -> None:
 
 
 def _with_addresses(given: dict[str, Any]) -> dict[str, Any]:
-    """Fill in where the server is; with no address at all, this machine's, of which REST is known, too."""
-    given = with_address(given, needs="grpc")
-    if given["grpc_address"] is None and given["rest_url"] is None:
-        given["rest_url"] = DEFAULT_REST
-    return {**given, "grpc_address": find_addresses("grpc", given["grpc_address"], None)["grpc"]}
+    """Fill in the server's addresses; without any, this machine's, whose REST address is known too.
+
+    --rest is only for the server's memory: TPUSERVE_ADDRESS still names the server whose labels move.
+    """
+    grpc_address = with_address({**given, "rest_url": None}, needs="grpc")["grpc_address"]
+    return {
+        **given,
+        "grpc_address": find_addresses("grpc", grpc_address, None)["grpc"],
+        "rest_url": given["rest_url"] or (DEFAULT_REST if grpc_address is None else None),
+    }
 
 
 def _check(given: dict[str, Any]) -> None:
