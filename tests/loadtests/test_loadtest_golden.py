@@ -43,7 +43,7 @@ def test_floats_may_differ_as_much_as_their_dtype_rounds() -> None:
     assert words(floats(1.00005), floats(1.0)) == ""
     assert (
         words(floats(1.3, 1.0), floats(1.0, 1.0))
-        == "y differs by 0.3 at row 0; allowed 0.00011 (float32; change with --atol/--rtol)"
+        == "y differs by 0.3 at row 0; allowed 0.00011 (float32, without a manifest; change with --atol/--rtol)"
     )
     assert words(floats(1.3), floats(1.0), Tolerance(atol=0.5)) == ""
     coarse = np.dtype(ml_dtypes.bfloat16)
@@ -53,7 +53,10 @@ def test_floats_may_differ_as_much_as_their_dtype_rounds() -> None:
 def test_the_worst_row_is_named() -> None:
     golden = {"y": np.zeros((4, 2), FLOAT)}
     answer = {"y": np.array([[0, 0], [0.1, 0], [0, -7], [0, 0]], FLOAT)}
-    assert words(answer, golden) == "y differs by 7 at row 2; allowed 1e-05 (float32; change with --atol/--rtol)"
+    assert (
+        words(answer, golden)
+        == "y differs by 7 at row 2; allowed 1e-05 (float32, without a manifest; change with --atol/--rtol)"
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -104,16 +107,19 @@ def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> 
         checks.check(line, turn, body(protocol, floats(1.0 + turn % 2 + 1e-6)))
     with pytest.raises(
         WrongAnswer,
-        match=r"^wrong answer: output 'y' differs by 1 at row 0; allowed 0.00011 \(float32; .*/--rtol\); it is anoth",
+        match=r"^wrong answer: output 'y' differs by 1 at row 0; allowed 0.00011 "
+        r"\(float32, without a manifest; .*/--rtol\); it is anoth",
     ):
         checks.check(line, 2, body(protocol, floats(2.0)))
     with pytest.raises(
-        WrongAnswer, match=r"differs by 6 at row 0; allowed 0.00021 \(float32; change with --atol/--rtol\)$"
+        WrongAnswer,
+        match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
         checks.check(line, 3, body(protocol, floats(8.0)))
     # Counted with the first of its kind.
     with pytest.raises(
-        WrongAnswer, match=r"differs by 6 at row 0; allowed 0.00021 \(float32; change with --atol/--rtol\)$"
+        WrongAnswer,
+        match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
         checks.check(line, 3, body(protocol, floats(9.0)))
 

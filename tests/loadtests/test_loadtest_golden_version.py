@@ -101,7 +101,8 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
     assert {error["message"] for error in report["errors"]} == {
-        "wrong answer: output 'y' differs by 10 at row 0; allowed 0.00201 (float32; change with --atol/--rtol)"
+        "wrong answer: output 'y' differs by 10 at row 0; allowed 0.00201 "
+        "(float32, without a manifest; change with --atol/--rtol)"
     }
     assert report["total"]["wrong"] < report["total"]["checked"]
 

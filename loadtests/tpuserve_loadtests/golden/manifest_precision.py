@@ -1,4 +1,4 @@
-"""The tolerance in a version's manifest (docs/manifest.md): read from its directory, or asked of the server."""
+"""The tolerance in a version's manifest (docs/manifest.md), from its directory or from the server."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _FIELD: Final = "tpuserve_precision"
 
 
 def read_precision(version: Path) -> Precision | None:
-    """The precision in the manifest of a version directory; None where there is none that can be read."""
+    """Read the precision in a version directory's manifest; None without a manifest that can be read."""
     try:
         manifest = json.loads((version / MANIFEST_FILE).read_bytes())
         return _precision({"compute_dtype": manifest["compute_dtype"], **manifest["parity"]}, f"{version}'s manifest")
@@ -33,7 +33,7 @@ def read_precision(version: Path) -> Precision | None:
 
 
 def ask_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
-    """Ask a server for a version's precision; None where it does not know, as TensorFlow Serving does not. Blocks."""
+    """Ask a server for a version's precision; None from TensorFlow Serving, and without a manifest. Blocks."""
     try:
         return _ask_grpc(send, spec) if protocol == "grpc" else _ask_rest(send, spec)
     except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):

@@ -13,7 +13,7 @@ _CHANGE: Final = "change with --atol/--rtol"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The tolerance that the exporter held a version to. `origin` names the manifest, for people."""
+    """The tolerance that the exporter held a version to. `origin` names the manifest, for people; empty without one."""
 
     compute_dtype: str
     atol: float
@@ -21,7 +21,8 @@ class Precision:
     origin: str = ""
 
     def __str__(self) -> str:
-        return f"{self.compute_dtype}, from {self.origin}" if self.origin else self.compute_dtype
+        origin = f"from {self.origin}" if self.origin else "without a manifest"
+        return f"{self.compute_dtype}, {origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Allowed:
 class Tolerance:
     """The limit for floats. `atol` and `rtol` are the options' values and win; None takes the widest of `versions`.
 
-    `versions` are those that answer and those that gave golden answers; None stands for a version of unknown
-    precision, which is judged by the dtype of its outputs, as is a tolerance without versions.
+    `versions` are those that answer and those that gave golden answers. None stands for a version without a known
+    manifest, whose limit follows from the dtype of its outputs. A tolerance without versions takes that limit too.
     """
 
     atol: float | None = None
@@ -56,7 +57,7 @@ class Tolerance:
     def of(self, dtype: DType) -> Allowed:
         """The limit for outputs of a dtype."""
         found = [each or _of_outputs(dtype) for each in self.versions or (None,)]
-        # Of equals, the reason is the one that names a reduced precision.
+        # Among equals, the reason names a reduced precision.
         widest = max(found, key=lambda each: (each.atol, each.rtol, each.compute_dtype != "float32"))
         atol = widest.atol if self.atol is None else self.atol
         rtol = max(each.rtol for each in found) if self.rtol is None else self.rtol
