@@ -32,7 +32,7 @@ class Access:
         return Client(address, tls=self.tls_of(address), headers=self.headers, timeout_s=timeout_s)
 
     def transport(self, address: str) -> Transport:
-        """Carries encoded requests to an address, blocking; the caller closes it. Raises InvalidArgument."""
+        """Return a blocking transport of encoded requests, which the caller closes. Raises InvalidArgument."""
         place = parse_address(address)
         kind = RestTransport if place.is_rest else GrpcTransport
         return kind(place.target, self.tls_of(address), self.headers)

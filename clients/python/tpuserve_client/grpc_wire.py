@@ -25,7 +25,7 @@ _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _SIGNATURE_DEF = "signature_def"
-# tpuserve's own: a StringValue with a class on each line.
+# A metadata field of tpuserve: a StringValue with a class on each line.
 _LABELS = "tpuserve_labels"
 
 # By number: a newer server may send one that is not here.

@@ -76,7 +76,7 @@ class Signature:
 class Metadata:
     """The signatures of one version of a model. `version` is None only if the server did not report it.
 
-    `labels` are the names of its classes in the order of its scores: tpuserve reports them for versions that have some.
+    `labels` are the names of the classes, in the order of the scores; empty if the server reports none.
     """
 
     model: str
@@ -133,8 +133,9 @@ class State(enum.IntEnum):
 class VersionStatus:
     """A version's state and the reason for it.
 
-    Once it has failed, `error_code` and `error` say why. Before, `error_code` is OK and `error` is what it waits for:
-    files that its folder lacks, or the next try after a load that failed; else empty.
+    For a failed version, `error_code` and `error` give the cause. Otherwise `error_code` is OK, and `error` names what
+    the version waits for: files that its folder lacks, or the next try after a failed load. It is empty if nothing is
+    pending.
     """
 
     version: int

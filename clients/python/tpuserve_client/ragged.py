@@ -1,4 +1,4 @@
-"""Lists of rows of unequal length, to the values and row splits that a model with ragged inputs takes."""
+"""Ragged inputs: lists of rows become the values and row splits that the model takes."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
@@ -10,7 +10,7 @@ from tpuserve_client.model import Signature
 
 
 def split_names(name: str, signature: Signature) -> tuple[str, ...]:
-    """Inputs that may hold the row splits of `name`, outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
+    """Find inputs that may hold row splits of `name`, outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
     found: list[str] = []
     while _may_hold_splits(signature, one := f"{name}_{len(found) + 1}"):
         found.append(one)
@@ -23,10 +23,10 @@ def _may_hold_splits(signature: Signature, name: str) -> bool:
 
 
 def pack_rows(inputs: Mapping[str, object], signature: Signature) -> dict[str, object]:
-    """`inputs` with values and row splits in the place of each list of rows that a ragged input was given.
+    """Replace each list of rows for a ragged input by its values and row splits.
 
-    Metadata does not say which inputs are ragged: one is taken for ragged that was given lists within a list, where
-    the inputs that would hold its row splits were given nothing. Other values stay as they are.
+    Metadata does not name ragged inputs. An input counts as ragged if its value is a list of lists, and the caller
+    gives no value for the inputs that may hold its row splits. Other values stay as they are.
     """
     packed = dict(inputs)
     for name, value in inputs.items():

@@ -124,7 +124,7 @@ class Asked:
         return self._with_tolerances(Target(workload, places, self.requests.timeout_s, access=self.requests.access))
 
     def _with_tolerances(self, target: "Target") -> "Target":
-        """The target with what manifests allow of the lines whose golden answers came from a file or directory."""
+        """Add the tolerances of manifests for lines whose golden answers came from a file or a directory."""
         paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
         tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target

@@ -41,7 +41,7 @@ class Golden(click.ParamType[str | Path]):
 
 
 def tolerance_options(command: _Command) -> _Command:
-    """How far an answer may be from the one it is compared with."""
+    """Add --atol and --rtol, the allowed difference between an answer and the one that it is compared with."""
     default = "[default: the manifests', else by the outputs' dtype]"
     return all_of(
         click.option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {default}"),
@@ -66,10 +66,10 @@ def golden_options(command: _Command) -> _Command:
 
 
 def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> "Target":
-    """Add how answers are checked to the target, and golden answers if they are to be recorded.
+    """Add the plan of checks to the target, and golden answers if they are to be recorded.
 
-    Ends the program with a message if a request fails that is alone, and if there is nothing to compare with though
-    options or gates ask for it.
+    Ends the program with a message if a request fails while nothing else runs, or if options or gates ask for
+    comparisons without golden answers.
     """
     from tpuserve_loadtests.golden.answer_check import CheckPlan
 

@@ -68,7 +68,7 @@ class Gates:
         return Judged(0, "; ".join(filter(None, [f"{len(answers)} of {len(answers)} answers agree", found.largest])))
 
     def _tolerance(self) -> "Tolerance":
-        """The options' values, else the wider of what the manifests of both versions allow."""
+        """Return the options' values, else the wider tolerance of both versions' manifests."""
         from tpuserve_loadtests.golden.tolerance import Tolerance
 
         tolerance = Tolerance(self.given["atol"], self.given["rtol"])

@@ -1,4 +1,4 @@
-"""What the manifests of the versions in a load test allow their answers to differ by."""
+"""Tolerances of the lines of a load test, from the manifests of their versions."""
 
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -9,30 +9,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Line
+    from tpuserve_loadtests.workload import Protocol
 
 
 def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "dict[str, Tolerance]":
-    """Tolerances of the lines in `golden`, by name: of the served version and of a golden version directory.
+    """Find the tolerances of the lines in `golden`, by name: those of the served version and of a version directory.
 
-    `golden`: where each line's golden answers came from; None for the server itself. Asks the server for each.
+    `golden` maps a line to the path of its golden answers, or to None for answers of the server itself. Asks the server
+    once for each version and protocol. Blocks.
     """
     from tpuserve_loadtests.golden.manifest_precision import read_precision
     from tpuserve_loadtests.golden.tolerance import Tolerance
 
+    lines = [line for line in target.workload.lines if line.name in golden]
+    served = {place: _ask(target, *place) for place in {(line.protocol, line.spec) for line in lines}}
     found = {}
-    for line in target.workload.lines:
-        if line.name in golden:
-            path = golden[line.name]
-            of_golden = (read_precision(path),) if path is not None and path.is_dir() else ()
-            found[line.name] = Tolerance(versions=(*of_golden, _served(target, line)))
+    for line in lines:
+        path = golden[line.name]
+        of_golden = (read_precision(path),) if path is not None and path.is_dir() else ()
+        found[line.name] = Tolerance(versions=(*of_golden, served[line.protocol, line.spec]))
     return found
 
 
-def _served(target: "Target", line: "Line") -> "Precision | None":
+def _ask(target: "Target", protocol: "Protocol", spec: "ModelSpec") -> "Precision | None":
     from tpuserve_loadtests.golden.manifest_precision import ask_precision
 
-    with closing(target.access.transport(target.addresses[line.protocol])) as transport:
-        return ask_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), line.protocol, line.spec)
+    with closing(target.access.transport(target.addresses[protocol])) as transport:
+        return ask_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), protocol, spec)

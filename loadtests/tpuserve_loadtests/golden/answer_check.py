@@ -26,16 +26,16 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """`share` of the answers of lines with golden ones are compared, drawn at random.
+    """The checks of a run: `share` of the answers of lines with golden ones, drawn at random.
 
-    `tolerances`: by name of the line; a line without one is judged by the dtype of its outputs.
+    `tolerances` are by name of the line. Without one, the limit follows from the dtype of the outputs.
     """
 
     share: float = 0.01
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
 
     def tolerance(self, line: Line) -> Tolerance:
-        """The tolerance of a line's answers."""
+        """Return the tolerance of a line's answers."""
         return self.tolerances.get(line.name, Tolerance())
 
 

@@ -47,7 +47,10 @@ def _unequal(got: Array, want: Array) -> str:
 
 
 def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tuple[str, float]:
-    """The float output that differs most and by how much, of answers without a `find_difference`; ("", 0) without."""
+    """Return the float output that differs most, and its largest difference; ("", 0.0) without a float output.
+
+    The answers have passed `find_difference`.
+    """
     gaps = {
         name: float(_gaps(answer[name], want).max(initial=0.0)) for name, want in golden.items() if is_inexact(want)
     }
@@ -55,12 +58,12 @@ def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tup
 
 
 def is_inexact(array: Array) -> bool:
-    """Whether an array holds floats or complex numbers, for which a tolerance is meant."""
+    """Return whether an array holds floats or complex numbers, which have a tolerance."""
     return array.dtype != object and array.dtype.kind not in "biuSU"
 
 
 def _gaps(got: Array, want: Array) -> Array:
-    """Element by element; 0 where both are NaN or the same infinity, NaN where one alone is NaN."""
+    """Return differences by element: 0 if both are NaN or the same infinity, NaN if only one is NaN."""
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
     golden, other = want.astype(wide), got.astype(wide)
     with np.errstate(invalid="ignore"):

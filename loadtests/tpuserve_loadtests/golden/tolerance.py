@@ -1,4 +1,4 @@
-"""How far an answer may be from its golden one, and where that limit comes from."""
+"""Limits on the difference between an answer and its golden one, with their reasons."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -51,11 +51,11 @@ class Tolerance:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the options leave nothing to the versions."""
+        """Return whether the options set both limits."""
         return self.atol is not None and self.rtol is not None
 
     def of(self, dtype: DType) -> Allowed:
-        """The limit for outputs of a dtype."""
+        """Return the limit for outputs of a dtype."""
         found = [each or _of_outputs(dtype) for each in self.versions or (None,)]
         # Among equals, the reason names a reduced precision.
         widest = max(found, key=lambda each: (each.atol, each.rtol, each.compute_dtype != "float32"))

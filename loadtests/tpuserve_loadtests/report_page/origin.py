@@ -8,7 +8,7 @@ from tpuserve_loadtests.measurement.measured import Measured
 
 
 def describe_origin(runs: Sequence[Measured]) -> str:
-    """Date and time of the first run, the number of requests, and the version; without runs, the time of the page."""
+    """Describe the start of the first run, the number of requests, and the version; without runs, the time now."""
     version = f"tpuserve-loadtests {metadata.version('tpuserve-loadtests')}"
     if not runs:
         return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC · no requests · {version}"

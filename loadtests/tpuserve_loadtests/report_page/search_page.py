@@ -60,7 +60,7 @@ def search_page(
 
 
 def search_runs(tries: Tries, servers: SearchServers) -> list[Measured]:
-    """All loads of a search: one user alone, and then the tries."""
+    """Return all loads of a search: one user alone, and then the tries."""
     alone = servers.alone.runs if servers.alone is not None else ()
     return [*alone, *(measured for _, measured in tries)]
 
@@ -101,7 +101,7 @@ def _tiles(found: Found | None, tries: Tries, wanted: str) -> list[Tile]:
 
 
 def _alone_tiles(tries: Tries, servers: SearchServers, objectives: Sequence[Threshold]) -> list[Tile]:
-    """The figures of one user alone, where the search ended with them."""
+    """Make tiles for the figures of one user alone, if the search ended with them."""
     if tries or servers.alone is None:
         return []
     (measured,) = servers.alone.runs

@@ -53,7 +53,7 @@ class ModelService:
         return self._client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
 
     def precision(self, spec: ModelSpec) -> Precision | None:
-        """The tolerance in a version's manifest; None where the server does not know it."""
+        """Ask for the tolerance in a version's manifest; None if the server does not know it."""
         return ask_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:

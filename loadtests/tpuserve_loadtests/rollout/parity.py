@@ -22,22 +22,19 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """The differences beyond the tolerance by request, "" for none, and the largest difference within it.
-
-    `signature`: how the signatures differ; no request was sent then.
-    """
+    """The comparison of both versions, by request. `signature` is the difference of signatures; then none was sent."""
 
     answers: "tuple[Compared, ...]"
     signature: str = ""
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The problems of the answers that differ."""
+        """Return the problems of the answers that differ."""
         return tuple(answer.problem for answer in self.answers if answer.problem)
 
     @property
     def largest(self) -> str:
-        """The largest difference among answers that agree, and the limit; empty where no answer holds a float."""
+        """Describe the largest difference among answers that agree, and its limit; empty without floats."""
         found = max((answer for answer in self.answers if answer.output), key=lambda each: each.gap, default=None)
         if found is None:
             return ""
@@ -46,7 +43,7 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One request's answers beside each other: the problem, or the float `output` that differs most, and its limit."""
+    """The comparison of one request's answers: the problem, or the float `output` that differs most, and its limit."""
 
     problem: str = ""
     output: str = ""

@@ -159,7 +159,7 @@ def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServ
     content = png(np.full((4, 6, 3), 255, np.uint8))
     refused = predict(content, "mirror")
     assert refused.exit_code == 1
-    assert "nothing tells which the model was trained with: add --scale none (0..255), --scale 0..1" in refused.stderr
+    assert "the metadata names no range of pixel values: add --scale none (0..255), --scale 0..1" in refused.stderr
     assert "Predict" not in server.methods()
     result = predict(content, "mirror", "--scale", "-1..1", "--json")
     assert np.unique(json.loads(result.stdout)["outputs"]["x"]).tolist() == [1.0]
@@ -187,7 +187,7 @@ def test_text_goes_to_a_string_input(server: ModelServer, tmp_path: Path) -> Non
         result = CliRunner().invoke(main, ["predict", "mirror", *given, "--json"])
         assert json.loads(result.stdout)["outputs"] == {"x": ["a good film"]}
     result = CliRunner().invoke(main, ["predict", "affine", "--text", "a good film"])
-    assert (result.exit_code, "takes no text; send an array" in result.stderr) == (1, True)
+    assert (result.exit_code, "takes no text: send an array" in result.stderr) == (1, True)
     assert CliRunner().invoke(main, ["predict", "mirror"]).exit_code == 2
 
 
@@ -206,7 +206,7 @@ def test_best_classes_are_named_by_the_servers_labels_or_a_file(server: ModelSer
     assert top["y"][0][0]["label"] == "d"
     (tmp_path / "names.txt").write_text("a\nb\n")
     result = predict([ROW], "affine", "--labels", str(tmp_path / "names.txt"))
-    assert result.stderr == "labels: no output is scores of as many classes as names.txt has: 2\n"
+    assert result.stderr == "labels: names.txt has 2 lines, and no output has scores of as many classes\n"
 
 
 def test_numbers_that_are_no_scores_are_not_ranked() -> None:

@@ -56,18 +56,18 @@ def image_layout(spec: TensorSpec) -> ImageLayout:
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """Inputs made of an image, and `told`: what was done to it."""
+    """The input that an image becomes. `told` describes the conversion, for people."""
 
     inputs: dict[str, Array]
     told: str
 
 
 def image_input(content: bytes, signature: Signature, scale: str | None) -> ImageInput:
-    """An encoded image as the signature's only input, a batch of one where it takes batches.
+    """Turn an encoded image into the signature's only input, a batch of one where it takes batches.
 
-    A string input gets the file as it is. `scale` is one of SCALES; integers without one are sent as 0 to 255.
-    InvalidArgument if the signature has several inputs, or one that is no image, or takes floating point without
-    `scale`: nothing tells which values a model was trained with.
+    A string input gets the file as it is. `scale` is one of SCALES; without it, integers are sent as 0 to 255.
+    Raises InvalidArgument for several inputs, and for one that takes no image. Floating point needs `scale`: metadata
+    does not name the values that a model was trained with.
     """
     name, spec = only_input(signature, "An image")
     if spec.dtype == STRING and scale is not None:
@@ -83,14 +83,14 @@ def image_input(content: bytes, signature: Signature, scale: str | None) -> Imag
 
 
 def only_input(signature: Signature, what: str) -> tuple[str, TensorSpec]:
-    """The signature's one input. InvalidArgument if it has several."""
+    """Return the signature's only input. Raises InvalidArgument if it has several."""
     if len(signature.inputs) != 1:
         raise InvalidArgument(f"{what} is one input, and the model has {sorted(signature.inputs)}.")
     return next(iter(signature.inputs.items()))
 
 
 def string_input(content: bytes, spec: TensorSpec) -> Array:
-    """The content as one string, in as many dimensions of one element as the input has."""
+    """Return an array with the content as its only element, of the input's rank."""
     encoded = np.empty((), STRING)
     encoded[()] = content
     return encoded.reshape([1] * len(spec.shape or ()))
@@ -100,8 +100,8 @@ def _default_scale(spec: TensorSpec) -> str:
     if spec.dtype is not None and spec.dtype.kind in "iub":
         return "none"
     raise InvalidArgument(
-        f"Input {spec} takes pixel values, and nothing tells which the model was trained with: add --scale none "
-        "(0..255), --scale 0..1 or --scale -1..1, or --signature NAME for one that takes image files."
+        f"Input {spec} takes floating point, and the metadata names no range of pixel values: add --scale none "
+        "(0..255), --scale 0..1 or --scale -1..1, or name a signature that takes image files with --signature."
     )
 
 
@@ -110,7 +110,7 @@ def _describe(scale: str) -> str:
 
 
 def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
-    """uint8 [H, W] or [H, W, C], upright, in the layout's size and channels; and what was done for that."""
+    """Decode to uint8 [H, W] or [H, W, C], upright, in the layout's size and channels. Also describe the conversion."""
     try:
         from PIL import Image, ImageOps  # an extra: most who predict send arrays
     except ImportError:
@@ -128,7 +128,7 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
 
 
 def _shallow(image: "Image.Image") -> "Image.Image":
-    """With 8 bits a channel: Pillow cuts 16 bits off at 255."""
+    """Reduce 16 bits a channel to 8: Pillow's own conversion clips them at 255."""
     if image.mode not in _DEEP_MODES:
         return image
     return image.point(lambda value: value / 257).convert("L")

@@ -1,6 +1,6 @@
-"""Input files to inputs: JSON, .npy, .npz, or an image or text that waits for the model's signature.
+"""Input files to inputs: JSON, .npy, .npz, and images and texts, which need the model's signature.
 
-The content tells them apart, except text, which a file's name tells.
+The reader recognises files by their content, and text by a name that ends in .txt.
 """
 
 import base64
@@ -71,7 +71,7 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
         return json_inputs(json.loads(content))
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(
-            f"{name} is neither JSON nor .npy, .npz or an image: {error} (text goes by --text, or a file named .txt)"
+            f"{name} is neither JSON nor .npy, .npz or an image: {error} (send text with --text or in a .txt file)"
         ) from None
 
 

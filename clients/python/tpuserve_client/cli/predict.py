@@ -64,7 +64,7 @@ Examples:
     "labels_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Names of the classes, one a line; without it those that the server reports.",
+    help="Names of the classes, one a line; the server's labels without it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npz", help="Write the outputs.")
@@ -84,11 +84,12 @@ def predict(
     as_json: bool,
     save: Path | None,
 ) -> None:
-    """Send one input to MODEL and print what comes back, with the five best classes of what are scores.
+    """Send one input to MODEL and print the outputs, and the five best classes of outputs with scores.
 
     JSON is a TensorFlow Serving body ({"instances": …} or {"inputs": …}), {"input name": array, …}, or a plain array
-    for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input: as it
-    is to one of strings; an image to one of numbers in its size, channels and dtype. Standard error says what was done.
+    for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input. An
+    input of strings gets it as it is; an input of numbers gets an image in its size, channels and dtype. Standard error
+    describes the conversion.
     """
     if version is not None and label is not None:
         raise click.UsageError("--version and --label exclude each other.")
@@ -124,7 +125,8 @@ def predict(
     ranking = rank(prediction, labels or ())
     if labels_file is not None and not any(one.label for found in ranking.values() for row in found for one in row):
         click.echo(
-            f"labels: no output is scores of as many classes as {labels_file.name} has: {len(labels or ())}", err=True
+            f"labels: {labels_file.name} has {len(labels or ())} lines, and no output has scores of as many classes",
+            err=True,
         )
     if as_json:
         click.echo(json.dumps(prediction_document(prediction, ranking)))
@@ -141,7 +143,7 @@ def _present(file: BinaryIO | None) -> BinaryIO:
 def _inputs(
     given: FileInputs | ImageFile | Text, find_signature: "Callable[[], Signature]", scale: str | None
 ) -> "Inputs":
-    """Inputs as the signature wants them. Reports on standard error what was done to an image."""
+    """Return inputs as the signature takes them. Reports the conversion of an image on standard error."""
     if isinstance(given, FileInputs):
         return given.inputs
     if isinstance(given, ImageFile):
@@ -150,7 +152,7 @@ def _inputs(
         return image.inputs
     name, spec = only_input(find_signature(), "A text")
     if spec.dtype != STRING:
-        raise InvalidArgument(f"Input {spec} takes no text; send an array (.npy, .npz or JSON).")
+        raise InvalidArgument(f"Input {spec} takes no text: send an array (.npy, .npz or JSON).")
     return {name: string_input(given.content.encode(), spec)}
 
 
@@ -164,7 +166,7 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 def _reported_labels(
     client: "Client", prediction: "Prediction", model: str, timeout_s: float | None
 ) -> tuple[str, ...]:
-    """Those of the version that answered. A prediction without labels is better than none."""
+    """Ask for the labels of the version that answered. A prediction without labels is better than an error."""
     try:
         return client.metadata(model, version=prediction.version, timeout_s=timeout_s).labels
     except TpuserveError:

@@ -9,11 +9,11 @@ import numpy as np
 from tpuserve_client.dtypes import STRING, Array
 
 _MOST = 5
-# What scores of classes are usually called.
+# Usual names of outputs with scores of classes.
 _USUAL = ("scores", "probabilities", "predictions", "logits")
-# An output of classes' names, as the exporter's `classify` signatures have beside `scores`.
+# The output with the names of classes, which the exporter's `classify` signatures have beside `scores`.
 _CLASSES = "classes"
-# How far the sum of probabilities may be from 1, in float16 too.
+# Largest distance of a sum of probabilities from 1, for float16 too.
 _SUM_TOLERANCE = 0.02
 
 
@@ -30,15 +30,14 @@ class RankedClass:
 
 
 def could_be_ranked(outputs: Mapping[str, Array]) -> bool:
-    """Whether any output has the shape of scores of classes."""
+    """Return whether any output has the shape of scores of classes."""
     return any(_has_classes(array) for array in outputs.values())
 
 
 def rank(outputs: Mapping[str, Array], labels: Sequence[str]) -> dict[str, list[list[RankedClass]]]:
-    """The five best classes of each row, by output.
+    """Return the five best classes of each row, by output.
 
-    An output is scores of classes where `labels` are as many, where it is called so, or where each row is
-    probabilities: its sum is 1.
+    An output has scores if `labels` are as many as its columns, if it has a usual name, or if the sum of each row is 1.
     """
     return {
         name: [_rank_row(row, _names(outputs, row, number, labels)) for number, row in enumerate(array)]
@@ -57,7 +56,7 @@ def _are_probabilities(array: Array) -> bool:
 
 
 def _names(outputs: Mapping[str, Array], row: Array, number: int, labels: Sequence[str]) -> Sequence[str]:
-    """The names that the model answers with, else the labels, where there are as many."""
+    """Return the names in the model's answer, else the labels if their number fits."""
     classes = outputs.get(_CLASSES)
     if classes is not None and classes.dtype == STRING and classes.ndim == 2 and classes.shape[1] == len(row):
         return [name.decode("utf-8", "backslashreplace") for name in classes[number]]

@@ -36,7 +36,7 @@ def show_prediction(prediction: Prediction) -> None:
 
 
 def show_ranking(ranking: Ranking) -> None:
-    """The best classes of each row of each output; nothing where no output is scores."""
+    """Print the best classes of each row of each output; nothing without an output of scores."""
     rows = [
         (
             name if len(found) == 1 else f"{name}[{number}]",
