@@ -67,7 +67,7 @@ serve: setup ## Train and export the digits model if need be, serve it until Ctr
 examples: setup ## Train, export, serve and check every example; ONLY=name,name for some; PyTorch's after `make torch`
 	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
 
-strangers: setup ## Export, serve and ask models of other people's habits, in minutes; ONLY=name,pattern for some; PyTorch's after `make torch`
+strangers: setup ## Export, serve and ask models that other people wrote; ONLY=name,pattern for some; PyTorch's after `make torch`
 	@$(BIN)/python -m tests.strangers --only "$(ONLY)"
 
 test: setup lint types layers unit ## Format check, lint, types, layers, and most tests: under 8 minutes on 2 cores

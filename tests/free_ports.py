@@ -4,5 +4,5 @@ from tpuserve_server.launch.loopback_ports import reserve_port
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, all different, and that nobody is given who asks for any, for a minute from now."""
+    """Return different free ports. For about a minute, the kernel gives them to no process that asks for any port."""
     return [reserve_port() for _ in range(count)]

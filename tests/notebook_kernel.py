@@ -45,6 +45,6 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def text_of(cell: NotebookNode) -> str:
-    """All that the cell shows as text."""
+    """Return the text that the cell shows."""
     shown = (output.text if output.output_type == "stream" else output.data["text/plain"] for output in cell.outputs)
     return "".join(shown)

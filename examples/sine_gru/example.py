@@ -31,7 +31,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """By the stateful model, whose layer is put into the request's state."""
+    """Ask the stateful model, after its layer gets the request's state."""
     model = load(source, series=len(request["value"]))
     (state,) = model.get_layer("gru").states
     state.assign(request["state"])

@@ -9,7 +9,7 @@ UNITS = 16
 
 
 def stateful(series: int) -> "keras.Model":
-    """As it trains: float32 [series, steps, 1] to the forecast of each next value. The layer keeps the state."""
+    """Make the trained model: float32 [series, steps, 1] to each next value. The layer keeps the state."""
     import keras
 
     values = keras.Input(batch_shape=(series, None, 1), name="values")
@@ -18,9 +18,9 @@ def stateful(series: int) -> "keras.Model":
 
 
 def build() -> "keras.Model":
-    """As it is served: `value` [batch, 1] and `state` [batch, units] to `forecast` and the `state` after it.
+    """Make the served model: `value` [batch, 1] and `state` [batch, units] to `forecast` and the next `state`.
 
-    Its layers have the names and weights of `stateful`, so it restores what that has saved.
+    Its layers have the names of those in `stateful`, so it restores the checkpoint of that model.
     """
     import keras
 

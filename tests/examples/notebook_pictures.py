@@ -26,7 +26,7 @@ WIDTH = 860
 # Cells of each picture, and whether it shows their code.
 PARTS = {"notebook-export": (("export",), True), "notebook-answers": (("answers", "load"), False)}
 
-# As JupyterLab shows cells and tables.
+# The looks of cells and tables in JupyterLab.
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 0; padding: 8px 16px; color: #1f2328; }
 pre { font-size: 12px; margin: 6px 0; white-space: pre-wrap; }

@@ -1,4 +1,4 @@
-"""Where load tests look for the server: options, the scenario, TPUSERVE_ADDRESS, this machine; in this order."""
+"""Load tests take the server's address from options, the scenario, TPUSERVE_ADDRESS, this machine; in this order."""
 
 import os
 import re

@@ -104,7 +104,7 @@ def arrows(page: str) -> list[str]:
 
 def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_on_that_side() -> None:
     page = PAGES["wild"]()
-    # Of p50 and p999 the upper end lies beyond, of rate the whole interval: its ratio has no dot.
+    # The upper ends of p50 and p999 are beyond the chart, and the whole interval of rate: its ratio has no dot.
     assert arrows(page) == ["right", "right", "right"]
     assert page.count('class="interval-dot unclear"') == 3 + 3
     assert "An arrow marks an interval that continues beyond the chart" in page

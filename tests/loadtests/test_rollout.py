@@ -48,7 +48,7 @@ COMMAND = [
 QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
          "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
          "--json"]  # fmt: skip
-# What manifests of two versions record of them.
+# Records in the manifests of two versions.
 PRECISIONS: dict[int, dict[str, Any]] = {
     LIVE: {"compute_dtype": "float32", "parity": {"atol": 1e-5, "rtol": 1e-4}},
     COARSE: {"compute_dtype": "mixed_bfloat16", "parity": {"atol": 0.02, "rtol": 0.02}},

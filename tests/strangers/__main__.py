@@ -31,7 +31,7 @@ from tests.strangers.work_folder import InUse, hold
 LOG_WIDTH = 200
 # As shells report SIGINT.
 EXIT_INTERRUPTED = 130
-# Exports at the same time, where there are the cores; each takes up to 2 GB.
+# Exports at the same time on a machine with enough cores; each takes up to 2 GB.
 MOST_JOBS = 4
 
 

@@ -26,7 +26,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """`dtypes` is False where answers carry none."""
+    """A way to ask. `dtypes` is False if its answers carry none."""
 
     name: str
     ask: Ask

@@ -11,7 +11,7 @@ from tests.strangers.stranger import Export, Refusal, Stranger
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How an export ended: `error` is empty and `exit_code` 0 where a version is published."""
+    """The end of an export: `error` is empty and `exit_code` 0 for a published version."""
 
     exit_code: int
     error: str
@@ -42,7 +42,7 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
 
 
 def find_fault(exported: Exported, one: Export) -> str:
-    """Why an export is not as expected; empty where it is."""
+    """Describe the difference from the expected end; empty without one."""
     if one.refusal is not None and (exported.exit_code or one.refusal.required):
         return _compare(exported, one.refusal)
     if exported.exit_code:

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST format, written and read without the client: what a user sends with curl."""
+"""TensorFlow Serving's REST format, written and read without the client, as a user sends it with curl."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.strangers.stranger import Array, Tensors
 
-# Of each request, by the client too: warmed models answer within a second.
+# Timeout of each request, by the client too: warmed models answer within a second.
 TIMEOUT_S = 60.0
 
 
@@ -37,7 +37,7 @@ def predict(address: str, model: str, signature: str, inputs: Tensors, expected:
 
 
 def _columns(predictions: list[Any], expected: Tensors) -> Any:  # noqa: ANN401 - JSON
-    """Lists by output, from a list of rows; the only output has no name there."""
+    """Return lists by output, from a list of rows; a single output has no name there."""
     if len(expected) == 1:
         return predictions
     names = predictions[0] if predictions else expected
@@ -62,7 +62,7 @@ def _to_json(name: str, array: Array) -> Any:  # noqa: ANN401 - JSON
 
 
 def _text_to_json(name: str, value: bytes | str) -> object:
-    """Text as it is; files, and whatever is no text, in base64."""
+    """Return text as it is, and files and other bytes in base64."""
     raw = value.encode() if isinstance(value, str) else bytes(value)
     try:
         return {"b64": base64.b64encode(raw).decode()} if name.endswith("_bytes") else raw.decode()

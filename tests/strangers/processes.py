@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# On a machine that does nothing else they take half a minute.
+# A process takes half a minute on an idle machine.
 LIMIT_S = 1200.0
-# With libtpu installed, JAX would look for a TPU.
+# JAX looks for a TPU if libtpu is installed.
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
 

@@ -36,7 +36,7 @@ BFLOAT16 = Tolerance(2e-2, 2e-2)
 class Refusal:
     """The exit code that `tpuserve export` ends with, and a phrase of its message.
 
-    `required`: a version that is published all the same is wrong. Otherwise its answers have to be right.
+    If `required`, a published version is wrong. Otherwise the export may publish one, whose answers must be right.
     """
 
     exit_code: int

@@ -1,4 +1,4 @@
-"""An export is as expected, or its line says why not."""
+"""An export ends as expected, or its line describes the difference."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ REFUSED = Exported(3, "moments of the batch", ())
         (REFUSED, Export("", "", refusal=Refusal(3, "batch", required=False))),
     ],
 )
-def test_what_is_expected_is_no_fault(exported: Exported, export: Export) -> None:
+def test_an_expected_end_is_no_fault(exported: Exported, export: Export) -> None:
     assert find_fault(exported, export) == ""
 
 
@@ -46,7 +46,7 @@ def test_what_is_expected_is_no_fault(exported: Exported, export: Export) -> Non
         ),
     ],
 )
-def test_what_is_not_expected_is_told(exported: Exported, export: Export, fault: str) -> None:
+def test_an_unexpected_end_is_described(exported: Exported, export: Export, fault: str) -> None:
     assert find_fault(exported, export) == fault
 
 

@@ -114,6 +114,6 @@ def test_an_interrupted_run_prints_the_lines_so_far(
     assert (document["ok"], [line["stranger"] for line in document["lines"]]) == (False, ["first"])
 
 
-def test_a_stranger_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_stranger_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "small,nobody*"], [[STRANGER]]) == 2
     assert capsys.readouterr().err == "no stranger is called nobody*; there are small\n"

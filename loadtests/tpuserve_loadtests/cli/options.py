@@ -8,7 +8,7 @@ import click
 
 from tpuserve_loadtests.duration import Duration
 
-# As tpuserve_client.address has it, which imports gRPC: too slow for --help.
+# The same as in tpuserve_client.address, which imports gRPC: too slow for --help.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"

@@ -3,7 +3,7 @@
 from tests.strangers.stranger import Export, Refusal, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.keras_applications"
-# What keras.applications' preprocess_input does, as options of the signature.
+# Options of the signature that equal preprocess_input of keras.applications.
 TF_MODE = "scale=1/127.5,mean=1"
 TORCH_MODE = "scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225"
 BATCH_SIZES = ("--batch-sizes", "1,4")

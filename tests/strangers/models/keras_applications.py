@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.strangers.models import photos
 
 CLASSES = 10
-# By family: its function, and the module with its preprocess_input.
+# The function of each family, and the module with its preprocess_input.
 FAMILIES = {
     "MobileNet": (keras.applications.MobileNet, keras.applications.mobilenet),
     "MobileNetV2": (keras.applications.MobileNetV2, keras.applications.mobilenet_v2),
@@ -40,7 +40,7 @@ def save(folder, family, size=32, settled=True, **options):
     tf.train.Checkpoint(model=model).save(str(folder / "checkpoints" / "ckpt"))
 
     def ask(pixels):
-        """What a user's own script does with pixels from 0 to 255."""
+        """Answer pixels from 0 to 255 as a user's own script does."""
         return model.predict(module.preprocess_input(pixels.copy()), verbose=0)
 
     pictures = photos.draw(4, size, size, seed=2)
@@ -58,7 +58,7 @@ def save(folder, family, size=32, settled=True, **options):
 
 
 def train(model, images, settled):
-    """Give a new model the looks of a trained one: no weight as it began, answers that differ and are not certain.
+    """Make a new model look trained: change every weight, so that answers differ and none is certain.
 
     `settled` batch norms have the moving statistics of `images`. In EfficientNetV2B0 these turn the last bit of other
     pictures' pixels into another class, so that its norms keep statistics near those that they began with.

@@ -53,7 +53,7 @@ def bidirectional():
 
 
 def text():
-    """From sentences to scores: the vocabulary is in the model."""
+    """Save a model from sentences to scores, with the vocabulary inside."""
     sentence = keras.Input((), dtype="string", name="sentence")
     vocabulary = ["the", "cat", "sat", "on", "mat", "grüße"]
     x = layers.TextVectorization(vocabulary=vocabulary, output_sequence_length=6)(sentence)

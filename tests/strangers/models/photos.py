@@ -20,7 +20,7 @@ def draw(count, height, width, seed):
 def draw_mosaics(count, height, width, seed):
     """uint8 pictures of flat squares of 8 x 8: every decoder of JPEG reads them alike, to the bit.
 
-    Of other pictures, decoders that round otherwise make pixels that differ by a few units.
+    Decoders round differently: pixels of other pictures differ by a few units.
     """
     down, across = -(-height // 8), -(-width // 8)
     coarse = np.random.default_rng(seed).uniform(0, 255, (count, down, across, 3))

@@ -45,7 +45,7 @@ def bn_renorm(x, training):
 
 
 def bn_population(x, training):
-    """As in the tutorials: moments of the batch move two variables, which inference uses."""
+    """Normalise as tutorials do: moments of the batch move two variables, which inference uses."""
     x = tf.layers.dense(x, 8)
     scale = tf.Variable(tf.ones([8]))
     beta = tf.Variable(tf.zeros([8]))
@@ -63,7 +63,7 @@ def bn_population(x, training):
 
 
 def bn_ema(x, training):
-    """As in the answers of that time: ExponentialMovingAverage keeps the moments."""
+    """Normalise as answers of that time do: ExponentialMovingAverage keeps the moments."""
     with tf.variable_scope("bn"):
         x = tf.layers.dense(x, 8)
         beta = tf.Variable(tf.constant(0.0, shape=[8]), name="beta", trainable=True)
@@ -131,7 +131,7 @@ def bn_slim(x, training):
 
 
 def bn_no_statistics(x, training):
-    """Moments of the batch, and nobody who keeps them: there is no inference."""
+    """Moments of the batch that no variable keeps: the graph has no inference."""
     x = tf.layers.dense(x, 8)
     mean, variance = tf.nn.moments(x, [0], keep_dims=True)
     x = (x - mean) / tf.sqrt(variance + 1e-3)
@@ -179,7 +179,7 @@ def is_training_default(x, training):
 
 
 def is_training_default_true(x, training):
-    """The same, and whoever serves it has to say that it is not training."""
+    """The same, with training as the default: the user must give the value of inference."""
     is_training = tf.placeholder_with_default(True, [], name="is_training")
     x = tf.layers.dense(x, 8)
     x = tf.layers.batch_normalization(x, training=is_training, momentum=DECAY)
@@ -256,7 +256,7 @@ def ranking(x, training):
     return tf.layers.dense(x, 1)
 
 
-# By idiom: shape and dtype of `features`.
+# Shape and dtype of `features`, by idiom.
 VECTOR, PICTURE, SEQUENCE, IDS = (
     ([None, 6], "float32"),
     ([None, 6, 6, 1], "float32"),
@@ -347,7 +347,7 @@ def save(folder, idiom):
 
 
 def save_tpu(folder):
-    """What TPUEstimator leaves: the replicated graph that is fed by the infeed, and a checkpoint of its variables."""
+    """Save what TPUEstimator leaves: the replicated graph with its infeed, and a checkpoint of its variables."""
     from tensorflow.python.tpu import tpu_feed, training_loop
 
     data = np.random.default_rng(5)
