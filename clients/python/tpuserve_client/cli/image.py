@@ -120,7 +120,8 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
             turned = " turned upright," if file.getexif().get(_ORIENTATION, 1) != 1 else ""
             upright = ImageOps.exif_transpose(file)
             image = _shallow(upright).convert(_MODES[layout.channels])
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    # Pillow raises SyntaxError for a PNG file with a broken chunk.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidArgument(f"The image cannot be read: {error}") from None
     size = (layout.width or image.width, layout.height or image.height)
     told = f"{image.mode} {image.width}x{image.height},{turned} sent as {size[0]}x{size[1]}"

@@ -40,7 +40,7 @@ def rank(outputs: Mapping[str, Array], labels: Sequence[str]) -> dict[str, list[
     An output has scores if `labels` are as many as its columns, if it has a usual name, or if the sum of each row is 1.
     """
     return {
-        name: [_rank_row(row, _names(outputs, row, number, labels)) for number, row in enumerate(array)]
+        name: [_rank_row(row, _names(outputs, array, number, labels)) for number, row in enumerate(array)]
         for name, array in outputs.items()
         if _has_classes(array) and (len(labels) == array.shape[1] or name in _USUAL or _are_probabilities(array))
     }
@@ -55,12 +55,12 @@ def _are_probabilities(array: Array) -> bool:
     return bool((values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=_SUM_TOLERANCE))
 
 
-def _names(outputs: Mapping[str, Array], row: Array, number: int, labels: Sequence[str]) -> Sequence[str]:
+def _names(outputs: Mapping[str, Array], scores: Array, row: int, labels: Sequence[str]) -> Sequence[str]:
     """Return the names in the model's answer, else the labels if their number fits."""
     classes = outputs.get(_CLASSES)
-    if classes is not None and classes.dtype == STRING and classes.ndim == 2 and classes.shape[1] == len(row):
-        return [name.decode("utf-8", "backslashreplace") for name in classes[number]]
-    return labels if len(labels) == len(row) else ()
+    if classes is not None and classes.dtype == STRING and classes.shape == scores.shape:
+        return [name.decode("utf-8", "backslashreplace") for name in classes[row]]
+    return labels if len(labels) == scores.shape[1] else ()
 
 
 def _rank_row(row: Array, names: Sequence[str]) -> list[RankedClass]:
