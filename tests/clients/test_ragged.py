@@ -45,8 +45,9 @@ def test_values_and_row_splits_stay_as_they_are() -> None:
     assert {name: array.tolist() for name, array in arrays.items()} == {"ids": [1, 2], "ids_1": [0, 2]}
 
 
-def test_a_plain_list_is_left_to_the_server_to_judge() -> None:
-    assert list(named_arrays({"ids": [1, 2]}, MODEL, signature(ids=np.int32, ids_1=np.int64))) == ["ids"]
+@pytest.mark.parametrize("values", [[1, 2], [np.array(1), np.array(2)]])
+def test_a_plain_list_is_left_to_the_server_to_judge(values: list[object]) -> None:
+    assert list(named_arrays({"ids": values}, MODEL, signature(ids=np.int32, ids_1=np.int64))) == ["ids"]
 
 
 def test_a_bare_list_needs_one_input_besides_row_splits() -> None:

@@ -48,4 +48,6 @@ def _pack(name: str, value: object, splits: tuple[str, ...]) -> dict[str, object
 
 
 def _is_row(value: object) -> bool:
-    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
