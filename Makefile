@@ -98,7 +98,7 @@ layers: setup
 unit: setup
 	$(PYTEST) -m "not rest" --cov-report=
 
-rest: setup ## The tests that `make test` leaves out (tests/rest.txt); coverage adds to that of `make test`
+rest: setup ## Run the tests that `make test` omits (tests/rest.txt); adds to the coverage of `make test`
 	$(PYTEST) -m rest --cov-append --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
 
