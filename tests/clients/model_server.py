@@ -29,7 +29,13 @@ from tpuserve_client.json_tensor import from_json, to_json
 from tpuserve_client.model import TensorSpec
 
 AnyRequest: TypeAlias = Any  # one of the four request messages; what is asked of it is checked first
-HTTP_STATUS = {Code.INVALID_ARGUMENT: 400, Code.NOT_FOUND: 404, Code.RESOURCE_EXHAUSTED: 429, Code.UNAVAILABLE: 503}
+HTTP_STATUS = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.NOT_FOUND: 404,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.UNAVAILABLE: 503,
+    Code.DEADLINE_EXCEEDED: 504,
+}
 FLOAT = serving_pb2.DT_FLOAT
 INT64 = serving_pb2.DT_INT64
 

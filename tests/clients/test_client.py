@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.clients.clients_under_test import Clock, make_client
-from tests.clients.model_server import Failure, ModelServer, run_model, serving
+from tests.clients.model_server import Failure, ModelServer, Served, run_model, serving
 from tpuserve_client import (
     Client,
     DeadlineExceeded,
@@ -337,6 +337,21 @@ def test_waiting_in_vain_ends_with_the_last_reason(timed_client: Client, server:
     with pytest.raises(DeadlineExceeded, match=r"Model affine was not ready within 3 s: version 7 is LOADING"):
         timed_client.wait_until_ready(3.0, "affine")
     assert sum(clock.pauses_s) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("timeout_s", "reason"), [(3.0, "version 7 is LOADING"), (30.0, "no answer")])
+def test_a_probe_cut_short_by_the_deadline_does_not_hide_the_reason(
+    timed_client: Client, server: ModelServer, monkeypatch: pytest.MonkeyPatch, timeout_s: float, reason: str
+) -> None:
+    server.ready = False
+    begin = server.begin
+
+    def answer_once(served: Served) -> Failure | None:
+        return begin(served) or (Failure(Code.DEADLINE_EXCEEDED) if len(server.served) > 1 else None)
+
+    monkeypatch.setattr(server, "begin", answer_once)
+    with pytest.raises(DeadlineExceeded, match=f"was not ready within .* s: {reason}"):
+        timed_client.wait_until_ready(timeout_s, "affine")
 
 
 @pytest.mark.parametrize("version_header", [True, False])

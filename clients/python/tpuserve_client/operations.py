@@ -26,6 +26,7 @@ from tpuserve_client.retry import Retry
 # While waiting for a server, one probe may take this long, and the next comes at most this much later.
 _PROBE_TIMEOUT_S = 5.0
 _LONGEST_PROBE_PAUSE_S = 1.0
+_NO_ANSWER = "no answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,9 @@ class Operations:
             obstacle = yield from self._obstacle(spec, min(remaining, _PROBE_TIMEOUT_S))
             if obstacle is None:
                 return
-            reason = obstacle
+            # A probe that the caller's deadline cuts short proves nothing: an earlier reason is better.
+            if attempt == 1 or obstacle != _NO_ANSWER or remaining >= _PROBE_TIMEOUT_S:
+                reason = obstacle
             pause = min(self._retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
             yield Pause(min(pause, max(expires - self._clock(), 0.0)))
         what = f"Model {spec}" if spec else "The server"
@@ -117,7 +120,7 @@ class Operations:
         except Unavailable as error:
             return error.message
         except DeadlineExceeded:
-            return "no answer"
+            return _NO_ANSWER
         except NotFound as error:
             if spec is None:  # there is no such model yet; but a server without a health check is no reason to wait
                 raise
