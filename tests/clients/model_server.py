@@ -192,7 +192,7 @@ class GrpcFace(grpc.GenericRpcHandler):
         response = serving_pb2.GetModelMetadataResponse(model_spec=self._spec(request))
         response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
         response.metadata["signature_def"].value = self._server.metadata(request.model_spec.name).SerializeToString()
-        if self._server.labels:
+        if "tpuserve_labels" in request.metadata_field and self._server.labels:
             response.metadata["tpuserve_labels"].Pack(StringValue(value="\n".join(self._server.labels)))
         return response
 
@@ -276,7 +276,8 @@ class RestFace:
             return refused
         inputs, outputs = self._server.signatures[served.model]
         definition = {"inputs": _infos(inputs), "outputs": _infos(outputs), "method_name": "", "defaults": {}}
-        labels = {"tpuserve_labels": self._server.labels} if self._server.labels else {}
+        is_asked = "tpuserve_labels" in request.query_params.getlist("metadata_field")
+        labels = {"tpuserve_labels": self._server.labels} if is_asked and self._server.labels else {}
         return JSONResponse(
             {
                 "model_spec": {"name": served.model, "signature_name": "", "version": str(self._server.version)},

@@ -1,5 +1,6 @@
 """The client against a server built from the official messages and service stubs."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from click.testing import CliRunner
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -17,7 +19,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from tpuserve_client import AsyncClient, Client, FailedPrecondition, State
+from tpuserve_client import AsyncClient, Client, FailedPrecondition, InvalidArgument, State
+from tpuserve_client.cli import main as client_command
 from tpuserve_client.errors import Code
 
 
@@ -50,7 +53,10 @@ class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # typ
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         response.model_spec.name = request.model_spec.name
         response.model_spec.version.value = 123
-        assert list(request.metadata_field) == ["signature_def"]
+        # As tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc.
+        for field in request.metadata_field:
+            if field != "signature_def":
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
         response.metadata["signature_def"].Pack(signatures)
         return response
 
@@ -86,6 +92,14 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield place if request.param == "unix" else f"127.0.0.1:{port}"
         finally:
             server.stop(None).wait()
+
+
+def test_predictions_are_printed_where_the_server_refuses_to_send_labels(address: str) -> None:
+    arguments = ["predict", "half_plus_two", f"--address={address}", "--input=-", "--json"]
+    with Client(address) as client, pytest.raises(InvalidArgument, match="tpuserve_labels is not supported"):
+        client.metadata("half_plus_two", with_labels=True)
+    result = CliRunner().invoke(client_command, arguments, input="[[1, 2]]")
+    assert (result.exit_code, json.loads(result.stdout)["outputs"]) == (0, {"y": [[2.5, 3.0]]})
 
 
 def test_official_server_answers_the_client(address: str) -> None:

@@ -49,7 +49,7 @@ def test_one_model_answers_tensors_image_files_and_examples_alike(server: Runnin
             np.testing.assert_allclose(
                 client.predict("m", sent, signature_name="photo")["probabilities"], expected, atol=2e-2
             )
-        assert client.metadata("m").labels == NAMES
+        assert client.metadata("m", with_labels=True).labels == NAMES
     instances = [{"image_bytes": {"b64": base64.b64encode(png(one)).decode()}} for one in grey]
     answer = ask(server, "predict", {"signature_name": "photo", "instances": instances})["predictions"]
     np.testing.assert_allclose(answer, expected, atol=2e-2)

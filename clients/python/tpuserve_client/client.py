@@ -90,10 +90,20 @@ class Client:
         )
 
     def metadata(
-        self, model: str, *, version: int | None = None, label: str | None = None, timeout_s: Timeout = _Own.TIMEOUT
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        with_labels: bool = False,
+        timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Metadata:
-        """The model's signatures: names, dtypes and shapes of inputs and outputs. Asks the server every time."""
-        return self._run(self._operations.metadata(ModelSpec(model, version, label), self._limit(timeout_s)))
+        """Ask the server for the model's signatures: names, dtypes and shapes of inputs and outputs.
+
+        `with_labels` asks for the names of its classes too. TensorFlow Serving refuses that over gRPC: InvalidArgument.
+        """
+        spec = ModelSpec(model, version, label)
+        return self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
 
     def status(
         self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
@@ -198,10 +208,17 @@ class AsyncClient:
         )
 
     async def metadata(
-        self, model: str, *, version: int | None = None, label: str | None = None, timeout_s: Timeout = _Own.TIMEOUT
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        with_labels: bool = False,
+        timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Metadata:
         """As `Client.metadata`."""
-        return await self._run(self._operations.metadata(ModelSpec(model, version, label), self._limit(timeout_s)))
+        spec = ModelSpec(model, version, label)
+        return await self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
 
     async def status(
         self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT

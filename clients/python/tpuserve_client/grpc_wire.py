@@ -58,8 +58,9 @@ class GrpcWire:
             signature_name=response.model_spec.signature_name or call.signature_name or DEFAULT_SIGNATURE_NAME,
         )
 
-    def metadata(self, spec: ModelSpec) -> Exchange:
-        request = serving_pb2.GetModelMetadataRequest(model_spec=_spec_proto(spec), metadata_field=[_SIGNATURE_DEF])
+    def metadata(self, spec: ModelSpec, *, with_labels: bool = False) -> Exchange:
+        fields = [_SIGNATURE_DEF, *([_LABELS] if with_labels else [])]
+        request = serving_pb2.GetModelMetadataRequest(model_spec=_spec_proto(spec), metadata_field=fields)
         return Exchange(_METADATA, request.SerializeToString())
 
     def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:

@@ -76,7 +76,7 @@ class Signature:
 class Metadata:
     """The signatures of one version of a model. `version` is None only if the server did not report it.
 
-    `labels` are the names of the classes, in the order of the scores; empty if the server reports none.
+    `labels` are the names of the classes, in the order of the scores; empty unless the caller asked for them.
     """
 
     model: str

@@ -85,8 +85,8 @@ class Operations:
             raise
         return (yield from self._read_prediction(reply, call, expires))
 
-    def metadata(self, spec: ModelSpec, timeout_s: float | None) -> Steps[Metadata]:
-        return (yield from self._fetch_metadata(spec, self._expires(timeout_s)))
+    def metadata(self, spec: ModelSpec, timeout_s: float | None, *, with_labels: bool = False) -> Steps[Metadata]:
+        return (yield from self._fetch_metadata(spec, self._expires(timeout_s), with_labels=with_labels))
 
     def status(self, spec: ModelSpec, timeout_s: float | None) -> Steps[tuple[VersionStatus, ...]]:
         reply = yield from self._send(self._wire.status(spec), self._expires(timeout_s))
@@ -156,8 +156,8 @@ class Operations:
             self._metadata[ModelSpec(spec.name, metadata.version)] = metadata  # what the latest, or a label, is now
         return metadata.signature(name)
 
-    def _fetch_metadata(self, spec: ModelSpec, expires: float | None) -> Steps[Metadata]:
-        reply = yield from self._send(self._wire.metadata(spec), expires)
+    def _fetch_metadata(self, spec: ModelSpec, expires: float | None, *, with_labels: bool = False) -> Steps[Metadata]:
+        reply = yield from self._send(self._wire.metadata(spec, with_labels=with_labels), expires)
         return self._wire.read_metadata(reply, spec)
 
     def _expires(self, timeout_s: float | None) -> float | None:

@@ -64,8 +64,9 @@ class RestWire:
             signature_name=call.signature_name or DEFAULT_SIGNATURE_NAME,
         )
 
-    def metadata(self, spec: ModelSpec) -> Exchange:
-        return Exchange(f"{_model_path(spec)}/metadata", method="GET")
+    def metadata(self, spec: ModelSpec, *, with_labels: bool = False) -> Exchange:
+        query = "?metadata_field=tpuserve_labels" if with_labels else ""
+        return Exchange(f"{_model_path(spec)}/metadata{query}", method="GET")
 
     def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
         document = _object(reply)

@@ -4,6 +4,7 @@ from typing import Any
 
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rest_headers import TIMEOUT_HEADER
+from tpuserve_server.wire.metadata import LABELS, PRECISION
 
 _JSON = "application/json"
 
@@ -61,13 +62,13 @@ _LABEL = {
     "schema": {"type": "string"},
     "description": "A label that stands for a version",
 }
-# Where a model is meant, its latest version, one version, or a labelled one.
 _METADATA_FIELD: dict[str, Any] = {
     "name": "metadata_field",
     "in": "query",
-    "schema": {"type": "string", "enum": ["tpuserve_precision"]},
-    "description": "Also the compute dtype and the tolerance in the version's manifest",
+    "schema": {"type": "array", "items": {"type": "string", "enum": [LABELS, PRECISION]}},
+    "description": "Fields to add: names of the classes, or compute dtype and tolerance of the manifest",
 }
+# Where a model is meant, its latest version, one version, or a labelled one.
 _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
     ("/v1/models/{model}", "", [_MODEL]),
     ("/v1/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),

@@ -23,16 +23,15 @@ from tpuserve_server.wire.model_spec import decode_model_spec
 
 # Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
 SIGNATURE_DEF = "signature_def"
-# tpuserve's own, beside the signatures of versions that have labels: a StringValue with a class on each line.
+# tpuserve's own fields, sent on request: labels as a StringValue with a class on each line, precision as a Struct.
 LABELS = "tpuserve_labels"
-# tpuserve's own, if asked for, of versions that record a precision: a google.protobuf.Struct.
 PRECISION = "tpuserve_precision"
-_FIELDS = frozenset({SIGNATURE_DEF, PRECISION})
+_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION})
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """The version asked for, and the metadata fields wanted of it."""
+    """A decoded GetModelMetadataRequest."""
 
     spec: ModelSpec
     fields: frozenset[str]
@@ -58,12 +57,15 @@ def decode_metadata_request(body: bytes) -> MetadataRequest:
 
 
 def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = (SIGNATURE_DEF,)) -> bytes:
-    """Serialize a GetModelMetadataResponse with these fields; its spec has name and version, no signature."""
+    """Serialize a GetModelMetadataResponse with `fields`; its spec has name and version, no signature.
+
+    The response omits labels and precision of a version that has none.
+    """
     response = _response_spec(metadata)
     if SIGNATURE_DEF in fields:
         response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
-        if metadata.labels:
-            response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
+    if LABELS in fields and metadata.labels:
+        response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
     if PRECISION in fields and metadata.precision is not None:
         struct = Struct()
         struct.update(_precision_to_json(metadata.precision))
@@ -74,7 +76,7 @@ def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = 
 def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> dict[str, object]:
     """Build REST's answer as upstream's ToJsonString: proto names, defaults printed, int64 as strings.
 
-    The signatures are always in it; of `fields`, tpuserve's own.
+    It always holds the signatures. `fields` adds tpuserve's own fields.
     """
     spec = MessageToDict(
         _response_spec(metadata).model_spec, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -82,7 +84,9 @@ def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> d
     signatures = MessageToDict(
         signature_def_map(metadata), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    own: dict[str, object] = {LABELS: list(metadata.labels)} if metadata.labels else {}
+    own: dict[str, object] = {}
+    if LABELS in fields and metadata.labels:
+        own[LABELS] = list(metadata.labels)
     if PRECISION in fields and metadata.precision is not None:
         own[PRECISION] = _precision_to_json(metadata.precision)
     return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures, **own}}

@@ -83,7 +83,7 @@ def test_request_is_decoded() -> None:
     assert decode_metadata_request(request.SerializeToString()).spec == ModelSpec("m", version=2)
 
 
-def test_precision_is_sent_to_whom_asks_for_it_alone() -> None:
+def test_precision_is_sent_on_request() -> None:
     exact = replace(METADATA, precision=Precision("mixed_bfloat16", 0.02, 0.03))
     fields = {"compute_dtype": "mixed_bfloat16", "atol": 0.02, "rtol": 0.03}
     response = GetModelMetadataResponse.FromString(encode_metadata_response(exact, {"tpuserve_precision"}))
@@ -96,15 +96,17 @@ def test_precision_is_sent_to_whom_asks_for_it_alone() -> None:
     assert metadata_to_json(exact) == metadata_to_json(METADATA)
 
 
-def test_a_version_without_a_recorded_precision_answers_without_the_field() -> None:
-    response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA, {"tpuserve_precision"}))
+def test_a_version_without_labels_and_precision_answers_without_the_fields() -> None:
+    fields = ["tpuserve_labels", "tpuserve_precision"]
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA, fields))
     assert not response.metadata
-    assert metadata_to_json(METADATA, ["tpuserve_precision", "strange"]) == metadata_to_json(METADATA)
+    assert metadata_to_json(METADATA, [*fields, "strange"]) == metadata_to_json(METADATA)
 
 
-def test_request_may_ask_for_tpuserves_own_field() -> None:
-    request = GetModelMetadataRequest(model_spec={"name": "m"}, metadata_field=["signature_def", "tpuserve_precision"])
-    assert decode_metadata_request(request.SerializeToString()).fields == {"signature_def", "tpuserve_precision"}
+@pytest.mark.parametrize("own", ["tpuserve_labels", "tpuserve_precision"])
+def test_request_may_ask_for_tpuserves_own_field(own: str) -> None:
+    request = GetModelMetadataRequest(model_spec={"name": "m"}, metadata_field=["signature_def", own])
+    assert decode_metadata_request(request.SerializeToString()).fields == {"signature_def", own}
 
 
 @pytest.mark.parametrize(
@@ -132,13 +134,13 @@ def test_bad_requests_are_told_in_upstreams_words(body: bytes, message: str) -> 
     assert caught.value.message == message
 
 
-def test_labels_go_beside_the_signatures_where_there_are_some() -> None:
+def test_labels_are_sent_on_request() -> None:
     labelled = replace(METADATA, labels=("cat", "größer"))
-    response = GetModelMetadataResponse.FromString(encode_metadata_response(labelled))
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(labelled, {"tpuserve_labels"}))
     labels = StringValue()
+    assert list(response.metadata) == ["tpuserve_labels"]
     assert response.metadata["tpuserve_labels"].Unpack(labels)
     assert labels.value == "cat\ngrößer"
-    assert metadata_to_json(labelled)["metadata"]["tpuserve_labels"] == ["cat", "größer"]  # type: ignore[index]  # JSON
-    plain = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA))
-    assert list(plain.metadata) == ["signature_def"]
-    assert list(metadata_to_json(METADATA)["metadata"]) == ["signature_def"]  # type: ignore[call-overload]  # JSON
+    assert metadata_to_json(labelled, ["tpuserve_labels"])["metadata"]["tpuserve_labels"] == ["cat", "größer"]  # type: ignore[index]  # JSON
+    assert encode_metadata_response(labelled) == encode_metadata_response(METADATA)
+    assert metadata_to_json(labelled) == metadata_to_json(METADATA)

@@ -166,8 +166,8 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 def _reported_labels(
     client: "Client", prediction: "Prediction", model: str, timeout_s: float | None
 ) -> tuple[str, ...]:
-    """Ask for the labels of the version that answered. A prediction without labels is better than an error."""
+    """Ask for the labels of the version that answered; empty where the server refuses, as TensorFlow Serving does."""
     try:
-        return client.metadata(model, version=prediction.version, timeout_s=timeout_s).labels
+        return client.metadata(model, version=prediction.version, with_labels=True, timeout_s=timeout_s).labels
     except TpuserveError:
         return ()
