@@ -128,7 +128,7 @@ class HeldModel(_Held):
         signature, handle = self.signature, self._handle
         matches = check_inputs(handle.servable_id, signature, inputs)
         if signature.ragged_inputs:
-            check_row_splits(signature, inputs)
+            check_row_splits(signature, with_defaults(signature, inputs))
         # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
         # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
         if len(inputs) != len(signature.inputs):

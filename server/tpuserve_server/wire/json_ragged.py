@@ -12,9 +12,9 @@ from tpuserve_server.wire.json_text import value_text
 
 
 def ragged_columns(document: Mapping[str, JsonValue], signature: Signature) -> dict[str, JsonValue] | None:
-    """The values of every tensor of a signature with ragged inputs, as flat lists.
+    """Return the values of every tensor of a signature with ragged inputs, as flat lists.
 
-    None where the request has values and row splits itself. Raises InvalidArgument for rows of another form.
+    None for a request that holds values and row splits itself. Raises InvalidArgument for rows of another form.
     """
     splits = {one for names in signature.ragged_inputs.values() for one in names}
     names = [name for name in signature.inputs if name not in splits]
@@ -27,27 +27,27 @@ def ragged_columns(document: Mapping[str, JsonValue], signature: Signature) -> d
         _check_keys("'inputs'", value, names)
         return _take_apart(value, signature)
     if len(names) > 1:
-        raise InvalidArgument(f"'inputs' is no object, and the model has the inputs {', '.join(names)}")
+        raise InvalidArgument(f"'inputs' must be an object with the inputs {', '.join(names)}")
     return _take_apart({names[0]: value}, signature)
 
 
 def _columns_of_rows(rows: JsonValue, names: list[str]) -> dict[str, JsonValue]:
     if type(rows) is not list or not rows:
-        raise InvalidArgument("'instances' is to be a list of one row or more")
+        raise InvalidArgument("'instances' must be a list of at least one row")
     if type(rows[0]) is not dict or is_base64_object(rows[0]):
         if len(names) > 1:
-            raise InvalidArgument(f"rows of 'instances' are to be objects with the inputs {', '.join(names)}")
+            raise InvalidArgument(f"rows of 'instances' must be objects with the inputs {', '.join(names)}")
         return {names[0]: rows}
     for index, row in enumerate(rows):
         if type(row) is not dict:
-            raise InvalidArgument(f"row {index} of 'instances' is no object, as the first is")
+            raise InvalidArgument(f"row {index} of 'instances' must be an object, as the first row is")
         _check_keys(f"row {index} of 'instances'", row, names)
     return {name: [row[name] for row in rows] for name in names}
 
 
 def _check_keys(where: str, given: Mapping[str, JsonValue], names: list[str]) -> None:
     if given.keys() != set(names):
-        raise InvalidArgument(f"{where} has the keys {', '.join(given) or 'none'}; the inputs are {', '.join(names)}")
+        raise InvalidArgument(f"{where} must have the keys {', '.join(names)}, got {value_text(list(given))}")
 
 
 def _take_apart(columns: Mapping[str, JsonValue], signature: Signature) -> dict[str, JsonValue]:
@@ -61,7 +61,7 @@ def _take_apart(columns: Mapping[str, JsonValue], signature: Signature) -> dict[
 
 
 def _take_level(name: str, items: JsonValue, depth: int) -> tuple[list[JsonValue], list[int]]:
-    """The items of all rows of one level, and where each row of it begins and ends."""
+    """Return the items of all rows of one level, and the row splits of that level."""
     if type(items) is not list:
         raise InvalidArgument(f"Input '{name}' is ragged: expecting a list of rows, got {value_text(items)}")
     for row in items:
@@ -73,7 +73,10 @@ def _take_level(name: str, items: JsonValue, depth: int) -> tuple[list[JsonValue
 
 
 def nest_rows(outputs: Tensors, ragged: RowSplits, column: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Columns of the outputs, ragged ones as lists of rows. `column` makes one of an output's name and array."""
+    """Return the columns of the outputs, ragged ones as lists of rows.
+
+    `column` makes a column of an output's name and array.
+    """
     splits = {one for names in ragged.values() for one in names}
     columns = {name: column(name, array) for name, array in outputs.items() if name not in splits}
     for name, names in ragged.items():

@@ -1,7 +1,7 @@
 """REST predict responses: output arrays to JSON rows or columns, without Python lists of numbers."""
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ _Column = Any
 def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _NONE_RAGGED) -> bytes:
     """The body that answers rows (`predictions`) or columns (`outputs`); one output alone goes unnamed.
 
-    `ragged` outputs go as lists of rows, instead of values and row splits.
+    The body holds each output of `ragged` as a list of rows, in place of its values and row splits.
 
     Floats read back to the same value and never look like integers; NaN and infinities are bare tokens, as upstream
     writes them. Bytes that are not UTF-8 become `{"b64": …}` (upstream writes invalid JSON).
@@ -104,11 +104,18 @@ def _json(value: _Column) -> bytes:
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     if b"null" not in text:
         return text
-    if isinstance(value, list):
-        return b"[%b]" % b",".join(map(_json, value))
-    if not isinstance(value, np.ndarray | np.floating):
-        return text
-    return _with_tokens(text, np.asarray(value).reshape(-1))
+    numbers = [np.asarray(array).reshape(-1) for array in _arrays(value)]
+    return _with_tokens(text, np.concatenate(numbers)) if numbers else text
+
+
+def _arrays(value: _Column) -> Iterator[Any]:
+    """Yield the numeric arrays and scalars of a column in order; strings have none."""
+    if isinstance(value, np.ndarray | np.floating):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            if not isinstance(item, str):
+                yield from _arrays(item)
 
 
 def _with_tokens(text: bytes, values: Array) -> bytes:

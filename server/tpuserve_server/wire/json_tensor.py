@@ -60,7 +60,7 @@ class JsonInputs(NamedTuple):
 
     inputs: Tensors
     is_row: bool
-    # Whether ragged inputs came as lists of rows, so that ragged outputs go so, too.
+    # Whether ragged inputs came as lists of rows. Ragged outputs go back in the same form.
     has_nested_rows: bool = False
 
 
@@ -122,12 +122,12 @@ def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) ->
     if tensors is None:
         check_depth(columns, 0)
         explain_columns(dict(columns), signature)
-    empty = {name: tensors[name] for name in signature.ragged_inputs if not tensors[name].size}
+    empty = {name: tensors[name] for name in signature.ragged_inputs if not len(tensors[name])}
     return {**tensors, **{name: _without_items(value, signature.inputs[name]) for name, value in empty.items()}}
 
 
 def _without_items(value: Array, spec: TensorSpec) -> Array:
-    """Rows that are all empty do not show how large their items would be; the signature does."""
+    """Give values without items the inner sizes of the signature: rows that are all empty do not show them."""
     return value.reshape([0, *(size or 0 for size in (spec.shape or (0,))[1:])])
 
 

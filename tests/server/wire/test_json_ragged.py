@@ -74,6 +74,19 @@ def test_rows_that_are_all_empty_keep_the_shape_of_their_items() -> None:
     assert decode(UNIFORM, instances=[[], []]).inputs["v"].shape == (0, 2)
 
 
+def test_empty_items_are_items() -> None:
+    free = Signature("s", {**UNIFORM.inputs, "v": spec("v", np.float32, None, None)}, {}, ragged_inputs={"v": ("v_1",)})
+    inputs = decode(free, instances=[[[]], []]).inputs
+    assert inputs["v"].shape == (1, 0)
+    assert inputs["v_1"].tolist() == [0, 1, 1]
+
+
+def test_an_error_shows_the_first_of_very_many_keys() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        decode(SCALED, instances=[{str(key): 1 for key in range(10_000)}])
+    assert len(caught.value.message) < 400
+
+
 def test_values_and_row_splits_may_be_sent_as_they_are() -> None:
     decoded = decode(SCALED, inputs={"ids": [1, 2, 3], "ids_1": [0, 2, 3], "scale": [1, 2]})
     assert {name: array.tolist() for name, array in decoded.inputs.items()} == {
@@ -88,16 +101,20 @@ def test_values_and_row_splits_may_be_sent_as_they_are() -> None:
         (ALONE, {"instances": [1, 2]}, "Input 'ids' is ragged: expecting a list at level 1 of its rows, got 1"),
         (DEEP, {"instances": [["a"]]}, "Input 'x' is ragged: expecting a list at level 2 of its rows, got \"a\""),
         (ALONE, {"inputs": {"ids": 3}}, "Input 'ids' is ragged: expecting a list of rows, got 3"),
-        (ALONE, {"inputs": {"idz": [[3]]}}, "'inputs' has the keys idz; the inputs are ids"),
-        (ALONE, {"instances": []}, "'instances' is to be a list of one row or more"),
-        (SCALED, {"instances": [[1], [2]]}, "rows of 'instances' are to be objects with the inputs ids, scale"),
-        (SCALED, {"inputs": [[1], [2]]}, "'inputs' is no object, and the model has the inputs ids, scale"),
+        (ALONE, {"inputs": {"idz": [[3]]}}, "'inputs' must have the keys ids, got [\"idz\"]"),
+        (ALONE, {"instances": []}, "'instances' must be a list of at least one row"),
+        (SCALED, {"instances": [[1], [2]]}, "rows of 'instances' must be objects with the inputs ids, scale"),
+        (SCALED, {"inputs": [[1], [2]]}, "'inputs' must be an object with the inputs ids, scale"),
         (
             SCALED,
             {"instances": [{"ids": [1], "ids_1": [0, 1], "scale": 1}]},
-            "row 0 of 'instances' has the keys ids, ids_1, scale; the inputs are ids, scale",
+            'row 0 of \'instances\' must have the keys ids, scale, got ["ids", "ids_1", "scale"]',
         ),
-        (SCALED, {"instances": [{"ids": [1], "scale": 1}, 3]}, "row 1 of 'instances' is no object, as the first is"),
+        (
+            SCALED,
+            {"instances": [{"ids": [1], "scale": 1}, 3]},
+            "row 1 of 'instances' must be an object, as the first row is",
+        ),
         (ALONE, {"instances": [[1, "a"]]}, 'JSON Value: "a" Type: String is not of expected type: int32'),
         (ALONE, {"instances": [[1, [2]]]}, "Encountered list at unexpected level: 1 expected < 1"),
     ],
