@@ -26,17 +26,13 @@ def read_model_batching_parameters(version_path: Path) -> BatchingParameters | N
     Raises:
         InvalidArgument: as ConfigError above; clients may see it, so it names no folder.
     """
-    path = version_path / MODEL_FILE
+    path, shown = version_path / MODEL_FILE, Path(MODEL_FILE)
     if not path.exists():
         return None
     try:
-        return _parse(path.read_text(encoding="utf-8"), Path(MODEL_FILE))
+        return _parse(read_text(path, shown), shown)
     except ConfigError as error:
         raise InvalidArgument(str(error)) from None
-    except OSError as error:
-        raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{MODEL_FILE} cannot be read: not UTF-8 text (byte {error.start})") from None
 
 
 def _parse(text: str, path: Path) -> BatchingParameters:

@@ -7,6 +7,9 @@ from typing import TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+# A configuration of thousands of models has about one MiB. The bound keeps a wrong path from filling the memory.
+_MAX_BYTES = 64 << 20
+
 _Message = TypeVar("_Message", bound=Message)
 
 # protobuf's Python parser quotes the whole line before it says what is wrong with it.
@@ -31,14 +34,26 @@ def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
         raise ConfigError(_QUOTED_VALUE.sub(r"\1 (not shown)\2", str(error)) if secret else str(error)) from None
 
 
-def read_text(path: Path) -> str:
-    """The file's text. Raises ConfigError when there is none."""
+def read_text(path: Path, shown: Path | None = None) -> str:
+    """Return the file's text. Raises ConfigError, which names the file as `shown`, when there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return _read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise ConfigError(f"Cannot read '{path}': {error.strerror or error}") from None
+        reason = error.strerror or str(error)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"Cannot read '{path}': not UTF-8 text (byte {error.start})") from None
+        reason = f"not UTF-8 text (byte {error.start})"
+    raise ConfigError(f"Cannot read '{shown or path}': {reason}")
+
+
+def _read_bytes(path: Path) -> bytes:
+    # To open a named pipe waits for a process that writes to it, without end.
+    if path.is_fifo():
+        raise OSError("it is a named pipe. Give a regular file")
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise OSError(f"it has more than {_MAX_BYTES >> 20} MiB")
+    return content
 
 
 def parse(text: str, into: _Message, path: Path) -> _Message:

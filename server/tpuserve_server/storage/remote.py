@@ -14,16 +14,13 @@ from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.listings import Listings
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject
-from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, describe_size
+from tpuserve_server.versions.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, describe_size
 from tpuserve_server.versions.parts import find_version_file, missing_part
 
 logger = logging.getLogger(__name__)
 
 # How long the thread that polls waits for a store at a time.
 _PATIENCE_S = 2.0
-
-# A manifest lists files; no list of files is larger.
-_MAX_MANIFEST_BYTES = 16 * 2**20
 
 _UNFINISHED = f"{MANIFEST_PATH} is missing: publishing it was not finished"
 
@@ -63,7 +60,7 @@ class _ManifestAt:
 
     def read(self) -> Manifest | None:
         """None if it is no manifest: its loading says what is wrong with it. Raises StoreError."""
-        if self.stored.size_bytes > _MAX_MANIFEST_BYTES:
+        if self.stored.size_bytes > MAX_MANIFEST_BYTES:
             return None
         content = self.store.read(self.stored, 0, self.stored.size_bytes)
         try:

@@ -1,5 +1,6 @@
 """The exporter's manifest as the server reads it (docs/manifest.md). The exporter has its own; the file is shared."""
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -12,6 +13,8 @@ from tpuserve_server.versions.file_hash import sha256_of
 
 MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
 FORMAT_VERSION = 1
+# A manifest lists files; no list of files is larger.
+MAX_MANIFEST_BYTES = 16 * 2**20
 
 
 class _Part(BaseModel):
@@ -80,8 +83,14 @@ class Manifest(_Part):
         Raises:
             FailedPrecondition: it cannot be read, or a later exporter wrote it in a format this server does not know.
         """
+        path = version_path / MANIFEST_PATH
         try:
-            text = (version_path / MANIFEST_PATH).read_bytes()
+            info = path.stat()
+            if stat.S_ISFIFO(info.st_mode):  # To open one waits for a process that writes to it, without end.
+                raise FailedPrecondition(f"{MANIFEST_PATH} is a named pipe")
+            if info.st_size > MAX_MANIFEST_BYTES:
+                raise FailedPrecondition(f"{MANIFEST_PATH} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+            text = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:

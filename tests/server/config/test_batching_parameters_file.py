@@ -124,5 +124,5 @@ def test_what_a_version_says_wrongly_is_told_without_its_folder(tmp_path: Path, 
 
 def test_a_version_whose_file_cannot_be_read_says_so(tmp_path: Path) -> None:
     (tmp_path / "batching_params.pbtxt").mkdir()
-    with pytest.raises(InvalidArgument, match=r"batching_params.pbtxt cannot be read: Is a directory"):
+    with pytest.raises(InvalidArgument, match=r"Cannot read 'batching_params.pbtxt': Is a directory"):
         read_model_batching_parameters(tmp_path)

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_manifest_that_is_no_file_is_refused(version: Path) -> None:
     (version / MANIFEST_PATH).mkdir()
     assert is_whole(version) is False
     with pytest.raises(FailedPrecondition, match="cannot be read: Is a directory"):
+        Manifest.read(version)
+
+
+def test_a_manifest_that_is_a_named_pipe_keeps_nobody_waiting(version: Path) -> None:
+    (version / MANIFEST_PATH).unlink()
+    os.mkfifo(version / MANIFEST_PATH)
+    assert is_whole(version) is False
+    with pytest.raises(FailedPrecondition, match="is a named pipe"):
+        Manifest.read(version)
+
+
+def test_a_manifest_of_any_size_is_not_read(version: Path) -> None:
+    os.truncate(version / MANIFEST_PATH, 16 * 2**20 + 1)
+    with pytest.raises(FailedPrecondition, match="has more than 16 MiB"):
         Manifest.read(version)
 
 
