@@ -35,7 +35,7 @@ from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.measurements import Measurements
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
-from tpuserve_server.versions.manifest import is_whole
+from tpuserve_server.versions.manifest import missing_file
 
 TEXTS = 1000
 IN_FLIGHT = 64
@@ -72,7 +72,7 @@ class Loaded:
     def __init__(self, path: Path, options: LoadingOptions) -> None:
         """Load and warm; blocks."""
         executor = TensorFlowExecutor(TensorFlowOptions())
-        self._loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), Measurements())
+        self._loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), Measurements())
         self._version = self._loader.load(AspiredVersion(ServableId("texts", 1), VersionLocation(str(path))))
 
     async def run(self, texts: Sequence[Array]) -> list[Array]:

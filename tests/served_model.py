@@ -23,7 +23,7 @@ from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
-from tpuserve_server.versions.manifest import is_whole
+from tpuserve_server.versions.manifest import missing_file
 
 PREDICTION_SERVICE = "/tensorflow.serving.PredictionService/"
 
@@ -45,7 +45,8 @@ class ServedModel:
         self.batches = RecordingMetrics()
         self.metrics = FakeMetrics()
         executor = TensorFlowExecutor(TensorFlowOptions())
-        self._loader = VersionLoader(LocalStorage(is_whole), executor, options or LoadingOptions(), clock, self.batches)
+        storage = LocalStorage(missing_file)
+        self._loader = VersionLoader(storage, executor, options or LoadingOptions(), clock, self.batches)
         self.registry = ModelRegistry(["m"], self.batches)
         self.service = InferenceService(self.registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, logs=logs, check_method_names=check_method_names)

@@ -55,7 +55,7 @@ from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.parts import find_version_file
-from tpuserve_server.versions.wholeness import is_whole, missing
+from tpuserve_server.versions.wholeness import missing
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor
@@ -196,7 +196,7 @@ def read_models(settings: Settings) -> Sequence[ModelConfig]:
 
 
 def _local_storage() -> LocalStorage:
-    return LocalStorage(is_whole, missing=missing, version_file=find_version_file)
+    return LocalStorage(missing, version_file=find_version_file)
 
 
 def _remote_storage(settings: Settings) -> RemoteStorage:

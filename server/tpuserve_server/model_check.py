@@ -71,18 +71,17 @@ class ModelCheck:
         return f"base path {path}, would serve version {chosen}"
 
     def _version(self, location: VersionLocation) -> str:
-        is_whole = self._storage.is_whole(location)
-        if is_whole is False:
-            raise FailedPrecondition(f"{location} is not whole: {self._storage.missing(location)}")
+        if lacks := self._storage.missing(location):
+            raise FailedPrecondition(f"{location} is not whole: {lacks}")
         folder = Path(location.uri.removeprefix("file://"))
         if folder.is_dir():
             _check_readable(folder)
             refuse_links_out(folder)
             if self._read_own_batching is not None:
                 self._read_own_batching(folder)
-        if is_whole:
-            return "every file of its manifest is there at full size"
-        return "no manifest says that it is whole; a model file is there"
+        if lacks is None:
+            return "it has a model file, and no manifest that lists its files"
+        return "every file of its manifest is there at full size"
 
 
 def _run(check: Check, config: ModelConfig) -> str:

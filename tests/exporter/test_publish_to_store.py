@@ -82,7 +82,7 @@ def test_an_export_is_read_by_the_server_and_the_next_takes_the_next_number(
     assert (first.document["version"], first.document["path"]) == (1, f"{base}/1")
     versions = reader.find_versions(base)
     assert versions is not None
-    assert reader.is_whole(versions[1]) is True
+    assert reader.missing(versions[1]) == ""
     fetched = reader.fetch(versions[1])
     assert (fetched / "saved_model.pb").is_file()
     reader.release(fetched)
@@ -117,7 +117,7 @@ def test_a_kill_at_any_point_leaves_nothing_that_a_server_loads(
         destination.publish(staged, "next")
     versions = reader.find_versions(base)
     assert versions is not None
-    assert reader.is_whole(versions[1]) is False
+    assert reader.missing(versions[1])
     with pytest.raises(ServingError):  # were it tried all the same, as a server does after some time
         reader.fetch(versions[1])
     monkeypatch.undo()
@@ -270,7 +270,7 @@ def test_a_claimed_version_without_a_manifest_is_refused_by_the_server(
         store.put(f"claimed/m/1/{name}", b"x")
     versions = reader.find_versions(store.uri("claimed/m"))
     assert versions is not None
-    assert reader.is_whole(versions[1]) is False
+    assert reader.missing(versions[1])
     with pytest.raises(FailedPrecondition, match="publishing it was not finished"):
         reader.fetch(versions[1])
 

@@ -16,16 +16,14 @@ class LocalStorage:
 
     def __init__(
         self,
-        is_whole: Callable[[Path], bool | None],
+        missing: Callable[[Path], str | None],
         *,
-        missing: Callable[[Path], str] = lambda _path: "files",
         version_file: Callable[[Collection[str]], str] = lambda _names: "",
     ) -> None:
-        """What knows a version's files: `is_whole`, None where nothing can be known, and `missing`, what it lacks.
+        """Take what knows a version's files: `missing` as Storage has it, of the version's folder.
 
-        `version_file` is the one of the names in a folder that only a version has, empty for none.
+        `version_file` picks, from the names in a folder, one that only a version has; empty for none.
         """
-        self._is_whole = is_whole
         self._missing = missing
         self._version_file = version_file
 
@@ -45,11 +43,7 @@ class LocalStorage:
         """By the names, sizes and times of all files, readable or not."""
         return fingerprint_tree(Path(location.uri))
 
-    def is_whole(self, location: VersionLocation) -> bool | None:
-        """Whether its manifest finds all there; None without one."""
-        return self._is_whole(Path(location.uri))
-
-    def missing(self, location: VersionLocation) -> str:
+    def missing(self, location: VersionLocation) -> str | None:
         """As Storage has it."""
         return self._missing(Path(location.uri))
 

@@ -50,7 +50,7 @@ class Source:
         self._lock = threading.Lock()
         self._configs: dict[str, ModelConfig] = {}
         self._seen: dict[ServableId, _Sight] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str | ServableId, str] = {}
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="source")
@@ -119,7 +119,7 @@ class Source:
         for number, location in (versions or {}).items():
             if location.shadowed:
                 ignored = ", ".join(location.shadowed)
-                self._say(f"{config.name} version {number}", f"is taken from {location}; ignored beside it: {ignored}")
+                self._say(ServableId(config.name, number), f"is taken from {location}; ignored beside it: {ignored}")
 
     def _explain_none(self, config: ModelConfig, *, is_there: bool) -> None:
         """Warn that there is no version, and tell clients, who see no folder."""
@@ -135,22 +135,26 @@ class Source:
             pending = Pending("its base path holds no version folder such as 1/")
         self._tell_pending(config, pending)
 
-    def _say(self, subject: str, what: str) -> None:
-        """Once, not at every poll."""
+    def _say(self, subject: str | ServableId, what: str) -> None:
+        """Warn of a model, or of one of its versions, once and not at every poll."""
         if self._said.get(subject) != what:
             self._said[subject] = what
-            logger.warning("Model %s %s", subject, what)
+            shown = f"{subject.name} version {subject.version}" if isinstance(subject, ServableId) else subject
+            logger.warning("Model %s %s", shown, what)
 
     def _forget_models_but(self, names: set[str]) -> None:
         """A model that was taken away and comes again is a new one."""
-        for servable_id in [known for known in self._seen if known.name not in names]:
-            del self._seen[servable_id]
-            self._said.pop(servable_id.name, None)
+        self._forget(lambda known: (known if isinstance(known, str) else known.name) not in names)
 
     def _forget_versions_but(self, name: str, versions: Mapping[int, VersionLocation]) -> None:
         """A version that has gone and comes again is a new one."""
-        for servable_id in [known for known in self._seen if known.name == name and known.version not in versions]:
-            del self._seen[servable_id]
+        self._forget(
+            lambda known: isinstance(known, ServableId) and known.name == name and known.version not in versions
+        )
+
+    def _forget(self, is_gone: Callable[[str | ServableId], bool]) -> None:
+        self._seen = {known: sight for known, sight in self._seen.items() if not is_gone(known)}
+        self._said = {known: what for known, what in self._said.items() if not is_gone(known)}
 
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
         """Report what the policy chooses of the whole versions; True if it would choose no other of all there are."""
@@ -167,7 +171,7 @@ class Source:
         """Say what versions lack that the policy would choose, were they whole."""
         lacking = {number: self._seen[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
-            subject = f"{config.name} version {number}"
+            subject = ServableId(config.name, number)
             # Once: sizes of files that are being copied change at every poll. Every new version is seen to change.
             if subject not in self._said and lacks != _CHANGING:
                 self._say(subject, f"is not whole yet: {lacks}")
@@ -215,11 +219,12 @@ class Source:
             # In another base path the same number is another version.
             sight = self._seen[servable_id] = _Sight(location.uri)
         sight.look(self._storage.fingerprint(location))
-        whole = self._storage.is_whole(location)
-        if whole or sight.still_polls >= (_STILL_POLLS if whole is None else _PATIENT_POLLS):
+        if sight.settled == sight.fingerprint:
+            return sight.settled
+        lacks = self._storage.missing(location)
+        if lacks == "" or sight.still_polls >= (_STILL_POLLS if lacks is None else _PATIENT_POLLS):
             sight.settled = sight.fingerprint
-        if sight.settled is None:
-            sight.lacks = (self._storage.missing(location) if whole is False else "") or _CHANGING
+        sight.lacks = lacks or _CHANGING
         return sight.settled
 
 
@@ -229,9 +234,9 @@ def _reason(error: Exception) -> str:
 
 
 class _Sight:
-    """What was seen of one version: its contents now, for how many polls they have not changed, and when last whole.
+    """What the source has seen of one version: its contents now, since how many polls, and when they were last whole.
 
-    `lacks` is what it lacked while it was never whole.
+    `lacks` is for a version that was never whole.
     """
 
     __slots__ = ("fingerprint", "lacks", "settled", "still_polls", "uri")

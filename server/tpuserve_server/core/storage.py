@@ -47,18 +47,18 @@ class Storage(Protocol):
         """A digest that changes when a file of the version is added, removed, resized or written. Raises OSError."""
         ...
 
-    def is_whole(self, location: VersionLocation) -> bool | None:
-        """Whether all is there that its manifest lists; None if it has no manifest. Raises OSError."""
-        ...
+    def missing(self, location: VersionLocation) -> str | None:
+        """Name a file that a version lacks, for clients: without its folder.
 
-    def missing(self, location: VersionLocation) -> str:
-        """What a version lacks that is not whole, for clients: it names no folder. Raises OSError."""
+        Empty: a manifest lists all files, and they are there. None: no file is known to be missing, but there is no
+        manifest. Raises OSError.
+        """
         ...
 
     def find_version_file(self, base_path: str) -> str:
-        """The name of a model's file that lies in the base path itself, beside or instead of version folders.
+        """Return the name of a model's file that lies in a base path without versions; empty for none.
 
-        Empty for none. Raises OSError.
+        A remote storage answers from the listing that `find_versions` made. Raises OSError.
         """
         ...
 

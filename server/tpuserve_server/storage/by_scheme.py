@@ -31,7 +31,7 @@ class StorageByScheme:
 
         Raises:
             FailedPrecondition: one needs an extra that is not installed.
-            InvalidArgument: one has a scheme that nobody knows, or is a folder that is itself a version.
+            InvalidArgument: one has an unknown scheme, or is a folder that is itself a version.
         """
         for config in configs:
             if is_uri(config.base_path):
@@ -47,11 +47,7 @@ class StorageByScheme:
         """As Storage has it."""
         return self._of(location.uri).fingerprint(location)
 
-    def is_whole(self, location: VersionLocation) -> bool | None:
-        """As Storage has it."""
-        return self._of(location.uri).is_whole(location)
-
-    def missing(self, location: VersionLocation) -> str:
+    def missing(self, location: VersionLocation) -> str | None:
         """As Storage has it."""
         return self._of(location.uri).missing(location)
 
@@ -68,7 +64,7 @@ class StorageByScheme:
         (self._remote if self._remote.holds(path) else self._local).release(path)
 
     def _check_folder(self, config: ModelConfig) -> None:
-        with contextlib.suppress(OSError):  # The source says what cannot be read, and tries again.
+        with contextlib.suppress(OSError):  # The source logs what it cannot read, and retries.
             folder = config.base_path.removeprefix(_FILE)
             if self._local.find_versions(folder) == {} and (file := self._local.find_version_file(folder)):
                 raise InvalidArgument(f"Model {config.name}: {describe_version_as_base(folder, file)}")

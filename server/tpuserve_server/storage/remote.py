@@ -72,18 +72,19 @@ class _ManifestAt:
 class RemoteStorage:
     """Object stores by the scheme of a base path. One listing a poll serves everything that is asked of a version.
 
-    `_stores`, `_versions` (by URI, as last listed) and `_manifests` (by URI, beside the tag they were read at) are
-    guarded by `_lock`.
+    `_stores`, `_versions` (by URI, as last listed), `_version_files` (of base paths without versions) and `_manifests`
+    (by URI, beside the tag they were read at) are guarded by `_lock`.
     """
 
     def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
-        """Nothing is connected yet. `patience_s`: how long `find_versions` and `is_whole` wait for a store."""
+        """Nothing is connected yet. `patience_s`: how long `find_versions` and `missing` wait for a store."""
         self._cache = cache
         self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(self._look, patience_s=patience_s)
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
         self._lock = threading.Lock()
         self._stores: dict[str, ObjectStore] = {}
         self._versions: dict[str, _Version] = {}
+        self._version_files: dict[str, str] = {}
         self._manifests: dict[str, tuple[StoredObject, Manifest | None]] = {}
         self._stop = threading.Event()
 
@@ -119,7 +120,9 @@ class RemoteStorage:
         }
         found = {f"{base}/{folder}": _Version(tuple(content)) for folder, content in by_folder.items()}
         wanted = {location.uri: found[location.uri] for location in locations.values()}
+        file = "" if wanted else find_version_file([stored.name for stored in objects])
         with self._lock:
+            self._version_files[base] = file
             self._versions = {uri: known for uri, known in self._versions.items() if not _is_child(uri, base)} | wanted
             self._manifests = {uri: read for uri, read in self._manifests.items() if uri in self._versions}
         return locations
@@ -128,18 +131,15 @@ class RemoteStorage:
         """As Storage has it, of the last listing."""
         return self._version(location).fingerprint
 
-    def is_whole(self, location: VersionLocation) -> bool | None:
-        """As Storage has it. Without a manifest, False if parts that every SavedModel has are missing: an object is
-        there at once or not at all, and between two large ones a listing stands still for long.
-        """
-        missing = self.missing(location)
-        return False if missing else None if self._version(location).manifest is None else True
+    def missing(self, location: VersionLocation) -> str | None:
+        """As Storage has it. Without a manifest, it looks for the parts that every SavedModel has.
 
-    def missing(self, location: VersionLocation) -> str:
-        """As Storage has it."""
+        An object is there at once or not at all, and between two large ones a listing stands still for long.
+        """
         version = self._version(location)
         if version.manifest is None:
-            return _UNFINISHED if _is_unfinished(version) else missing_part([item.name for item in version.objects])
+            unfinished = _UNFINISHED if _is_unfinished(version) else ""
+            return unfinished or missing_part([item.name for item in version.objects]) or None
         manifest = self._manifest(location, version.manifest)
         if manifest is None:
             return f"{MANIFEST_PATH} is not a valid manifest"
@@ -148,9 +148,9 @@ class RemoteStorage:
         return next(filter(None, lacking), "")
 
     def find_version_file(self, base_path: str) -> str:
-        """As Storage has it, of a listing of its own."""
-        objects = self._listings.get(base_path.rstrip("/"))
-        return find_version_file([stored.name for stored in objects or ()])
+        """As Storage has it, of the last listing."""
+        with self._lock:
+            return self._version_files.get(base_path.rstrip("/"), "")
 
     def fetch(self, location: VersionLocation) -> Path:
         """As Storage has it: the copy in the cache, made now unless it is there."""

@@ -143,17 +143,11 @@ class Manifest(_Part):
                 )
 
 
-def is_whole(version_path: Path) -> bool | None:
-    """Whether every file that a version's manifest lists is there at full size; None if it has no manifest.
-
-    Cheap: contents are read when loading.
-    """
-    missing = missing_file(version_path)
-    return None if missing is None else not missing
-
-
 def missing_file(version_path: Path) -> str | None:
-    """What a version lacks of the files that its manifest lists; empty for nothing, None if it has no manifest."""
+    """Name a file of the manifest that is not there at full size; empty for none, None without a manifest.
+
+    Cheap: loading reads the contents.
+    """
     try:
         manifest = Manifest.read(version_path)
         if manifest is None:
@@ -166,7 +160,7 @@ def missing_file(version_path: Path) -> str | None:
 
 
 def describe_size(name: str, entry: FileEntry, size_bytes: int | None) -> str:
-    """What is wrong with a file of this size, None for one that is not there; empty for nothing."""
+    """Describe a file whose size is not the manifest's; empty for the right size. `size_bytes` None: no such file."""
     if size_bytes is None:
         return f"{name} is missing; the manifest lists it"
     if size_bytes != entry.size_bytes:

@@ -1,7 +1,8 @@
-"""The files that every model has, whoever wrote it: what tells a version that is being copied from a whole one."""
+"""The files that every model has, whoever wrote it. They tell a version that is being copied from a whole one."""
 
 import re
 from collections.abc import Collection
+from itertools import chain
 
 from tpuserve_server.versions.manifest import MANIFEST_PATH
 
@@ -11,9 +12,9 @@ _SHARD = re.compile(r"(?P<stem>.+)\.data-[0-9]{5}-of-(?P<count>[0-9]{5})")
 
 
 def missing_part(names: Collection[str]) -> str:
-    """What a version without a manifest lacks of the files of a model; empty for nothing.
+    """Name a file of a model that a version without a manifest lacks; empty for none.
 
-    `names` are its files', relative and with slashes.
+    `names` are those of its files, relative and with slashes.
     """
     present = set(names)
     if not present:
@@ -22,12 +23,12 @@ def missing_part(names: Collection[str]) -> str:
         return f"{MODEL_FILES[0]} is missing"
     checkpoints = {(match["stem"], int(match["count"])) for match in map(_SHARD.fullmatch, present) if match}
     for stem, count in sorted(checkpoints):
-        parts = (f"{stem}.index", *(f"{stem}.data-{index:05}-of-{count:05}" for index in range(count)))
-        if absent := next((part for part in parts if part not in present), ""):
+        shards = (f"{stem}.data-{index:05}-of-{count:05}" for index in range(count))
+        if absent := next((part for part in chain([f"{stem}.index"], shards) if part not in present), ""):
             return f"{absent} is missing"
     return ""
 
 
 def find_version_file(names: Collection[str]) -> str:
-    """The file among `names` that shows a folder to be a version, not a base path; empty where there is none."""
+    """Return the name that shows a folder to be a version, not a base path; empty for none."""
     return next((name for name in (*MODEL_FILES, MANIFEST_PATH.as_posix()) if name in names), "")

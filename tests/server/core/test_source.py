@@ -32,8 +32,7 @@ class Watch:
         self.reported = threading.Condition()
         self.pending = Pending()
         storage = LocalStorage(
-            lambda path: self.whole,
-            missing=lambda path: "a file is missing",
+            lambda path: {True: "", False: "a file is missing", None: None}[self.whole],
             version_file=lambda names: "saved_model.pb" if "saved_model.pb" in names else "",
         )
         self.source = Source(storage, self._on_aspired, poll_wait_s=poll_wait_s, on_pending=self._on_pending)
@@ -125,7 +124,7 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     reports: list[str] = []
     add(tmp_path / "good", "1")
     (tmp_path / "bad").mkdir()
-    source = Source(LocalStorage(lambda path: True), lambda name, aspired: reports.append(name), poll_wait_s=1)
+    source = Source(LocalStorage(lambda path: ""), lambda name, aspired: reports.append(name), poll_wait_s=1)
     source.watch([ModelConfig(name, str(tmp_path / name)) for name in ("bad", "good")])
     real = os.scandir
 
@@ -324,11 +323,11 @@ def test_nothing_is_said_of_a_model_that_was_taken_away_while_it_was_looked_at(t
     watch = Watch(tmp_path)
     add(tmp_path, "1")
 
-    def is_whole(path: Path) -> bool:
+    def missing(path: Path) -> str:
         source.watch([])
-        return True
+        return ""
 
-    source = Source(LocalStorage(is_whole), watch._on_aspired, poll_wait_s=1)
+    source = Source(LocalStorage(missing), watch._on_aspired, poll_wait_s=1)
     source.watch([watch.config])
     source.poll()
     assert watch.reports == []
@@ -358,6 +357,37 @@ def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     watch.source.poll()
     assert watch.pending == Pending()
     assert watch.reports[-1] == [2]
+
+
+def test_a_version_that_was_whole_is_looked_into_again_when_its_files_change(tmp_path: Path) -> None:
+    looked: list[str] = []
+
+    def missing(path: Path) -> str:
+        looked.append(path.name)
+        return ""
+
+    source = Source(LocalStorage(missing), lambda name, aspired: None, poll_wait_s=1)
+    source.watch([ModelConfig("m", str(tmp_path))])
+    add(tmp_path, "1")
+    for _ in range(3):
+        source.poll()
+    assert looked == ["1"]
+    add(tmp_path, "1", "mended")
+    for _ in range(3):
+        source.poll()
+    assert looked == ["1", "1"]
+
+
+def test_a_version_that_comes_again_is_warned_of_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(tmp_path, whole=False)
+    for _ in range(2):
+        add(tmp_path, "1")
+        watch.source.poll()
+        watch.source.poll()
+        shutil.rmtree(tmp_path / "1")
+        watch.source.poll()
+    warnings = [record.message for record in caplog.records if "not whole yet" in record.message]
+    assert warnings == ["Model m version 1 is not whole yet: a file is missing"] * 2
 
 
 def test_an_older_version_is_not_waited_for_once_a_newer_one_is_whole(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_folders_are_served_from_where_they_lie(storage: StorageByScheme, tmp_pa
     found = storage.find_versions(f"{scheme}{tmp_path / 'm'}")
     assert found is not None
     assert storage.fetch(found[1]) == version
-    assert storage.is_whole(found[1]) is None
+    assert storage.missing(found[1]) is None
     assert storage.fingerprint(found[1])
     storage.release(version)
 
@@ -42,7 +42,7 @@ def test_uris_are_copied(storage: StorageByScheme, tmp_path: Path) -> None:
     files.pipe_file("/by-scheme/1/saved_model.pb", b"x")
     found = storage.find_versions("memory://by-scheme")
     assert found is not None
-    assert storage.is_whole(found[1]) is None
+    assert storage.missing(found[1]) is None
     assert storage.fingerprint(found[1])
     path = storage.fetch(found[1])
     assert path.is_relative_to(tmp_path / "cache")
@@ -71,6 +71,8 @@ def test_a_folder_that_is_itself_a_version_is_refused_with_its_parent(
 def test_a_version_in_a_store_is_known_for_one(storage: StorageByScheme) -> None:
     files = fsspec.filesystem("memory")
     files.pipe_file("/by-scheme/7/saved_model.pb", b"x")
+    assert storage.find_versions("memory://by-scheme/7") == {}
     assert storage.find_version_file("memory://by-scheme/7") == "saved_model.pb"
+    assert storage.find_versions("memory://by-scheme")
     assert storage.find_version_file("memory://by-scheme") == ""
     files.store.clear()

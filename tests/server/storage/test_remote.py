@@ -88,6 +88,23 @@ def test_where_nothing_is_no_base_path_is(storage: RemoteStorage, store: Running
     assert storage.find_versions(f"{store.scheme}://tpuserve-no-such-bucket/m") is None
 
 
+def test_one_listing_shows_that_a_base_path_is_itself_a_version(
+    storage: RemoteStorage, store: RunningStore, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_version(store, f"{base}/1")
+    listed: list[str] = []
+    list_objects = ObjectStore.list
+
+    def list_and_count(self: ObjectStore, base_path: str) -> object:
+        listed.append(base_path)
+        return list_objects(self, base_path)
+
+    monkeypatch.setattr(ObjectStore, "list", list_and_count)
+    assert storage.find_versions(store.uri(f"{base}/1")) == {}
+    assert storage.find_version_file(f"{store.uri(base)}/1/") == "saved_model.pb"
+    assert listed == [store.uri(f"{base}/1")]
+
+
 def test_a_version_is_copied_as_it_is_and_once(storage: RemoteStorage, store: RunningStore, base: str) -> None:
     big = np.random.default_rng(0).bytes(900_000)
     put_version(store, f"{base}/3", {**PARTS, "assets/vocabulary é.txt": big})
@@ -131,13 +148,13 @@ def test_a_version_with_a_manifest_is_whole_when_all_it_lists_is_there(
     parts = with_manifest(PARTS)
     last = "variables/variables.data-00000-of-00002"
     put_version(store, f"{base}/1", {name: part for name, part in parts.items() if name != last})
-    assert storage.is_whole(find(storage, store, base)[1]) is False
+    assert storage.missing(find(storage, store, base)[1])
     store.put(f"{base}/1/{last}", b"shorter" * 3)
-    assert storage.is_whole(find(storage, store, base)[1]) is False
+    assert storage.missing(find(storage, store, base)[1])
     store.put(f"{base}/1/{last}", parts[last])
-    assert storage.is_whole(find(storage, store, base)[1]) is True
+    assert storage.missing(find(storage, store, base)[1]) == ""
     store.put(f"{base}/1/assets.extra/tpuserve/manifest.json", b"{}")
-    assert storage.is_whole(find(storage, store, base)[1]) is False
+    assert storage.missing(find(storage, store, base)[1])
 
 
 def test_a_manifest_that_does_not_come_keeps_the_poller_no_longer_than_a_listing(
@@ -155,11 +172,11 @@ def test_a_manifest_that_does_not_come_keeps_the_poller_no_longer_than_a_listing
 
     monkeypatch.setattr(ObjectStore, "read", read_late)
     with pytest.raises(StoreAway, match="not answered yet"):
-        storage.is_whole(location)
+        storage.missing(location)
     answers.set()
     while True:
         try:
-            assert storage.is_whole(location)
+            assert storage.missing(location) == ""
             break
         except StoreAway:
             threading.Event().wait(0.1)
@@ -170,15 +187,15 @@ def test_a_version_without_a_manifest_must_have_its_parts_and_stand_still(
 ) -> None:
     for name, part in PARTS.items():
         store.put(f"{base}/1/{name}", part)
-        expected = None if name in ("saved_model.pb", "variables/variables.data-00001-of-00002") else False
+        is_whole = name in ("saved_model.pb", "variables/variables.data-00001-of-00002")
         if name == "variables/variables.index":
             # Weights may have no more than an index; the next poll sees their first shard.
-            expected = None
-        assert storage.is_whole(find(storage, store, base)[1]) is expected
+            is_whole = True
+        assert (storage.missing(find(storage, store, base)[1]) is None) is is_whole
     store.put(f"{base}/2/assets/words.txt", b"x")
-    assert storage.is_whole(find(storage, store, base)[2]) is False
+    assert storage.missing(find(storage, store, base)[2])
     store.put(f"{base}/3/model.tflite", b"x")
-    assert storage.is_whole(find(storage, store, base)[3]) is None
+    assert storage.missing(find(storage, store, base)[3]) is None
 
 
 def test_an_object_that_is_not_what_the_manifest_says_is_refused_and_not_kept(
@@ -186,7 +203,7 @@ def test_an_object_that_is_not_what_the_manifest_says_is_refused_and_not_kept(
 ) -> None:
     put_version(store, f"{base}/1", {**with_manifest(PARTS), "saved_model.pb": b"GRAPH"})
     location = find(storage, store, base)[1]
-    assert storage.is_whole(location) is True
+    assert storage.missing(location) == ""
     with pytest.raises(FailedPrecondition, match=r"saved_model\.pb is corrupt: its sha256") as caught:
         storage.fetch(location)
     assert str(tmp_path) not in caught.value.message

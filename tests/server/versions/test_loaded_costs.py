@@ -22,14 +22,14 @@ from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
-from tpuserve_server.versions.manifest import is_whole
+from tpuserve_server.versions.manifest import missing_file
 from tpuserve_server.versions.warmup import WarmupOptions
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def loader(executor: Executor, options: LoadingOptions, metrics: RecordingMetrics) -> VersionLoader:
-    return VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), metrics)
+    return VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), metrics)
 
 
 def aspired(path: Path) -> AspiredVersion:

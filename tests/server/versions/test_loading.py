@@ -28,7 +28,7 @@ from tpuserve_server.core.types import AspiredVersion, ServableId
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
-from tpuserve_server.versions.manifest import Manifest, SignatureEntry, is_whole
+from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 from tpuserve_server.versions.warmup import WarmupOptions
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,7 +44,7 @@ class Loads:
 
     def __call__(self, path: Path, options: LoadingOptions | None = None) -> LoadedVersion:
         loader = VersionLoader(
-            LocalStorage(is_whole),
+            LocalStorage(missing_file),
             TensorFlowExecutor(TensorFlowOptions()),
             options or LoadingOptions(),
             SystemClock(),
@@ -150,7 +150,7 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     executor = FakeExecutor()
     parameters = BatchingParameters(enable_large_batch_splitting=True, max_execution_batch_size=2000)
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
     with pytest.raises(InvalidArgument, match="they were 1000 and 2000"):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
@@ -216,7 +216,11 @@ def test_with_parameters_for_each_model_a_configured_one_has_said_something(tmp_
 
 def test_a_version_is_loaded_with_what_its_models_configuration_says(tmp_path: Path) -> None:
     loader = VersionLoader(
-        LocalStorage(is_whole), FakeExecutor(), LoadingOptions(enable_batching=True), SystemClock(), RecordingMetrics()
+        LocalStorage(missing_file),
+        FakeExecutor(),
+        LoadingOptions(enable_batching=True),
+        SystemClock(),
+        RecordingMetrics(),
     )
     batching = BatchingParameters(max_batch_size=4, allowed_batch_sizes=(2, 4))
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)), batching=batching))
@@ -236,7 +240,7 @@ def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) 
     (tmp_path / "batching_params.pbtxt").write_text("max_batch_size { value: 8 }\nallowed_batch_sizes: 4\n")
     executor = FakeExecutor()
     options = LoadingOptions(enable_batching=True, read_parameters=read_model_batching_parameters)
-    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
     with pytest.raises(InvalidArgument, match="last entry was 4; expected 8") as raised:
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert str(tmp_path) not in raised.value.message
@@ -255,7 +259,7 @@ async def test_versions_take_turns_on_the_device_by_their_weights(tmp_path: Path
     device = WatchedDevice(1)
     executor = FakeExecutor()
     options = LoadingOptions(parameters=BatchingParameters(scheduling_weight=3), warmup=WarmupOptions(enabled=False))
-    loader = VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics(), device)
+    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics(), device)
     ids = [ServableId(name, 1) for name in "ab"]
     loaded = [loader.load(AspiredVersion(servable_id, VersionLocation(str(tmp_path)))) for servable_id in ids]
     assert device.weights == {"a": 3, "b": 3}
@@ -284,7 +288,7 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
         num_batch_threads=2,
     )
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
     assert loaded.notes[2:] == (
@@ -296,7 +300,7 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
 def test_the_status_says_the_objective(tmp_path: Path) -> None:
     parameters = BatchingParameters(max_batch_size=4, latency_objective_ms=20, latency_percentile=99.5)
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(is_whole), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
     assert loaded.notes[2] == "serving_default: batches of 1, 2, 4 rows, 99.5 % answered within 20 ms"

@@ -7,7 +7,7 @@ import pytest
 from tests.saved_models import write_manifest
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Precision
-from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, is_whole
+from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, missing_file
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def read(path: Path) -> Manifest:
 
 
 def test_a_whole_version_is_whole(version: Path) -> None:
-    assert is_whole(version)
+    assert missing_file(version) == ""
     manifest = read(version)
     manifest.verify_files(version)
     assert manifest.signatures["serving_default"].batch_sizes == (1, 2, 4)
@@ -45,12 +45,12 @@ def test_precision_is_the_dtype_and_the_tolerance_of_the_parity_check(version: P
 
 def test_a_version_without_a_manifest_has_none(tmp_path: Path) -> None:
     assert Manifest.read(tmp_path) is None
-    assert is_whole(tmp_path) is None
+    assert missing_file(tmp_path) is None
 
 
 def test_a_missing_or_short_file_is_seen_at_once(version: Path) -> None:
     (version / "variables" / "data").write_bytes(b"wei")
-    assert not is_whole(version)
+    assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="variables/data has 3 bytes; the manifest has 7"):
         read(version).verify_files(version)
     (version / "variables" / "data").unlink()
@@ -60,7 +60,7 @@ def test_a_missing_or_short_file_is_seen_at_once(version: Path) -> None:
 
 def test_a_changed_file_of_the_same_size_is_seen_when_loading(version: Path) -> None:
     (version / "variables" / "data").write_bytes(b"weighty")
-    assert is_whole(version)
+    assert missing_file(version) == ""
     with pytest.raises(FailedPrecondition, match="variables/data is corrupt: its sha256 is"):
         read(version).verify_files(version)
 
@@ -68,7 +68,7 @@ def test_a_changed_file_of_the_same_size_is_seen_when_loading(version: Path) -> 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format_version": "x"}', '{"format_version": 1, "files": {"a": {}}}'])
 def test_what_is_no_manifest_is_refused(version: Path, text: str) -> None:
     (version / MANIFEST_PATH).write_text(text)
-    assert not is_whole(version)
+    assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="is not a valid manifest"):
         Manifest.read(version)
 
@@ -78,7 +78,7 @@ def test_names_that_no_file_can_have_are_refused(version: Path, name: str) -> No
     document = json.loads((version / MANIFEST_PATH).read_text())
     document["files"][name] = {"sha256": "", "size_bytes": 6}
     (version / MANIFEST_PATH).write_text(json.dumps(document))
-    assert is_whole(version) is False
+    assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="cannot be looked at"):
         read(version).verify_files(version)
 
@@ -86,7 +86,7 @@ def test_names_that_no_file_can_have_are_refused(version: Path, name: str) -> No
 def test_a_manifest_that_is_no_file_is_refused(version: Path) -> None:
     (version / MANIFEST_PATH).unlink()
     (version / MANIFEST_PATH).mkdir()
-    assert is_whole(version) is False
+    assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="cannot be read: Is a directory"):
         Manifest.read(version)
 
@@ -94,7 +94,7 @@ def test_a_manifest_that_is_no_file_is_refused(version: Path) -> None:
 def test_a_manifest_that_is_a_named_pipe_keeps_nobody_waiting(version: Path) -> None:
     (version / MANIFEST_PATH).unlink()
     os.mkfifo(version / MANIFEST_PATH)
-    assert is_whole(version) is False
+    assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="is a named pipe"):
         Manifest.read(version)
 

@@ -23,7 +23,7 @@ from tpuserve_server.core.types import AspiredVersion, ServableId, Tensors
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
-from tpuserve_server.versions.manifest import Manifest, SignatureEntry, is_whole
+from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -48,7 +48,7 @@ class Loads:
 
     def _loader(self, options: LoadingOptions) -> VersionLoader:
         executor = TensorFlowExecutor(TensorFlowOptions())
-        return VersionLoader(LocalStorage(is_whole), executor, options, SystemClock(), RecordingMetrics())
+        return VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.versions.parts import find_version_file, missing_part
-from tpuserve_server.versions.wholeness import is_whole, missing
+from tpuserve_server.versions.wholeness import missing
 
 MANIFEST = (
     '{"format_version": 1, "files": {"saved_model.pb": {"sha256": "x", "size_bytes": 5}, '
@@ -36,19 +36,19 @@ def add(version: Path, name: str, content: str = "model") -> None:
 def test_what_a_version_without_a_manifest_lacks(tmp_path: Path, names: list[str], lacks: str) -> None:
     for name in names:
         add(tmp_path, name)
-    assert missing_part(names) == missing(tmp_path) == lacks
-    assert is_whole(tmp_path) is (False if lacks else None)
+    assert missing_part(names) == lacks
+    assert missing(tmp_path) == (lacks or None)
 
 
 def test_what_a_version_with_a_manifest_lacks(tmp_path: Path) -> None:
     add(tmp_path, "assets.extra/tpuserve/manifest.json", MANIFEST)
     assert missing(tmp_path) == "saved_model.pb is missing; the manifest lists it"
     add(tmp_path, "saved_model.pb", "mod")
-    assert (is_whole(tmp_path), missing(tmp_path)) == (False, "saved_model.pb has 3 bytes; the manifest has 5")
+    assert missing(tmp_path) == "saved_model.pb has 3 bytes; the manifest has 5"
     add(tmp_path, "saved_model.pb")
-    assert missing(tmp_path).startswith("variables/variables.index is missing")
+    assert missing(tmp_path) == "variables/variables.index is missing; the manifest lists it"
     add(tmp_path, "variables/variables.index", "xy")
-    assert (is_whole(tmp_path), missing(tmp_path)) == (True, "")
+    assert missing(tmp_path) == ""
 
 
 def test_a_folder_is_known_for_a_version_by_its_model() -> None:
