@@ -156,20 +156,26 @@ class VersionStatus:
     waits: str = ""
 
 
+# Versions that are not whole, in one sentence.
+_MOST_NAMED = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a model waits for in its base path. Clients see the reasons: they name no folder.
+    """A model's missing parts in its base path. Clients see the reasons, which name no folder.
 
-    `reason` is empty where a version was found. `versions` has those whose folders are not whole, and what they lack.
+    `reason` is empty where the source found a version. `versions` maps versions that are not whole to what they lack.
     """
 
     reason: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Name each version that is not whole, or give the reason; empty where nothing is known."""
-        lacking = sorted(self.versions.items())
-        return "; ".join(f"version {number} is not whole yet: {lacks}" for number, lacks in lacking) or self.reason
+        """Name the newest versions that are not whole, or give the reason; empty where nothing is known."""
+        newest = sorted(self.versions, reverse=True)
+        named = [f"version {number} is not whole yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
+        more = [f"{len(newest) - len(named)} more"] if len(newest) > len(named) else []
+        return "; ".join([*named, *more]) or self.reason
 
 
 @dataclass(frozen=True, slots=True)

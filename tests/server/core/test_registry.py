@@ -206,6 +206,12 @@ def test_a_model_that_waits_says_for_what(registry: ModelRegistry) -> None:
     assert registry.why_not_ready() == "no version available of: m (version 3 is not whole yet: its folder is empty)"
 
 
+def test_a_sentence_names_the_newest_of_many_versions_that_are_not_whole() -> None:
+    pending = Pending(versions={number: "its folder is empty" for number in range(1, 101)})
+    newest = [f"version {number} is not whole yet: its folder is empty" for number in (100, 99, 98)]
+    assert pending.describe() == "; ".join([*newest, "97 more"])
+
+
 def test_listeners_hear_what_a_model_waits_for_once(registry: ModelRegistry) -> None:
     heard: list[str] = []
     registry.subscribe(lambda: heard.append(registry.why_not_ready()))
