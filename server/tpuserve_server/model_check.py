@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.local_storage import refuse_links_out
 from tpuserve_server.core.model_config import ModelConfig
@@ -59,10 +60,10 @@ class ModelCheck:
     def _find(self, config: ModelConfig, found: dict[int, VersionLocation]) -> str:
         path = config.base_path
         versions = self._storage.find_versions(path)
-        if versions is None:
-            raise FailedPrecondition(f"base path {path} does not exist. The server would wait for it")
         if not versions:
-            raise FailedPrecondition(f"base path {path} holds no version folder such as 1/{_others(path)}")
+            # `storage.check` has refused a base path that is itself a version.
+            wrong = describe_without_version(path, exists=versions is not None, file="")
+            raise FailedPrecondition(f"{wrong}{_others(path)}. The server would wait for a version")
         found.update(versions)
         if absent := config.version_policy.absent(versions):
             numbers = ", ".join(map(str, absent))

@@ -1,4 +1,4 @@
-"""How the serving process reports its start to the process that waits for it: JSON lines in a named pipe."""
+"""Reports of a start, from the serving process to the process that waits for it: JSON lines in a named pipe."""
 
 import contextlib
 import dataclasses
@@ -14,16 +14,16 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, State
 from tpuserve_server.hosts.application import Listening
 
-# Path of the named pipe. Unset: the server reports to nobody.
+# Path of the named pipe. Unset: the server sends no reports.
 START_REPORT_VARIABLE = "TPUSERVE_START_REPORT"
 
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """How far the start is. `settled`: each model has an available version or has failed for good.
+    """State of a start. `settled`: each model has an available version or has failed for good.
 
-    `waiting` is a sentence for people. `failures` name the model, the version and the reason, for models that have no
-    available version.
+    `waiting` is a sentence for people. `failures` name model, version and reason, of models without an available
+    version.
     """
 
     settled: bool
@@ -33,7 +33,7 @@ class StartReport:
 
     @classmethod
     def take(cls, service: InferenceService, listening: Listening) -> Self:
-        """Ask the service now."""
+        """Make a report of the service's state now."""
         settled = service.is_ready() or bool(service.start_failures())
         failures = [failure for name in service.models() for failure in _failures(service, name)]
         return cls(settled, service.why_not_ready(), tuple(failures), listening)
@@ -46,7 +46,7 @@ class StartReport:
         return cls(failures=tuple(fields.pop("failures")), listening=listening, **fields)
 
     def to_json(self) -> str:
-        """One line."""
+        """Write the report as one line."""
         return json.dumps(dataclasses.asdict(self))
 
 
@@ -64,13 +64,11 @@ def report_start(service: InferenceService, listening: Listening) -> None:
     except OSError:
         return
     os.set_blocking(descriptor, True)
-    write = _Reporter(service, listening, descriptor).write
-    service.subscribe(write)
-    write()
+    _Reporter(service, listening, descriptor).write()
 
 
 class _Reporter:
-    """Writes on the thread of each change, one at a time, and closes the pipe after the last report."""
+    """Writer of reports, one at a time, on the thread of each change. It closes the pipe after the last report."""
 
     def __init__(self, service: InferenceService, listening: Listening, descriptor: int) -> None:
         self._service = service
@@ -79,6 +77,8 @@ class _Reporter:
         self._lock = threading.Lock()
         self._last: StartReport | None = None
         self._ended = False
+        with self._lock:  # A change on another thread waits until `_leave` is set.
+            self._leave = service.subscribe(self.write)
 
     def write(self) -> None:
         with self._lock:
@@ -93,6 +93,7 @@ class _Reporter:
             except OSError:
                 self._ended = True
             if self._ended:
+                self._leave()
                 os.close(self._descriptor)
 
 

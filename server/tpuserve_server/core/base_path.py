@@ -1,12 +1,21 @@
-"""A base path that is itself a version: TensorFlow Serving waits there for ever, for folders that never come."""
+"""Messages on a base path that holds no version, for operators."""
 
 import posixpath
 
 from tpuserve_server.core.storage import parse_version
 
 
+def describe_without_version(base_path: str, *, exists: bool, file: str) -> str:
+    """Describe a base path without a version folder. `file` is as `Storage.find_version_file` returns it."""
+    if not exists:
+        return f"base path {base_path} does not exist, or is not a folder"
+    if file:
+        return describe_version_as_base(base_path, file)
+    return f"base path {base_path} holds no version folder such as 1/"
+
+
 def describe_version_as_base(base_path: str, file: str) -> str:
-    """What is wrong with a base path that holds `file`, a part of a model, and what to give instead; for operators."""
+    """Describe a base path that is itself a version: it holds `file`, a part of a model. Name the folder to give."""
     folder = base_path.rstrip("/")
     parent, name = posixpath.split(folder)
     if parse_version(name) is None:

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from tpuserve_server.core.base_path import describe_version_as_base
+from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
@@ -110,7 +110,7 @@ class Source:
         """Warn of what an operator will not have meant."""
         absent = config.version_policy.absent(versions or ())
         if not versions:
-            self._explain_none(config, is_there=versions is not None)
+            self._explain_none(config, exists=versions is not None)
         elif absent:
             numbers = ", ".join(str(number) for number in absent)
             self._say(config.name, f"lacks versions that its policy names: {numbers} in {config.base_path}")
@@ -121,19 +121,18 @@ class Source:
                 ignored = ", ".join(location.shadowed)
                 self._say(ServableId(config.name, number), f"is taken from {location}; ignored beside it: {ignored}")
 
-    def _explain_none(self, config: ModelConfig, *, is_there: bool) -> None:
-        """Warn that there is no version, and tell clients, who see no folder."""
+    def _explain_none(self, config: ModelConfig, *, exists: bool) -> None:
+        """Warn that there is no version, and report it for clients, to whom no folder is named."""
         path = config.base_path
-        if not is_there:
-            self._say(config.name, f"waits: its base path {path} does not exist")
-            pending = Pending("its base path does not exist")
-        elif file := self._storage.find_version_file(path):
-            self._say(config.name, f"waits: its {describe_version_as_base(path, file)}")
-            pending = Pending(f"its base path is itself a version: it holds {file}")
+        file = self._storage.find_version_file(path) if exists else ""
+        self._say(config.name, f"waits: its {describe_without_version(path, exists=exists, file=file)}")
+        if not exists:
+            reason = "its base path does not exist"
+        elif file:
+            reason = f"its base path is itself a version: it holds {file}"
         else:
-            self._say(config.name, f"waits: its base path {path} holds no version folder such as 1/")
-            pending = Pending("its base path holds no version folder such as 1/")
-        self._tell_pending(config, pending)
+            reason = "its base path holds no version folder such as 1/"
+        self._tell_pending(config, Pending(reason))
 
     def _say(self, subject: str | ServableId, what: str) -> None:
         """Warn of a model, or of one of its versions, once and not at every poll."""

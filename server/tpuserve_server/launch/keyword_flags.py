@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from tpuserve_server.core.base_path import describe_version_as_base
+from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.flags import SECTIONS
 from tpuserve_server.launch.errors import StartFailed
@@ -41,21 +41,21 @@ def check_base_paths(base_paths: Models) -> None:
         path = os.fspath(given)
         if "://" in path:
             continue
-        if not os.path.isdir(path):
-            raise StartFailed(f"Cannot serve {name}: its base path {path} is not a folder.")
-        if LocalStorage(lambda _: None).find_versions(path):
-            continue
-        raise StartFailed(f"Cannot serve {name}: {_describe_empty(path)}.")
+        try:
+            versions = LocalStorage(lambda _: None).find_versions(path)
+            if not versions:
+                file = "" if versions is None else _find_version_file(path)
+                wrong = describe_without_version(path, exists=versions is not None, file=file)
+                raise StartFailed(f"Cannot serve {name}: its {wrong}.")
+        except OSError as error:
+            raise StartFailed(f"Cannot serve {name}: its base path {path} cannot be read: {error.strerror}.") from error
 
 
-def _describe_empty(base_path: str) -> str:
-    """What is wrong with a folder that holds no version."""
-    # It imports pydantic, which a start without this mistake does not need.
+def _find_version_file(base_path: str) -> str:
+    # The module imports pydantic, which a start without a mistake does not need.
     from tpuserve_server.versions.parts import find_version_file
 
-    if file := find_version_file(os.listdir(base_path)):
-        return describe_version_as_base(base_path, file)
-    return f"its base path {base_path} holds no version folder such as 1/"
+    return find_version_file(os.listdir(base_path))
 
 
 def model_config(models: Models) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.base_path import describe_version_as_base
+from tpuserve_server.core.base_path import describe_version_as_base, describe_without_version
 
 
 @pytest.mark.parametrize("base_path", ["/models/digits/7", "/models/digits/7/", "gs://models/digits/007"])
@@ -14,3 +14,10 @@ def test_a_version_as_base_path_names_the_folder_above_it(base_path: str) -> Non
 def test_a_model_in_a_folder_without_a_number_is_to_get_one() -> None:
     described = describe_version_as_base("/models/digits", "saved_model.pb")
     assert "Move its files into a folder whose name is a whole number, such as /models/digits/1" in described
+
+
+def test_a_base_path_without_a_version_is_described() -> None:
+    assert describe_without_version("m", exists=False, file="") == "base path m does not exist, or is not a folder"
+    assert describe_without_version("m", exists=True, file="") == "base path m holds no version folder such as 1/"
+    as_base = describe_version_as_base("m/1", "saved_model.pb")
+    assert describe_without_version("m/1", exists=True, file="saved_model.pb") == as_base

@@ -207,7 +207,7 @@ def test_a_model_that_waits_says_for_what(registry: ModelRegistry) -> None:
 
 
 def test_a_sentence_names_the_newest_of_many_versions_that_are_not_whole() -> None:
-    pending = Pending(versions={number: "its folder is empty" for number in range(1, 101)})
+    pending = Pending(versions=dict.fromkeys(range(1, 101), "its folder is empty"))
     newest = [f"version {number} is not whole yet: its folder is empty" for number in (100, 99, 98)]
     assert pending.describe() == "; ".join([*newest, "97 more"])
 

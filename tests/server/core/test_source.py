@@ -77,7 +77,7 @@ def test_a_missing_base_path_changes_nothing_and_an_empty_one_takes_the_model_aw
     assert not watch.source.poll()
     assert not watch.source.poll()
     assert [record.message for record in caplog.records] == [
-        f"Model m waits: its base path {tmp_path / 'absent'} does not exist"
+        f"Model m waits: its base path {tmp_path / 'absent'} does not exist, or is not a folder"
     ]
     assert watch.reports == []
     (tmp_path / "absent").mkdir()

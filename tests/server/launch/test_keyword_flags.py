@@ -1,5 +1,6 @@
 """Python keywords become the flags that a user would type, and mistakes are named before anything starts."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,19 @@ def test_any_name_and_path_survive_the_configuration_file(monkeypatch: pytest.Mo
     }
 
 
+def test_a_base_path_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StartFailed, match=r"^Cannot serve m: its base path \S+ cannot be read: Permission denied\.$"):
+        check_base_paths({"m": tmp_path})
+
+
 def test_a_base_path_without_a_version_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(StartFailed, match=r"^Cannot serve m: its base path \S+/none is not a folder\.$"):
+    with pytest.raises(
+        StartFailed, match=r"^Cannot serve m: its base path \S+/none does not exist, or is not a folder\.$"
+    ):
         check_base_paths({"m": tmp_path / "none"})
     with pytest.raises(StartFailed, match="holds no version folder such as 1/"):
         check_base_paths({"m": tmp_path})
@@ -78,4 +90,6 @@ def test_a_base_path_without_a_version_is_refused_with_what_is_wrong(tmp_path: P
     (version / "saved_model.pb").touch()
     with pytest.raises(StartFailed, match=r"is itself version 1: it holds saved_model\.pb\. Give the folder above it"):
         check_base_paths({"m": version})
+    with pytest.raises(StartFailed, match="does not exist, or is not a folder"):
+        check_base_paths({"m": version / "saved_model.pb"})
     check_base_paths({"m": tmp_path, "stored": "s3://bucket/models/m"})
