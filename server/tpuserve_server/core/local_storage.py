@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.storage import VersionLocation, index_versions
+from tpuserve_server.core.storage import VersionLocation, index_versions, show_name
 
 
 class LocalStorage:
@@ -74,12 +74,12 @@ def refuse_links_out(version: Path) -> None:
     Raises:
         FailedPrecondition: naming the first such link, and not where it leads.
     """
-    allowed = (version.parent.resolve(), version.resolve())
+    # Not by Path.resolve, which raises RuntimeError for links in a circle.
+    allowed = [os.path.realpath(folder) for folder in (version.parent, version)]
     for file in sorted(version.rglob("*")):
-        if file.is_symlink() and not any(file.resolve().is_relative_to(folder) for folder in allowed):
-            raise FailedPrecondition(
-                f"{file.relative_to(version)} is a link that leads out of the model's base path; put the file there"
-            )
+        if file.is_symlink() and not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in allowed):
+            name = show_name(str(file.relative_to(version)))
+            raise FailedPrecondition(f"{name} is a link that leads out of the model's base path; put the file there")
 
 
 def fingerprint_tree(path: Path) -> str:

@@ -89,6 +89,11 @@ def index_versions(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
     return found
 
 
+def show_name(name: str) -> str:
+    """Write a file's name so that a message may hold it: bytes that are not UTF-8 are escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def parse_version(name: str) -> int | None:
     """The version number that a folder's name stands for, if it is one."""
     # A file system's names are short enough for int(); an object store's are not.

@@ -1,5 +1,6 @@
 """The exporter's manifest as the server reads it (docs/manifest.md). The exporter has its own; the file is shared."""
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -172,7 +173,7 @@ def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
     path = version_path / name
     try:
         # A manifest is outside data: it must not make the server read what lies elsewhere.
-        if not path.resolve().is_relative_to(version_path.resolve()):
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(version_path)):
             raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
         size_bytes = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from itertools import chain
 
+from tpuserve_server.core.storage import show_name
 from tpuserve_server.versions.manifest import MANIFEST_PATH
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.tflite")
@@ -25,7 +26,7 @@ def missing_part(names: Collection[str]) -> str:
     for stem, count in sorted(checkpoints):
         shards = (f"{stem}.data-{index:05}-of-{count:05}" for index in range(count))
         if absent := next((part for part in chain([f"{stem}.index"], shards) if part not in present), ""):
-            return f"{absent} is missing"
+            return f"{show_name(absent)} is missing"
     return ""
 
 

@@ -69,6 +69,19 @@ def test_a_version_with_a_link_out_of_the_model_is_refused(tmp_path: Path, targe
     assert "secret" not in caught.value.message
 
 
+def test_links_in_a_circle_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "circle").symlink_to("circle")
+    assert STORAGE.fetch(VersionLocation(str(tmp_path / "1"))) == tmp_path / "1"
+
+
+def test_a_link_whose_name_is_not_utf8_is_named_in_utf8(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    os.symlink(b"/etc", os.fsencode(tmp_path / "m" / "1") + b"/\xff")
+    with pytest.raises(FailedPrecondition, match=r"^\\udcff is a link that leads out"):
+        STORAGE.fetch(VersionLocation(str(tmp_path / "m" / "1")))
+
+
 def test_links_within_the_base_path_and_a_linked_version_folder_are_followed(tmp_path: Path) -> None:
     data = tmp_path / "m" / "..data"
     data.mkdir(parents=True)

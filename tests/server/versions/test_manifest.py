@@ -111,6 +111,12 @@ def test_a_later_format_says_what_to_do(version: Path) -> None:
         Manifest.read(version)
 
 
+def test_links_in_a_circle_are_missing_files(version: Path) -> None:
+    (version / "variables" / "data").unlink()
+    (version / "variables" / "data").symlink_to("data")
+    assert missing_file(version) == "variables/data is missing; the manifest lists it"
+
+
 def test_a_manifest_cannot_point_outside_its_version(version: Path) -> None:
     (version.parent / "secret").write_bytes(b"secret")
     document = json.loads((version / MANIFEST_PATH).read_text())

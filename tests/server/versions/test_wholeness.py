@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def test_what_a_version_without_a_manifest_lacks(tmp_path: Path, names: list[str
         add(tmp_path, name)
     assert missing_part(names) == lacks
     assert missing(tmp_path) == (lacks or None)
+
+
+def test_a_name_that_is_not_utf8_is_shown_in_utf8(tmp_path: Path) -> None:
+    add(tmp_path, "saved_model.pb")
+    (tmp_path / os.fsdecode(b"\xff.data-00000-of-00001")).touch()
+    assert missing(tmp_path) == r"\udcff.index is missing"
 
 
 def test_what_a_version_with_a_manifest_lacks(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a version's manifest says of its device programs (docs/manifest.md), as far as running them needs it."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -188,7 +189,8 @@ class ProgramManifest(_Entry):
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
         for file in (device.weights, *programs, *hosts):
-            if not (version_path / file).resolve().is_relative_to(version_path.resolve()):
+            # As realpath: Path.resolve raises RuntimeError for links in a circle.
+            if not Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path)):
                 raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
 
 
