@@ -1,4 +1,4 @@
-"""Batching inference server, a drop-in for TensorFlow Serving. Importing this imports nothing else.
+"""Batching inference server, a drop-in for TensorFlow Serving. The package imports its modules on first use.
 
 import tpuserve_server
 
@@ -22,10 +22,10 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would take any name for one that this function returns.
+if not TYPE_CHECKING:  # With this function, a type checker would accept any name.
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
-        """The server's own processes import this package too, and need none of its Python API."""
+        """Import a public name on first use: the server's own processes import this package, and need no Python API."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

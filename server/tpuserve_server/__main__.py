@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow Serving's defaults, where a script would notice ours. A REST port that it does not ask for may be another
-# server's. It sends messages up to 2 GiB. It takes an open port for loaded models.
+# TensorFlow Serving's defaults, where a script would notice ours. A REST port that the script does not ask for may be
+# another server's. The script sends messages up to 2 GiB, and takes an open port for loaded models.
 _UPSTREAM_DEFAULTS: Mapping[str, int | bool] = {
     "rest_api_port": 0,
     "max_request_bytes": 2**31 - 1,
@@ -41,7 +41,7 @@ Examples:
   tpuserve serve --model_name=digits --model_base_path=/models/digits
   tpuserve serve --port=9000 --rest_api_port=9001 --model_base_path=/models/digits --bind_address=127.0.0.1
   MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as TensorFlow Serving's image: /models/digits
-  tpuserve serve --check_config --model_config_file=models.config      # look at everything, serve nothing
+  tpuserve serve --check_config --model_config_file=models.config      # check everything, serve nothing
 
 Every flag can be set in the environment too, as TPUSERVE_SERVE_ and its name in capitals.
 
@@ -84,14 +84,14 @@ def _validate(**values: Any) -> Settings:  # noqa: ANN401 - validated here
 
 
 def _check(values: Mapping[str, Any], *, as_json: bool) -> NoReturn:
-    """Print what is right and what is wrong with the configuration, and exit with 0 or 2."""
+    """Print the findings on the configuration, and exit with 0, or with 2 after an error."""
     findings = _findings(values)
     click.echo(format_json(findings) if as_json else format_text(findings))
     sys.exit(2 if has_errors(findings) else 0)
 
 
 def _findings(values: Mapping[str, Any]) -> list[Finding]:
-    """What is wrong with the flags, then what is found with those that can be used."""
+    """Return the errors of the flags, then the findings on the configuration that the valid flags make."""
     from tpuserve_server.config_check import check_configuration
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -102,7 +102,7 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
     wrong = {str(one["loc"][0]) for one in errors if one["loc"]}
     others = {name: value for name, value in given.items() if name not in wrong}
-    # What does not go together cannot be taken apart: then the rest is left for the next check.
+    # An error of flags that do not fit together names none of them: the check ends there.
     return [*findings, *_findings(others)] if wrong else findings
 
 

@@ -105,7 +105,7 @@ class Server:
             self._config_file.watch(self._models.begin)
 
     async def ready(self) -> None:
-        """Wait until every model that the server began with serves or has failed for good, and one serves."""
+        """Wait until every model of the start has loaded or failed for good, and at least one serves."""
         logger.info("Ports open once every model has loaded or failed")
         await wait_until(self._service.subscribe, self._service.is_ready)
 
@@ -115,7 +115,7 @@ class Server:
         return describe_failures(self._service.start_failures(), "servable(s)")
 
     def announce(self, listening: Listening) -> None:
-        """Print the start-up block, now or as soon as every model is up, and report how the start goes."""
+        """Print the start-up block, now or as soon as every model is up, and send reports of the start."""
         print_banner(self._service, listening, self._host_note)
         report_start(self._service, listening)
 
@@ -182,7 +182,7 @@ def build(settings: Settings, host_note: str) -> Server:
 
 
 def build_model_check(settings: Settings) -> ModelCheck:
-    """Build what looks at the configured models for `--check_config`, with the checks of a start."""
+    """Build the check of the configured models for `--check_config`, with the checks of a start."""
     loading = loading_options(settings)
     storage = StorageByScheme(_local_storage(), _remote_storage(settings))
     logs = RequestLogs(request_log_options(settings), LogWriter(rotation(settings), SystemClock(), PrometheusMetrics()))

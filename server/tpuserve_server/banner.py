@@ -15,7 +15,7 @@ from tpuserve_server.hosts.application import Listening
 
 logger = logging.getLogger(__name__)
 
-# Upstream logs the REST port as one of localhost.
+# Upstream logs localhost for a REST port on every address.
 _EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 
 
@@ -54,7 +54,7 @@ def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_
 
 
 def _log_addresses(listening: Listening) -> None:
-    """Log upstream's lines (model_servers/server.cc). Scripts wait for them, and take the models for loaded then."""
+    """Log upstream's lines (model_servers/server.cc). Scripts take them as the sign that the models are loaded."""
     if listening.grpc:
         logger.info("Running gRPC ModelServer at %s ...", listening.grpc)
     if listening.grpc_socket:

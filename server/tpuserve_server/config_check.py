@@ -1,4 +1,4 @@
-"""`--check_config`: every problem of a configuration, found without loading a model or opening a port."""
+"""`--check_config`: find every problem of a configuration, without loading a model or opening a port."""
 
 import importlib.util
 import os
@@ -22,20 +22,21 @@ from tpuserve_server.settings import Settings
 
 
 def check_configuration(settings: Settings) -> list[Finding]:
-    """Look at every file and folder that a flag names, and at every model and version. Blocks on disks and stores."""
+    """Check every file and folder that a flag names, and every model and version. Blocks on disks and stores."""
     findings = [look(f"--{name}", check) for name, check in _checks(settings).items()]
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
     if "model_config_file" in broken:
         return findings
-    # Imports most of the server. What is broken is left out, so that the models are looked at all the same.
+    # This imports most of the server.
     from tpuserve_server.app import build_model_check, read_models
 
+    # Without the broken files, the check can still look at the models.
     usable = settings.model_copy(update={name: None for name in broken if name.endswith("_file")})
     return [*findings, *build_model_check(usable).findings(read_models(usable))]
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
-    """What is looked at for each flag; each returns what is right."""
+    """Return the checks by flag. Each returns a sentence on what is right."""
     checks: dict[str, Callable[[], str]] = {
         "host_backend": lambda: _host(settings),
         "bind_address": lambda: _address(settings.bind_address),
@@ -82,11 +83,11 @@ def _file(path: Path, reader: Callable[[Path], object]) -> str:
 def _socket(path: str) -> str:
     file = SocketFile(path, takes_over=True)
     file.check()
-    return f"{file.address} can be had"
+    return f"{file.address} is free, or can be taken over"
 
 
 def _folder_for(path: Path) -> str:
-    """Whether files can be made beside `path`, in a folder that is there or that can be made."""
+    """Check that the server can create `path`, in a folder that exists or that it can create."""
     folder = path.absolute().parent
     there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not there.is_dir():
@@ -100,7 +101,7 @@ def _jax(device: str) -> str:
     if importlib.util.find_spec("jax") is None:
         extra = {"tpu": "tpu", "gpu": "cuda"}[device]
         raise HostError(f"Device programs need JAX: pip install 'tpuserve-server[{extra}]'.")
-    return "JAX is installed. Only a start finds out whether the device is there"
+    return "JAX is installed. Only a start shows whether the device is there"
 
 
 def _litert() -> str:

@@ -1,4 +1,4 @@
-"""Finding: one thing that `--check_config` looked at, and what it found there."""
+"""Finding: one result of `--check_config`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Severity: TypeAlias = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`subject` is a flag, a model or a version; `message` is for an operator."""
+    """One result. `subject` is a flag, a model or a version; `message` is for an operator."""
 
     severity: Severity
     subject: str
@@ -22,7 +22,7 @@ class Finding:
 
 
 def look(subject: str, action: Callable[[], str]) -> Finding:
-    """Run `action`, which returns what is right. What it raises for an operator is what is wrong."""
+    """Run `action`, which returns a sentence on what is right, or raises an error for an operator."""
     try:
         return Finding("ok", subject, action())
     except ServingError as error:
@@ -37,14 +37,14 @@ def has_errors(findings: Sequence[Finding]) -> bool:
 
 
 def format_text(findings: Sequence[Finding]) -> str:
-    """A line for each finding and a last one with the counts."""
+    """Write a line for each finding and a last line with the counts."""
     lines = [f"{finding.severity:<8} {finding.subject}: {finding.message}" for finding in findings]
     errors, warnings = (sum(finding.severity == kind for finding in findings) for kind in ("error", "warning"))
     return "\n".join([*lines, f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"])
 
 
 def format_json(findings: Sequence[Finding]) -> str:
-    """One object: `ok`, and `findings` with `severity`, `subject` and `message`."""
+    """Write one object: `ok`, and `findings` with `severity`, `subject` and `message`."""
     return json.dumps({"ok": not has_errors(findings), "findings": [asdict(finding) for finding in findings]})
 
 

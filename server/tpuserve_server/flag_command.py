@@ -126,7 +126,7 @@ def _check_option() -> click.Option:
         is_flag=False,
         flag_value="text",
         default=None,
-        help="Look at every flag, file, model and version, print what is wrong, and serve nothing.",
+        help="Check every flag, file, model and version, print the findings, and serve nothing.",
     )
 
 

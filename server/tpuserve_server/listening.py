@@ -1,4 +1,4 @@
-"""Where and how a host listens, from the settings. Imports nothing heavy: the supervisor of Envoy reads it."""
+"""Options of the host, from the settings. Imports nothing heavy: the supervisor of Envoy imports it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tpuserve_server.settings import Settings
 
 
 def host_options(settings: Settings) -> HostOptions:
-    """Everything that a host is told. Raises ConfigError for an SSLConfig that cannot be used."""
+    """Build the host's options. Raises ConfigError for an SSLConfig that cannot be used."""
     return HostOptions(
         bind_address=settings.bind_address,
         grpc_port=settings.port or None,
@@ -26,6 +26,6 @@ def host_options(settings: Settings) -> HostOptions:
 
 
 def read_tls(path: Path) -> TlsOptions:
-    """The texts of an SSLConfig, not looked into. Raises ConfigError when the file cannot be used."""
+    """Read the texts of an SSLConfig without checking them. Raises ConfigError when the file cannot be used."""
     config = read_ssl_config(path)
     return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")

@@ -1,4 +1,4 @@
-"""ModelCheck: what a start would find of each configured model, without loading it."""
+"""ModelCheck: finds the problems that a start would have with each configured model, without loading it."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,25 +15,25 @@ from tpuserve_server.core.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.finding import Finding, look
 
-# Other entries of a base path that a finding names.
+# Entries of a base path without versions, in one finding.
 _MOST_NAMED = 3
 
 Check: TypeAlias = Callable[[Sequence[ModelConfig]], None]
 
 
 class ModelCheck:
-    """Looks at models as a start does. Blocks on disks and stores, copies nothing and changes nothing."""
+    """Check of models with the checks of a start. Blocks on disks and stores, copies nothing and changes nothing."""
 
     def __init__(
         self, storage: Storage, checks: Sequence[Check], read_own_batching: Callable[[Path], object] | None
     ) -> None:
-        """`checks` are those of a reload. `read_own_batching` reads a version's own file where that is wanted."""
+        """Take the `checks` of a reload. `read_own_batching` reads a version's own batching file; None: ignore it."""
         self._storage = storage
         self._checks = (check_list, check_platforms, *checks)
         self._read_own_batching = read_own_batching
 
     def findings(self, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
-        """Every model's, and every version's that its policy chooses."""
+        """Check every model, and every version that its policy chooses."""
         names = [config.name for config in configs]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield Finding("error", f"model {name}", "it is in the configuration more than once; give each its own name")
@@ -91,7 +91,7 @@ def _run(check: Check, config: ModelConfig) -> str:
 
 
 def _others(base_path: str) -> str:
-    """What lies there instead, so that a wrong folder is recognised."""
+    """Name what the folder holds instead, so that the operator recognises a wrong one."""
     if not os.path.isdir(base_path):
         return ""
     names = sorted(os.listdir(base_path))

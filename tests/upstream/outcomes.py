@@ -1,4 +1,4 @@
-"""What became of each of TensorFlow Serving's tests, read from the XML that absl's test runner writes."""
+"""Outcomes of TensorFlow Serving's tests, read from the XML that absl's test runner writes."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
@@ -15,24 +15,24 @@ _NO_TEST = "test_session"
 
 
 def read_outcomes(report: Path) -> Outcomes:
-    """The outcome of every test in an xUnit report, by name."""
+    """Read the outcome of every test in an xUnit report, by name."""
     cases = ET.parse(report).getroot().iter("testcase")
     return {case.attrib["name"]: _outcome(case) for case in cases if case.attrib["name"] != _NO_TEST}
 
 
 def counted(outcomes: Outcomes) -> Outcomes:
-    """The tests that a server without TF Text can pass."""
+    """Return the tests that a server without TF Text can pass."""
     return {name: outcome for name, outcome in outcomes.items() if name != NEEDS_TF_TEXT}
 
 
 def summary(outcomes: Outcomes) -> str:
-    """`29 of 29`"""
+    """Count the passed tests, as in `29 of 29`."""
     of = counted(outcomes)
     return f"{sum(outcome == 'passed' for outcome in of.values())} of {len(of)}"
 
 
 def table(by_host: Mapping[str, Outcomes]) -> str:
-    """A line for each test with its outcome on each host, and the totals, as Markdown."""
+    """Write a line for each test with its outcome on each host, and the totals, as Markdown."""
     names = dict.fromkeys(name for outcomes in by_host.values() for name in outcomes)
     lines = [_row("test", by_host), _row("---", ["---"] * len(by_host))]
     for name in names:

@@ -22,12 +22,12 @@ from tests.upstream.outcomes import Outcomes, counted, read_outcomes, table
 ROOT = Path(__file__).parents[2]
 TEST_FILE = "tensorflow_serving/model_servers/tensorflow_model_server_test.py"
 HOSTS = ("envoy", "python")
-# Of one host. A server that does not answer costs a minute, and there are about twenty.
+# For one host. Each of about twenty servers costs a minute when it does not answer.
 TIMEOUT_S = 3600.0
 
 
 def main() -> int:
-    """Print the table of outcomes; 0 when every test that counts has passed on every host."""
+    """Print the table of outcomes. Return 0 when every test that counts has passed on every host."""
     options = _options()
     by_host = {host: run_tests(options.checkout, host, options.tests) for host in options.host or HOSTS}
     print(table(by_host))
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
-    """Run the tests, or those named, with a server on `host`; their outcomes by name. Takes minutes.
+    """Run the tests, or those named, with a server on `host`, and return their outcomes by name. Takes minutes.
 
     The output of tests and servers goes to standard error.
     """
@@ -90,7 +90,7 @@ def _environment(checkout: Path, folder: Path, host: str) -> Mapping[str, str]:
 
 
 def _write_server(path: Path, host: str) -> None:
-    """The command as a script finds it, with the host chosen. `exec`: the tests end it with SIGKILL."""
+    """Write the command as a script finds it, with the host chosen. `exec`: the tests end it with SIGKILL."""
     program = Path(sys.executable).with_name("tensorflow_model_server")
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} --host_backend={host} "$@"\n')
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's own tests, where there is a clone of them, and what becomes of their report."""
+"""TensorFlow Serving's own tests, where there is a clone of them, and the table of their outcomes."""
 
 import importlib.util
 import os

@@ -46,7 +46,7 @@ def read_text(path: Path, shown: Path | None = None) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    # To open a named pipe waits for a process that writes to it, without end.
+    # Opening a named pipe blocks until another process writes to it.
     if path.is_fifo():
         raise OSError("it is a named pipe. Give a regular file")
     with path.open("rb") as file:

@@ -74,7 +74,7 @@ def refuse_links_out(version: Path) -> None:
     Raises:
         FailedPrecondition: naming the first such link, and not where it leads.
     """
-    # Not by Path.resolve, which raises RuntimeError for links in a circle.
+    # By realpath: Path.resolve raises RuntimeError for links in a circle.
     allowed = [os.path.realpath(folder) for folder in (version.parent, version)]
     for file in sorted(version.rglob("*")):
         if file.is_symlink() and not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in allowed):

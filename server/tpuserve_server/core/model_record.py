@@ -47,7 +47,7 @@ class ModelRecord:
     `is_configured` is False once it was taken away, while versions of it are on their way out or still in its status.
     `is_awaited`: the server is not ready without it. `wanted` is what the source has said last; None before it has.
     `labels` are those that requests may use, `pending` those that take effect when their version is AVAILABLE.
-    `arriving` is what it waits for in its base path.
+    `arriving` holds the missing parts in its base path.
     """
 
     is_awaited: bool = False
@@ -60,7 +60,7 @@ class ModelRecord:
     arriving: Pending = field(default_factory=Pending)
 
     def statuses(self, name: str) -> list[VersionStatus]:
-        """Every version, newest first. One whose folder is not whole is in START, with what it lacks."""
+        """Return every version, newest first. A version that is not whole is in START, with what it lacks."""
         known = {number: version.status() for number, version in self.versions.items()}
         for number, lacks in self.arriving.versions.items():
             waits = f"not whole yet: {lacks}"

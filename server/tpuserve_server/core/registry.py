@@ -86,7 +86,7 @@ class ModelRegistry:
             return [] if model is None else model.statuses(name)
 
     def why_no_versions(self, name: str) -> str:
-        """What keeps a model without versions from having one; empty where nothing is known of it."""
+        """Give the reason why a model has no version; empty for an unknown reason."""
         with self._lock:
             model = self._models.get(name)
             return model.arriving.reason if model is not None else ""
@@ -193,7 +193,7 @@ class ModelRegistry:
     # Told by the source.
 
     def expect(self, name: str, pending: Pending) -> None:
-        """Say what a model waits for in its base path."""
+        """Take over what a model lacks in its base path."""
         with self._lock:
             model = self._models.get(name)
             if model is None or not model.is_configured or model.arriving == pending:

@@ -236,7 +236,7 @@ class InferenceService:
         return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
-        """The signatures and the precision of the version a spec resolves to.
+        """Return the signatures, labels and precision of the version a spec resolves to.
 
         Raises:
             ServingError: as `predict` for the same spec.

@@ -39,7 +39,7 @@ class Source:
         poll_wait_s: float,
         on_pending: Callable[[str, Pending], None] = lambda _name, _pending: None,
     ) -> None:
-        """Watch nothing before `watch`. `on_aspired` and `on_pending` (what a model waits for) must not block.
+        """Watch nothing before `watch`. `on_aspired` and `on_pending` (missing parts of a model) must not block.
 
         `poll_wait_s` of 0 means: look until every version is whole, then no more until `watch` is called again.
         """
@@ -122,7 +122,7 @@ class Source:
                 self._say(ServableId(config.name, number), f"is taken from {location}; ignored beside it: {ignored}")
 
     def _explain_none(self, config: ModelConfig, *, exists: bool) -> None:
-        """Warn that there is no version, and report it for clients, to whom no folder is named."""
+        """Warn that there is no version, and report the reason for clients, without the folder's name."""
         path = config.base_path
         file = self._storage.find_version_file(path) if exists else ""
         self._say(config.name, f"waits: its {describe_without_version(path, exists=exists, file=file)}")
@@ -167,11 +167,11 @@ class Source:
         return list(chosen) == meant
 
     def _tell_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
-        """Say what versions lack that the policy would choose, were they whole."""
+        """Report what versions lack that the policy would choose, were they whole."""
         lacking = {number: self._seen[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
             subject = ServableId(config.name, number)
-            # Once: sizes of files that are being copied change at every poll. Every new version is seen to change.
+            # Once a version: sizes change at every poll of a copy. Every new version is in _CHANGING at first.
             if subject not in self._said and lacks != _CHANGING:
                 self._say(subject, f"is not whole yet: {lacks}")
         self._tell_pending(config, Pending(versions=lacking))
@@ -184,9 +184,9 @@ class Source:
     def _choose_whole(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
     ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
-        """What the policy chooses as if versions that are not whole were not there, and those.
+        """Return what the policy chooses of the whole versions, and the numbers of those that are not whole.
 
-        Looks at no version that the policy would not choose.
+        It looks only at versions that the policy would choose.
         """
         looked: dict[int, str | None] = {}
         while True:

@@ -48,7 +48,7 @@ class Storage(Protocol):
         ...
 
     def missing(self, location: VersionLocation) -> str | None:
-        """Name a file that a version lacks, for clients: without its folder.
+        """Describe what a version lacks, for clients, without the name of its folder.
 
         Empty: a manifest lists all files, and they are there. None: no file is known to be missing, but there is no
         manifest. Raises OSError.

@@ -12,7 +12,7 @@ class TraceOptions:
     device_level: int = 1
 
 
-# An event that every trace begins with: clients take one without events for a failure, and ask again.
+# The first event of every trace. Clients take a trace without events for a failure, and retry.
 SESSION_EVENT = "tpuserve: profiling session"
 
 

@@ -16,7 +16,7 @@ from tpuserve_server.core.storage import VersionLocation
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
-# Names of row splits, the outermost first, by the name of the values that they split into the rows of a ragged tensor.
+# Names of a ragged tensor's row splits, the outermost first, by the name of its values.
 RowSplits: TypeAlias = Mapping[str, tuple[str, ...]]
 
 # Signature taken when a request names none (tensorflow/saved_model/signature_constants).
@@ -83,7 +83,7 @@ _APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress"
 class Signature:
     """A callable part of a model: named inputs to named outputs. An input with a default may be omitted.
 
-    A ragged tensor is several of them: its values, and row splits for each ragged dimension.
+    A ragged tensor takes several inputs or outputs: its values, and row splits for each ragged dimension.
     """
 
     name: str
@@ -101,9 +101,9 @@ class Signature:
 
     @property
     def is_batchable(self) -> bool:
-        """Whether every input and output has a free first dimension, and rows of two requests can follow each other.
+        """Whether every input and output has a free first dimension, and none is a part of a ragged tensor.
 
-        Those of a ragged tensor cannot: its row splits count from the first row of a request.
+        Row splits count from the first row of a request, so a batch cannot hold those of two requests.
         """
         if self.ragged_inputs or self.ragged_outputs:
             return False
@@ -143,9 +143,9 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """A version's state and, once it has failed, why. `notes` are for people: device taken, batching, buckets.
+    """A version's state and, once it has failed, the reason. `notes` are for people: device, batching, buckets.
 
-    `waits` says what a version that is not loaded yet waits for: its files, or the next try after a failed load.
+    `waits` names what a version that is not loaded yet waits for: its files, or the retry after a failed load.
     """
 
     servable: ServableId
@@ -197,7 +197,7 @@ class AspiredVersion:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How exactly a version answers: its exporter found every float within `atol + rtol * |expected|` of the source's.
+    """A version's tolerance: its exporter found every float within `atol + rtol * |expected|` of the source's.
 
     `compute_dtype` is the manifest's, such as float32 or mixed_bfloat16.
     """
@@ -209,7 +209,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The signatures of one version, the names of its classes, and its precision where its exporter recorded one."""
+    """Signatures of one version, names of its classes, and its precision; empty or None where it has none."""
 
     servable: ServableId
     signatures: Mapping[str, Signature]

@@ -72,7 +72,7 @@ def check_row_splits(signature: Signature, inputs: Tensors) -> None:
 
 
 def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
-    # Not by their differences: those of int64 wrap around.
+    # By comparison: differences of int64 wrap around.
     is_ascending = splits.ndim == 1 and splits.size > 0 and bool((splits[1:] >= splits[:-1]).all())
     if is_ascending and splits[0] == 0 and splits[-1] == last:
         return

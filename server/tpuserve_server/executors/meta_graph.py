@@ -18,7 +18,7 @@ _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process at an input of another rank than theirs
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
 _FATAL_OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool3D")
-# What the exporter says of ragged tensors: names of row splits by those of their values, for each signature.
+# The exporter's collection of ragged tensors: names of row splits by those of their values, for each signature.
 _ROW_SPLITS = "tpuserve_row_splits"
 # Searched at a time: a search holds the interpreter's lock.
 _PIECE_BYTES = 2**20
@@ -32,8 +32,8 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
     Raises:
         InvalidArgument: it is none.
     """
-    said = b"".join(one for one in _each("collection_def", meta_graph) if _ROW_SPLITS.encode() in one)
-    return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph) + said))
+    collections = (one for one in _each("collection_def", meta_graph) if _ROW_SPLITS.encode() in one)
+    return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph) + b"".join(collections)))
 
 
 def restores_variables(meta_graph: bytes) -> bool:
@@ -81,14 +81,14 @@ def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Any]:
     if _ROW_SPLITS not in meta_graph.collection_def:
         return {}
     try:
-        said = json.loads(meta_graph.collection_def[_ROW_SPLITS].bytes_list.value[0])
-        return {name: {side: dict(one[side]) for side in ("inputs", "outputs")} for name, one in said.items()}
+        by_signature = json.loads(meta_graph.collection_def[_ROW_SPLITS].bytes_list.value[0])
+        return {name: {side: dict(one[side]) for side in ("inputs", "outputs")} for name, one in by_signature.items()}
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"its collection {_ROW_SPLITS} is damaged: export the version again") from error
 
 
 def _splits(ragged: Mapping[str, Any], name: str, side: str, tensors: Mapping[str, TensorInfo]) -> RowSplits:
-    """Raises InvalidArgument where the exporter names tensors that the signature does not have."""
+    """Return one side's row splits. Raises InvalidArgument for names that the signature does not have."""
     splits = {values: tuple(names) for values, names in ragged.get(name, {}).get(side, {}).items()}
     if unknown := {one for values, names in splits.items() for one in (values, *names)} - set(tensors):
         raise InvalidArgument(f"its collection {_ROW_SPLITS} names {', '.join(sorted(unknown))}, which {name} lacks")

@@ -181,7 +181,7 @@ class V1:
 
 
 def _metadata_fields(scope: "Scope") -> list[str]:
-    """Read `?metadata_field=`, which may be repeated. Upstream has no such query; unknown fields are ignored."""
+    """Read `?metadata_field=`, which may be repeated. Upstream has no such query; the server ignores unknown fields."""
     query: bytes = scope.get("query_string", b"")
     return parse_qs(query.decode("latin-1")).get("metadata_field", [])
 

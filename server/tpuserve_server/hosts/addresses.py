@@ -34,7 +34,7 @@ def cannot_listen(address: str, what: str, error: OSError | None = None) -> Host
 
 
 def check_free(options: HostOptions) -> None:
-    """Raise HostError when an address cannot be had now. Hosts bind long after the start, or in another process."""
+    """Raise HostError for an address that is in use. Hosts bind long after the start, or in another process."""
     for what, port in (("gRPC", options.grpc_port), ("REST", options.rest_port)):
         if port:
             listen(options.bind_address, port, what).close()

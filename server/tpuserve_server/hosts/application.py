@@ -25,8 +25,8 @@ class HostOptions:
     grpc_port: int | None = 8500
     rest_port: int | None = 8501
     grpc_socket_path: str | None = None
-    # Addresses are opened once the application is ready, and a UNIX socket of another server is taken over then.
-    # False: at once, and an address in use is refused.
+    # The host opens addresses once the application is ready, and takes over a UNIX socket of another server.
+    # False: it opens them at once, and refuses a UNIX socket that is in use.
     opens_when_ready: bool = False
     # On every address, the socket's too, as TensorFlow Serving has it. None: in the clear.
     tls: "TlsOptions | None" = None
@@ -74,7 +74,7 @@ class Application(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Wait until this application can serve all that it ever will of what it was started with."""
+        """Wait until every model of the start has loaded or failed for good, and at least one serves."""
         ...
 
     async def failure(self) -> str:

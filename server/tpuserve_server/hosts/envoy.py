@@ -72,7 +72,7 @@ class _Supervisor:
     def __init__(
         self, options: HostOptions, embedding: envoy_config.Embedding, folder: Path, file: SocketFile | None
     ) -> None:
-        # What Envoy binds is renamed once it listens.
+        # Envoy binds another name. The supervisor renames the socket once Envoy listens.
         self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
         self._file = file
         self._embedding = embedding
@@ -110,7 +110,7 @@ class _Supervisor:
     async def _end(self, ended: asyncio.Task[int]) -> int:
         """Wait for the drained application, which ends Envoy with it; the exit code."""
         if not (self._live or self._loading):
-            self._kill()  # No port is open yet, and no model is being loaded: there is nothing to drain or to stop.
+            self._kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
             return 0
         await asyncio.wait({ended}, timeout=self._patience_s())
         if not ended.done():

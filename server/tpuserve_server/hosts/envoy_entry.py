@@ -112,7 +112,7 @@ class EnvoyEntry:
 
         An application that will never serve ends at once: there is nothing to drain.
         """
-        if not await _comes(application, channel, following):
+        if not await _one_ends(application, channel, following):
             return
         was_told = following.result()
         if not was_told:
@@ -144,7 +144,7 @@ class EnvoyEntry:
 
 
 async def _fail(error: Exception, channel: Channel) -> None:
-    """Tell the supervisor, and end the process: Envoy would log a failed start of its own before the reason."""
+    """Report the error and end the process: Envoy would log a failure of its own before the reason."""
     if not isinstance(error, HostError):
         _log.error("The application could not start", exc_info=error)
     channel.tell("failed", why=str(error) or type(error).__name__)
@@ -153,10 +153,10 @@ async def _fail(error: Exception, channel: Channel) -> None:
 
 
 async def _becomes_ready(application: Application, channel: Channel, following: "asyncio.Task[bool]") -> bool:
-    """Wait until it is; False, with the end of the process, when the supervisor says drain or is gone before."""
+    """Wait until the application is ready. False: the supervisor orders the drain or is gone; the process ends."""
     becoming = asyncio.create_task(application.ready())
     try:
-        if not await _comes(application, channel, following, becoming):
+        if not await _one_ends(application, channel, following, becoming):
             return False
     finally:
         becoming.cancel()
@@ -165,8 +165,8 @@ async def _becomes_ready(application: Application, channel: Channel, following: 
     return not following.done()
 
 
-async def _comes(application: Application, channel: Channel, *tasks: "asyncio.Task[Any]") -> bool:
-    """Wait for one of `tasks`; False, with the end of the process, when the application says it will never serve."""
+async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio.Task[Any]") -> bool:
+    """Wait for one of `tasks`. False: the application will never serve, and the process ends."""
     failing = asyncio.create_task(application.failure())
     try:
         await asyncio.wait({failing, *tasks}, return_when=asyncio.FIRST_COMPLETED)

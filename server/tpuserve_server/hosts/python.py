@@ -108,7 +108,7 @@ async def _open_and_serve(
 
 
 async def _stopped_before(event: Awaitable[None], application: Application, signals: StopSignals) -> bool:
-    """Wait for `event` or a stop signal; whether it was the signal.
+    """Wait for `event` or a stop signal. Return whether the signal came first.
 
     Raises HostError when the application says that it will never serve.
     """

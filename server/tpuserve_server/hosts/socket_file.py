@@ -1,4 +1,4 @@
-"""SocketFile: the file of gRPC's UNIX socket, put in place in one step and removed by its owner alone."""
+"""SocketFile: the file of gRPC's UNIX socket. Its owner puts it in place in one step, and no other removes it."""
 
 import contextlib
 import os
@@ -11,13 +11,13 @@ from tpuserve_server.hosts.application import HostError, HostOptions
 
 # A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
 MAX_SOCKET_PATH_BYTES = 103
-# Of the probe. A server that does not accept in time is there all the same.
+# A server that does not accept in time is still there.
 _PROBE_TIMEOUT_S = 1.0
 
 
 @contextlib.contextmanager
 def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
-    """The socket that `options` ask for, if they do; removed at the end."""
+    """Yield the socket file that `options` ask for, or None, and remove it at the end."""
     if options.grpc_socket_path is None:
         yield None
         return
@@ -29,14 +29,14 @@ def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
 
 
 class SocketFile:
-    """A server binds `bound`, a name beside `path`, and `publish` renames it to `path`.
+    """The file of a UNIX socket. A server binds `bound`, a name beside `path`, and `publish` renames it to `path`.
 
     gRPC removes the name that it bound when it stops, whoever listens there by then; Envoy removes whatever is at the
     name before it binds. With a name of its own neither touches another server's socket, and the path is never absent.
     """
 
     def __init__(self, path: str, *, takes_over: bool) -> None:
-        """`takes_over`: replace the socket of a server that still listens at `path`. Touches no file."""
+        """Touch no file. `takes_over`: replace the socket of a server that still listens at `path`."""
         self.path = os.path.abspath(path)
         self.bound = os.path.join(os.path.dirname(self.path), f".{secrets.token_hex(4)}")
         self._takes_over = takes_over
@@ -44,11 +44,11 @@ class SocketFile:
 
     @property
     def address(self) -> str:
-        """As a client writes it."""
+        """The address as a client writes it."""
         return f"unix:{self.path}"
 
     def check(self) -> None:
-        """Raise HostError when the socket cannot be put there now."""
+        """Raise HostError when `publish` would fail now."""
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
             raise self._refused("there is no such folder")
@@ -68,7 +68,7 @@ class SocketFile:
             )
 
     def publish(self) -> None:
-        """Put the bound socket at `path`, over one that is there. Raises HostError as `check`."""
+        """Rename the bound socket to `path`, in place of a socket that is there. Raises HostError as `check`."""
         self.check()
         try:
             os.rename(self.bound, self.path)

@@ -1,4 +1,4 @@
-"""What the started process runs: `tpuserve serve`, which drains and ends when the process that started it is gone."""
+"""Entry of the started process: `tpuserve serve`, which drains and ends when the process that started it is gone."""
 
 import logging
 import os
@@ -12,8 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Entry point of the started process. Standard input is a pipe that only the owner holds open."""
-    # Ends with the process: nothing else interrupts a read.
+    """Run the server. Standard input is a pipe that only the owner holds open."""
+    # A daemon: nothing but the end of the process interrupts its read.
     threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
     serve(prog_name="tpuserve serve")
 

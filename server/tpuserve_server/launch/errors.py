@@ -2,7 +2,7 @@
 
 
 class StartFailed(Exception):
-    """The server did not become ready, and is stopped.
+    """Error of a server that did not become ready. The server is stopped.
 
     The message names the model or the setting, and the reason. `log` is all that the server has logged.
     """

@@ -1,4 +1,4 @@
-"""Flags of `tpuserve serve` from Python keywords: the same names, values in Python's types."""
+"""Flags of `tpuserve serve` from Python keywords: the same names, and values in Python's types."""
 
 import difflib
 import json
@@ -59,7 +59,7 @@ def _find_version_file(base_path: str) -> str:
 
 
 def model_config(models: Models) -> str:
-    """A ModelServerConfig in text format."""
+    """Write a ModelServerConfig in text format."""
     configs = (
         f'  config {{ name: {_quote(name)} base_path: {_quote(_absolute(path))} model_platform: "tensorflow" }}\n'
         for name, path in models.items()
@@ -67,8 +67,8 @@ def model_config(models: Models) -> str:
     return f"model_config_list {{\n{''.join(configs)}}}\n"
 
 
-def words(settings: Mapping[str, object]) -> list[str]:
-    """As typed on a command line; nothing for None."""
+def flag_arguments(settings: Mapping[str, object]) -> list[str]:
+    """Write settings as a command line has them, without those that are None."""
     return [f"--{name}={_text(value)}" for name, value in settings.items() if value is not None]
 
 
@@ -82,7 +82,7 @@ def _quote(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """`True` → `true`, `(1, 8)` → `1,8`, `{"data": 2}` → `data=2`."""
+    """Write `True` as `true`, `(1, 8)` as `1,8`, `{"data": 2}` as `data=2`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):

@@ -12,19 +12,19 @@ from tpuserve_server.launch.server_process import ServerProcess
 
 # Longer than the default of drain_timeout_seconds.
 DEFAULT_STOP_TIMEOUT_S = 60.0
-# By address families: where a client on this machine finds a server that listens everywhere.
+# Address for a client on this machine, by the address of a server that listens everywhere.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 class RunningServer:
-    """A server in a process of its own. Stops at the end of a `with` statement.
+    """Handle on a server in a process of its own. The server stops at the end of a `with` statement.
 
-    It stops as well when the handle is garbage-collected, when the interpreter exits, and when this process ends in any
+    It also stops when the handle is garbage-collected, when the interpreter exits, and when this process ends in any
     other way. Methods may be called from any thread, one at a time.
     """
 
     def __init__(self, process: ServerProcess, listening: Listening, log_path: Path, folder: Path) -> None:
-        """`folder` holds the server's files and is removed with the handle."""
+        """Own the process and `folder`, which holds the server's files and goes with the handle."""
         self._process = process
         self._listening = listening
         self.log_path = log_path
@@ -32,7 +32,7 @@ class RunningServer:
 
     @property
     def grpc_address(self) -> str:
-        """`127.0.0.1:PORT`, `grpcs://…` with TLS, or `unix:PATH` where there is no port.
+        """Address of gRPC: `127.0.0.1:PORT`, `grpcs://…` with TLS, or `unix:PATH` without a port.
 
         Raises LookupError for a server without gRPC.
         """
@@ -40,13 +40,16 @@ class RunningServer:
             return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
         if self._listening.grpc_socket is not None:
             return self._listening.grpc_socket
-        raise LookupError("This server has no gRPC: it was started with port=0 and without grpc_socket_path.")
+        raise LookupError("This server has no gRPC: start it without port=0, or with grpc_socket_path.")
 
     @property
     def rest_address(self) -> str:
-        """`http://127.0.0.1:PORT`, or `https://…` with TLS. Raises LookupError for a server without REST."""
+        """Address of REST: `http://127.0.0.1:PORT`, or `https://…` with TLS.
+
+        Raises LookupError for a server without REST.
+        """
         if self._listening.rest is None:
-            raise LookupError("This server has no REST: it was started with rest_api_port=0.")
+            raise LookupError("This server has no REST: start it without rest_api_port=0.")
         return f"{'https' if self._listening.tls else 'http'}://{_reachable(self._listening.rest)}"
 
     @property
@@ -60,7 +63,7 @@ class RunningServer:
         return self._process.poll() is None
 
     def logs(self) -> str:
-        """All that the server has logged so far. Works after `stop` too."""
+        """Return the server's log so far. Works after `stop` too."""
         return self.log_path.read_text(errors="replace")
 
     def stop(self, timeout_s: float = DEFAULT_STOP_TIMEOUT_S) -> int:
@@ -82,7 +85,7 @@ class RunningServer:
         return f"<tpuserve server: {self.describe()}{'' if self.is_running else ', stopped'}>"
 
     def describe(self) -> str:
-        """`gRPC ADDRESS, REST ADDRESS`, for people."""
+        """Write `gRPC ADDRESS, REST ADDRESS`, for people."""
         listening = self._listening
         addresses = [f"gRPC {self.grpc_address}"] if listening.grpc or listening.grpc_socket else []
         return ", ".join([*addresses, *([f"REST {self.rest_address}"] if listening.rest else [])])

@@ -1,4 +1,4 @@
-"""The server's process, owned by this one: it ends by `stop`, and by the end of this process, however that comes."""
+"""The server's process. It ends by `stop`, and when the process that started it ends in any way."""
 
 import os
 import subprocess
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# A second signal forces the end: it kills what the server has started, and needs no more than a moment.
+# A second signal forces the end: the server kills its own child processes, which takes a moment.
 _FORCE_TIMEOUT_S = 10.0
 
-# Write ends of the pipes whose end tells a server that its owner is gone.
+# Write ends of pipes. When its pipe ends, a server knows that its owner is gone.
 _lifelines: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
 
 
-def _let_go() -> None:
-    """A forked copy of the owner must not keep servers alive that the owner started."""
+def _close_lifelines() -> None:
+    """Close the pipes in a forked copy of the owner: it must not keep the owner's servers alive."""
     for pipe in list(_lifelines):
         pipe.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_lifelines)
 
 
 class ServerProcess:
@@ -30,7 +30,7 @@ class ServerProcess:
     def __init__(
         self, flags: Sequence[str], log: Path, environment: Mapping[str, str], inherited: Sequence[int]
     ) -> None:
-        """Start it. `inherited` are file descriptors that stay open in it. Raises OSError."""
+        """Start the process. `inherited` are file descriptors that stay open in it. Raises OSError."""
         self._owner = os.getpid()
         # -P: a file in the working directory, such as a notebook's click.py, must not shadow a module.
         command = [sys.executable, "-P", "-m", "tpuserve_server.launch.child", *flags]
@@ -47,11 +47,11 @@ class ServerProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit status; None while the process runs."""
+        """Return the exit status; None while the process runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int:
-        """Block until the process has ended; its exit status. Raises subprocess.TimeoutExpired."""
+        """Block until the process has ended, and return its exit status. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> int:

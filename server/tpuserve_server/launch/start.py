@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuserve_server.launch.keyword_flags import Models, check_base_paths, check_keywords, model_config, words
+from tpuserve_server.launch.keyword_flags import Models, check_base_paths, check_keywords, flag_arguments, model_config
 from tpuserve_server.launch.loopback_ports import reserve_port
 from tpuserve_server.launch.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer
 from tpuserve_server.launch.server_process import ServerProcess
@@ -48,7 +48,7 @@ def start(
         OSError: `log_path` cannot be written.
     """
     if not 0 < timeout_s < math.inf:
-        raise ValueError(f"timeout_s is a number of seconds above 0; got {timeout_s!r}")
+        raise ValueError(f"timeout_s must be a finite number of seconds above 0; got {timeout_s!r}")
     check_keywords(models, settings)
     check_base_paths(models if models is not None else _single_model(settings))
     folder = Path(tempfile.mkdtemp(prefix="tpuserve-"))
@@ -70,7 +70,7 @@ def _start(
     started_s = time.monotonic()
     show = choose_show(progress)
     show("starting a server")
-    flags = words({**_defaults(models, folder), **settings})
+    flags = flag_arguments({**_defaults(models, folder), **settings})
     log.write_bytes(b"")
     pipe = StartPipe(folder / "start")
     try:

@@ -1,4 +1,4 @@
-"""How a start is shown while the caller waits: one line that changes in a notebook's cell, else lines to stderr."""
+"""Progress of a start: one line that changes in a notebook's cell, else lines to standard error."""
 
 import sys
 from collections.abc import Callable
@@ -8,14 +8,14 @@ Show: TypeAlias = Callable[[str], None]
 
 
 def choose_show(progress: bool) -> Show:
-    """For where the caller runs. The result shows a text in place of the one before."""
+    """Choose by the place where the caller runs. The result shows a text in place of the previous one."""
     if not progress:
         return lambda text: None
     return _in_cell() if _in_notebook() else lambda text: print(f"tpuserve: {text}", file=sys.stderr)  # noqa: T201
 
 
 def _in_notebook() -> bool:
-    """Whether IPython runs as a kernel. It is imported in every notebook, and never imported here otherwise."""
+    """Return whether IPython runs as a kernel. Every notebook has imported IPython; this function never does."""
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""Waiting for a server's start: its reports arrive through a named pipe, whose end is the end of the server."""
+"""Wait for a server's start. Its reports arrive through a named pipe, which ends when the server does."""
 
 import os
 import selectors
@@ -11,16 +11,16 @@ from tpuserve_server.launch.server_process import ServerProcess
 from tpuserve_server.launch.start_progress import Show
 from tpuserve_server.start_report import StartReport
 
-# How long the process may take to end after its last report.
+# For the end of the process after its last report.
 _END_TIMEOUT_S = 10.0
 _USAGE = 2
 
 
 class StartPipe:
-    """The named pipe. The reader's end is open from the beginning, as is a writer's, for the server to inherit."""
+    """The named pipe. Its reader's end is open from the start, and a writer's end for the server to inherit."""
 
     def __init__(self, path: Path) -> None:
-        """Create it. Raises OSError."""
+        """Create the pipe. Raises OSError."""
         os.mkfifo(path, 0o600)
         self.path = path
         self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -28,14 +28,14 @@ class StartPipe:
         self._rest = b""
 
     def close_writer(self) -> None:
-        """Once the server has inherited it: from then on the pipe ends when the server does."""
+        """Close this process's writer once the server has inherited it. The pipe then ends when the server does."""
         os.close(self.writer)
 
     def close(self) -> None:
         os.close(self._reader)
 
     def read(self, timeout_s: float) -> list[StartReport] | None:
-        """Block until there are reports, and return them; none after `timeout_s` seconds; None at the pipe's end."""
+        """Block until there are reports, and return them: none after `timeout_s` seconds, None at the pipe's end."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             if not selector.select(timeout_s):
@@ -75,7 +75,7 @@ def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout
 def _ended(process: ServerProcess, log: Path) -> Exception:
     status = process.wait(_END_TIMEOUT_S)
     last = _last_line(log)
-    # As click and the hosts begin an error.
+    # Click and the hosts begin an error with these words.
     reason = last.removeprefix("Error: ").removeprefix("tpuserve: ")
     if status == _USAGE:
         return ValueError(reason)

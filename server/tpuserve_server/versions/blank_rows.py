@@ -11,7 +11,7 @@ from tpuserve_server.core.types import Signature, Tensors
 def blank_rows(
     signature: Signature, rows: int, sequences: Sequences | None = None, lengths: Sequence[int] = ()
 ) -> Tensors:
-    """`rows` rows of zeros and empty strings. Sequences are `lengths` long, other free dimensions 1, as ragged rows."""
+    """Make `rows` rows of zeros and empty strings. Sequences are `lengths` long; other free dimensions are 1."""
     specs = signature.inputs
     inner = {
         name: tuple(1 if size is None else size for size in (spec.shape or ())[1:]) for name, spec in specs.items()

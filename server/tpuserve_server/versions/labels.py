@@ -1,18 +1,18 @@
-"""The names of a version's classes, which the exporter puts beside the model."""
+"""Labels: the names of a version's classes, which the exporter puts beside the model."""
 
 from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.versions.manifest import Manifest
 
-# Metadata carries all of them.
+# An answer with metadata holds all of them.
 _MOST_BYTES = 1 << 20
 
 
 def read_labels(version_path: Path, manifest: Manifest | None) -> tuple[str, ...]:
-    """One name a line, in the order of the scores; empty where the manifest names no such file, or one above 1 MiB.
+    """Read the names in the order of the scores. Empty: the manifest names no such file, or one above 1 MiB.
 
-    Only a file that the manifest lists is read: those are checked to lie within the version.
+    It reads only a file that the manifest lists: `Manifest.verify_files` has checked where those lie.
 
     Raises:
         FailedPrecondition: the file cannot be read as text.

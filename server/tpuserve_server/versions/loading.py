@@ -86,7 +86,7 @@ class LoadingOptions:
         return replace(self, enable_batching=None)
 
     def check(self, configs: Sequence[ModelConfig]) -> None:
-        """Whether what each model's configuration says of batching goes with what is said of all models.
+        """Check that each model's own batching settings fit those of all models.
 
         Raises:
             InvalidArgument: naming the first that does not.

@@ -87,7 +87,7 @@ class Manifest(_Part):
         path = version_path / MANIFEST_PATH
         try:
             info = path.stat()
-            if stat.S_ISFIFO(info.st_mode):  # To open one waits for a process that writes to it, without end.
+            if stat.S_ISFIFO(info.st_mode):  # Opening it blocks until another process writes to it.
                 raise FailedPrecondition(f"{MANIFEST_PATH} is a named pipe")
             if info.st_size > MAX_MANIFEST_BYTES:
                 raise FailedPrecondition(f"{MANIFEST_PATH} has more than {MAX_MANIFEST_BYTES >> 20} MiB")

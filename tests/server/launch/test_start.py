@@ -133,7 +133,7 @@ def test_wrong_settings_are_refused_as_the_command_refuses_them(light_model: Pat
             tpuserve_server.start({"half": light_model}, batching_parameters_file=tmp_path / "b", progress=False)
         with pytest.raises(ValueError, match="no model to serve"):
             tpuserve_server.start(progress=False)
-        with pytest.raises(ValueError, match="timeout_s is a number of seconds above 0; got 0"):
+        with pytest.raises(ValueError, match="timeout_s must be a finite number of seconds above 0; got 0"):
             tpuserve_server.start({"half": light_model}, timeout_s=0)
 
 

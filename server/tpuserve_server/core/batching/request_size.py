@@ -4,7 +4,7 @@ from tpuserve_server.core.errors import InvalidArgument
 
 
 def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:
-    """Make it, with upstream's words first. `splits`: requests run in parts already."""
+    """Make the error, with upstream's words first. `splits`: the server already runs large requests in parts."""
     hint = (
         "" if splits else "; a server with enable_large_batch_splitting in its batching parameters runs more in parts"
     )

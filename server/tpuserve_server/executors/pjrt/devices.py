@@ -68,9 +68,9 @@ def kind_of(device: jax.Device) -> str:
 
 
 def _quieten_libtpu() -> None:
-    """Tell libtpu what it looks for in vain on a machine without a TPU: it would log errors before the real reason.
+    """Set the variables that libtpu misses on a machine without a TPU: it would log errors before the real reason.
 
-    JAX has set the variable where it found no TPU on the bus; the devices are those of a TPU's drivers.
+    JAX sets TPU_SKIP_MDS_QUERY where it finds no TPU on the bus. The device files belong to a TPU's drivers.
     """
     has_driver = any(glob(pattern) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
     if os.environ.get("TPU_SKIP_MDS_QUERY") and not has_driver:

@@ -189,7 +189,7 @@ class ProgramManifest(_Entry):
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
         for file in (device.weights, *programs, *hosts):
-            # As realpath: Path.resolve raises RuntimeError for links in a circle.
+            # By realpath: Path.resolve raises RuntimeError for links in a circle.
             if not Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path)):
                 raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
 
