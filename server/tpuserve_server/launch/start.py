@@ -81,6 +81,8 @@ def _start(
         try:
             listening = wait_until_ready(pipe, process, log, timeout_s, show)
         except BaseException:
+            # First: a server whose reports fill the pipe would wait for its reader, and not stop.
+            pipe.close()
             process.stop(DEFAULT_STOP_TIMEOUT_S)
             raise
     finally:

@@ -32,7 +32,10 @@ class StartPipe:
         os.close(self.writer)
 
     def close(self) -> None:
-        os.close(self._reader)
+        """Close the reader's end; the server's next report ends its reports. Does nothing the second time."""
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
 
     def read(self, timeout_s: float) -> list[StartReport] | None:
         """Block until there are reports, and return them: none after `timeout_s` seconds, None at the pipe's end."""
