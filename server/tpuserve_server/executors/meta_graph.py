@@ -77,19 +77,28 @@ def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
     }
 
 
-def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Any]:
+def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Mapping[str, RowSplits]]:
+    """Read the row splits by signature and side."""
     if _ROW_SPLITS not in meta_graph.collection_def:
         return {}
     try:
         by_signature = json.loads(meta_graph.collection_def[_ROW_SPLITS].bytes_list.value[0])
-        return {name: {side: dict(one[side]) for side in ("inputs", "outputs")} for name, one in by_signature.items()}
+        return {
+            signature: {
+                side: {str(values): tuple(map(str, names)) for values, names in sides[side].items()}
+                for side in ("inputs", "outputs")
+            }
+            for signature, sides in by_signature.items()
+        }
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"its collection {_ROW_SPLITS} is damaged: export the version again") from error
 
 
-def _splits(ragged: Mapping[str, Any], name: str, side: str, tensors: Mapping[str, TensorInfo]) -> RowSplits:
+def _splits(
+    ragged: Mapping[str, Mapping[str, RowSplits]], name: str, side: str, tensors: Mapping[str, TensorInfo]
+) -> RowSplits:
     """Return one side's row splits. Raises InvalidArgument for names that the signature does not have."""
-    splits = {values: tuple(names) for values, names in ragged.get(name, {}).get(side, {}).items()}
+    splits = ragged.get(name, {}).get(side, {})
     if unknown := {one for values, names in splits.items() for one in (values, *names)} - set(tensors):
         raise InvalidArgument(f"its collection {_ROW_SPLITS} names {', '.join(sorted(unknown))}, which {name} lacks")
     return splits

@@ -93,6 +93,8 @@ def test_ragged_tensors_are_those_that_the_exporter_names(tmp_path: Path) -> Non
     [
         (b"{", "its collection tpuserve_row_splits is damaged: export the version again"),
         (b'{"serving_default": {"inputs": {"x": ["nowhere"]}, "outputs": {}}}', "names nowhere"),
+        (b'{"serving_default": {"inputs": {"x": [1, "nowhere"]}, "outputs": {}}}', "names 1, nowhere"),
+        (b'{"serving_default": {"inputs": {"x": 1}, "outputs": {}}}', "is damaged: export the version again"),
     ],
 )
 def test_row_splits_that_cannot_be_are_refused(tmp_path: Path, said: bytes, message: str) -> None:
