@@ -83,7 +83,7 @@ def _file(path: Path, reader: Callable[[Path], object]) -> str:
 def _socket(path: str) -> str:
     file = SocketFile(path, takes_over=True)
     file.check()
-    return f"{file.address} is free, or can be taken over"
+    return f"a socket can be created at {file.address}"
 
 
 def _folder_for(path: Path) -> str:
