@@ -154,6 +154,14 @@ def test_metadata_names_dtypes_and_shapes(client: Client) -> None:
         metadata.signature("other")
 
 
+def test_metadata_has_labels_on_request(client: Client, server: ModelServer) -> None:
+    server.labels = ["cat", "größer"]
+    assert client.metadata("affine", with_labels=True).labels == ("cat", "größer")
+    assert client.metadata("affine").labels == ()
+    server.labels = []
+    assert client.metadata("affine", with_labels=True).labels == ()
+
+
 def test_status_lists_versions_with_their_errors(client: Client) -> None:
     assert client.status("affine") == (
         VersionStatus(7, State.AVAILABLE),
