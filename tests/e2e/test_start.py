@@ -1,4 +1,4 @@
-"""How a server starts, as scripts see it: when ports open, what it logs, what the status says of a missing file."""
+"""The start of a server, as scripts see it: open ports, lines of the log, and the status of a missing file."""
 
 import re
 import shutil
@@ -39,7 +39,7 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Command:
-    """A started command whose lines can be waited for."""
+    """A started command. Tests can wait for its lines."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Command:
         self._reader.start()
 
     def wait_for(self, text: str) -> str:
-        """The first line that holds `text`."""
+        """Wait for the first line that holds `text`, and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(text in line for line in self.lines), START_TIMEOUT_S), self.lines
             return next(line for line in self.lines if text in line)
@@ -128,7 +128,9 @@ def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_pat
     broken.mkdir(parents=True)
     (broken / "saved_model.pb").write_bytes(b"model")
     write_manifest(broken)
-    (broken / "saved_model.pb").write_bytes(b"other")  # Refused by its hash, before TensorFlow is imported.
+    (broken / "saved_model.pb").write_bytes(
+        b"other"
+    )  # The server refuses it by its hash, before it imports TensorFlow.
     flags = (f"--model_base_path={tmp_path}/m", "--max_num_load_retries=0")
     with started("tensorflow_model_server", host, port, *flags) as server:
         server.wait_for("tpuserve: 1 servable(s) did not become available")

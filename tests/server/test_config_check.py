@@ -1,4 +1,4 @@
-"""`--check_config` of `tpuserve serve` and `tensorflow_model_server`: all that is wrong, and the exit code."""
+"""`--check_config` of `tpuserve serve` and `tensorflow_model_server`: its findings and exit code."""
 
 import json
 import os

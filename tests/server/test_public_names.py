@@ -1,4 +1,4 @@
-"""The package's public names, which cost nothing before they are used."""
+"""The package's public names, which cost nothing before their first use."""
 
 import subprocess
 import sys

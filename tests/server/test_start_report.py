@@ -1,4 +1,4 @@
-"""What a server reports of its start, to a reader that may be gone."""
+"""Reports of a server's start, to a reader that may be gone."""
 
 import os
 from pathlib import Path
@@ -63,7 +63,7 @@ def begin(registry: ModelRegistry, name: str) -> ServableId:
 
 
 def make_available(registry: ModelRegistry, name: str) -> None:
-    loaded = LoadedVersion(FakeServable(), None, ())  # type: ignore[arg-type]  # nobody predicts
+    loaded = LoadedVersion(FakeServable(), None, ())  # type: ignore[arg-type]  # the test does not predict
     registry.available(begin(registry, name), loaded)
 
 

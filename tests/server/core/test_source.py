@@ -350,7 +350,7 @@ def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     add(tmp_path, "2", "model")
     watch.source.poll()
     assert watch.pending == Pending(versions={2: lacks})
-    # Every new version without a manifest goes through the other: no reason to warn.
+    # Every new version without a manifest changes at first: no reason to warn.
     warnings = [f"Model m version 2 is not whole yet: {lacks}"] if whole is False else []
     assert [record.message for record in caplog.records] == warnings
     watch.whole = True

@@ -34,7 +34,7 @@ def say(event: str, **fields: object) -> None:
 
 
 async def _read_fifo(path: str) -> bytes:
-    """Without a thread, which would hold the end of the process."""
+    """Wait without a thread, which would delay the end of the process."""
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     readable = asyncio.Event()
     asyncio.get_running_loop().add_reader(fifo, readable.set)
@@ -75,7 +75,7 @@ class EchoApplication:
             self._taken = socket.create_server(("127.0.0.1", int(port)))
 
     async def ready(self) -> None:
-        """At once, or once somebody has written to a FIFO; `doom` there ends the hope for it."""
+        """Return at once, or after a test has written to a FIFO. After `doom` it never returns."""
         if fifo := os.environ.get("ECHO_BECOMES_READY"):
             say("waits")
             if await _read_fifo(fifo) == b"doom":

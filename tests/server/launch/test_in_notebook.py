@@ -1,4 +1,4 @@
-"""A server that a notebook has started goes on when a cell is interrupted, and ends with the kernel."""
+"""A server that a notebook started goes on after the interrupt of a cell, and ends with the kernel."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def test_a_server_lives_through_an_interrupt_and_ends_with_the_kernel(ligh
         client.allow_errors = True
         sleeping = asyncio.create_task(client.async_execute_cell(sleep, 2))
         while not (await asyncio.wait({sleeping}, timeout=1.0))[0]:
-            # Without effect before the cell has begun.
+            # An interrupt has no effect before the cell begins.
             await client.km.interrupt_kernel()
         assert sleep.outputs[0].ename == "KeyboardInterrupt"
         await client.async_execute_cell(look, 3)

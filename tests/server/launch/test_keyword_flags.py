@@ -1,4 +1,4 @@
-"""Python keywords become the flags that a user would type, and mistakes are named before anything starts."""
+"""Python keywords become the flags that a user would type. Errors name mistakes before anything starts."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tpuserve_server.start` starts real servers, and leaves none behind, whatever becomes of the caller."""
+"""`tpuserve_server.start` starts real servers, and leaves none behind, however the caller ends."""
 
 import asyncio
 import contextlib
@@ -36,13 +36,13 @@ def ask(address: str, tls: Tls | None = None) -> float:
 
 
 def processes_of(pid: int) -> list[psutil.Process]:
-    """The server and what it has started."""
+    """Return the server and the processes that it has started."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
 def config_of_absent_model(folder: Path) -> Path:
-    """A configuration that a server accepts, and waits with: the model may come."""
+    """Write a configuration whose model the server accepts and waits for."""
     model = f'name: "late" base_path: "{folder / "late"}" model_platform: "tensorflow"'
     (folder / "models.config").write_text(f"model_config_list {{ config {{ {model} }} }}")
     return folder / "models.config"
@@ -50,7 +50,7 @@ def config_of_absent_model(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def no_process_left() -> Iterator[None]:
-    """Nothing that this process has started in the body still runs after it."""
+    """Check that no process that the body starts runs after it."""
     before = set(psutil.Process().children(recursive=True))
     yield
     assert set(psutil.Process().children(recursive=True)) <= before
@@ -195,7 +195,7 @@ else:
 
 
 def run_owner(model: Path, how: str, host: str = "auto") -> tuple[subprocess.Popen[str], list[psutil.Process], int]:
-    """A program that starts a server; the server's processes, and a forked copy of the program."""
+    """Run a program that starts a server. Return it, the server's processes, and a forked copy of the program."""
     owner = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", OWNER, str(model), how, host],
         stdin=subprocess.PIPE,
