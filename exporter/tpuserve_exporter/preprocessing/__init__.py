@@ -1,1 +1,1 @@
-"""What a model itself does to an image first: rescaling and normalising, read from its graph."""
+"""Rescaling and normalising inside a model: read the first operations on an image from its graph."""

@@ -1,19 +1,20 @@
-"""Arithmetic operations by the names that TensorFlow and StableHLO have for them, as numpy computes them."""
+"""Arithmetic operations of TensorFlow and StableHLO, by name, as numpy computes them."""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tpuserve_exporter.preprocessing.pixel_values import PixelValues
 from tpuserve_exporter.signature import Array
 
-# Of an image and a constant. The sign is how a reader sees them: `* 0.00392157`.
+# Operations on an image and a constant. Reports show the sign: `* 0.00392157`.
 BINARY: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
     **dict.fromkeys(("Mul", "stablehlo.multiply"), ("*", np.multiply)),
     **dict.fromkeys(("Sub", "stablehlo.subtract"), ("-", np.subtract)),
     **dict.fromkeys(("Add", "AddV2", "BiasAdd", "stablehlo.add"), ("+", np.add)),
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "stablehlo.divide"), ("/", np.divide)),
 }
-# Of constants alone.
+# Operations on constants alone.
 _OF_CONSTANTS: Mapping[str, Callable[..., Array]] = {
     **{name: function for name, (_, function) in BINARY.items()},
     **dict.fromkeys(("Maximum", "stablehlo.maximum"), np.maximum),
@@ -25,7 +26,7 @@ _OF_CONSTANTS: Mapping[str, Callable[..., Array]] = {
     **dict.fromkeys(("Reciprocal", "Inv"), np.reciprocal),
     "Square": np.square,
 }
-# Their first operand, with its elements elsewhere or in another dtype; of an image also part of it, or more of it.
+# Operations that return their first operand: its elements may move, repeat or change their dtype.
 PASSING = frozenset(
     {"Identity", "IdentityN", "Cast", "Reshape", "ExpandDims", "Squeeze", "BroadcastTo", "Tile", "EnsureShape"}
     | {"StopGradient", "PreventGradient", "CheckNumerics", "Snapshot", "XlaSharding"}
@@ -35,7 +36,7 @@ PASSING = frozenset(
 
 
 def compute_constant(operation: str, operands: list[Array]) -> Array | None:
-    """The value of an operation on constants; None for operations that are not arithmetic."""
+    """Compute an operation on constants. Return None if it is not arithmetic."""
     if operation in PASSING:
         return operands[0]
     function = _OF_CONSTANTS.get(operation)
@@ -44,11 +45,23 @@ def compute_constant(operation: str, operands: list[Array]) -> Array | None:
     with np.errstate(all="ignore"):
         try:
             return np.asarray(function(*operands))
-        except ValueError:  # shapes that only a reshape before would have made to fit
+        except ValueError:  # operands that broadcast only after a reshape, which PASSING skips
             return None
 
 
+def combine(pixels: PixelValues, operation: str, name: str, constant: Array | None, index: int) -> PixelValues | None:
+    """Apply an operation of BINARY, called `name`, to pixels as operand number `index` and a constant.
+
+    Return None for an unknown or empty constant.
+    """
+    if constant is None or not constant.size:
+        return None
+    sign, function = BINARY[operation]
+    described = f"{name}: {sign} {describe_constant(constant)}"
+    return pixels.apply(function if index == 0 else lambda values, one: function(one, values), constant, described)
+
+
 def describe_constant(value: Array) -> str:
-    """`0.00392157`, or `0.406..0.485`."""
+    """Return `0.00392157`, or `0.406..0.485` for several values."""
     low, high = float(np.min(value)), float(np.max(value))
     return f"{low:.6g}" if low == high else f"{low:.6g}..{high:.6g}"

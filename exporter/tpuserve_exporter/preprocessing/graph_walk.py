@@ -1,4 +1,4 @@
-"""Follow an image from a TensorFlow graph's input to the first operations that are no preparation of it."""
+"""Follow an image from a TensorFlow graph's input to the first operations that do not prepare it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.preprocessing.arithmetic import BINARY, PASSING, compute_constant, describe_constant
+from tpuserve_exporter.preprocessing.arithmetic import BINARY, PASSING, combine, compute_constant, describe_constant
 from tpuserve_exporter.preprocessing.pixel_values import PixelValues
 from tpuserve_exporter.signature import Array
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Operations that read the shape of an image alone, and those that check it.
+# Operations that read only the shape of an image, or check it.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Assert"})
-# Those that move, crop, pad or resize an image, on the way of the image only.
+# Operations that move, crop, pad or resize an image. Constants do not pass through them.
 _MOVING = frozenset(
     {"Transpose", "Reverse", "ReverseV2", "StridedSlice", "Slice", "Split", "SplitV", "Unpack", "Pack", "ConcatV2"}
     | {"Concat", "GatherV2", "Pad", "PadV2", "MirrorPad", "CropAndResize", "ScaleAndTranslate"}
@@ -25,16 +25,16 @@ _MOVING = frozenset(
 )
 _NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _MODULE = "XlaCallModule"
-# Of constants that images are prepared with: a value, one for each channel, or a mean image. Weights are larger.
+# Largest constant that prepares images: a number, one for each channel, or a mean image. Weights are larger.
 _MOST_ELEMENTS = 1 << 20
 
-# What a StableHLO module makes of its argument of some number: the values, the module, the number, its other arguments.
+# Continues a walk in a StableHLO module: pixel values, the node, the number of its argument, and its other arguments.
 ModuleWalk = Callable[[PixelValues, "NodeDef", int, Callable[[int], Array | None]], "Iterator[PixelValues]"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A graph or the body of a function. `takers` are the nodes that take a tensor, by the node that makes it."""
+    """A graph, or the body of a function. `takers` lists the consumers of each node's tensors by the node's name."""
 
     nodes: "Mapping[str, NodeDef]"
     takers: "Mapping[str, list[tuple[NodeDef, int]]]"
@@ -53,13 +53,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A part as one call runs it. `call` is the node that called it, and that node's frame; None for the graph."""
+    """One call of a part. `call` is the caller's frame and the calling node; None for the graph."""
 
     part: _Part
     call: "tuple[_Frame, NodeDef] | None" = None
 
     def argument(self, tensor: str) -> "tuple[_Frame, str] | None":
-        """The tensor that a call gave for an argument, in the caller's frame; None for other tensors."""
+        """Return the caller's frame and tensor for an argument; None for other tensors."""
         name = _node_of(tensor)
         if self.call is None or name not in self.part.arguments:
             return None
@@ -69,7 +69,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class GraphWalk:
-    """Walks one graph. `captures` are values and handles of variables, by the placeholders that stand for them."""
+    """A walk through one graph. `captures` holds values and variable handles by their placeholders' names."""
 
     graph_def: "GraphDef"
     captures: "Mapping[str, tf.Tensor]"
@@ -83,11 +83,11 @@ class GraphWalk:
             self._functions[function.signature.name] = _Part.of(function.node_def, arguments, returns)
 
     def run(self, placeholder: str) -> list[PixelValues]:
-        """What each operation at the end of the leading ones is given."""
+        """Return the pixel values at each operation that is not leading arithmetic."""
         return list(self._follow(PixelValues(), _Frame(_Part.of(self.graph_def.node)), placeholder, 0))
 
     def _follow(self, pixels: PixelValues, frame: _Frame, name: str, output: int) -> Iterator[PixelValues]:
-        """From output number `output` of a node, or from an argument of a function."""
+        """Walk on from output number `output` of a node, or from an argument of a function."""
         for node, index in frame.part.takers.get(name, ()):
             if _index_of(node.input[index]) == output or name in frame.part.arguments:
                 yield from self._through(pixels, frame, node, index)
@@ -117,20 +117,15 @@ class GraphWalk:
         return self._functions.get(node.op)
 
     def _change(self, pixels: PixelValues, frame: _Frame, node: "NodeDef", index: int) -> PixelValues | None:
-        """The values after arithmetic with constants; None for any other operation."""
+        """Return the values after arithmetic with a constant; None for any other operation."""
         if node.op in _NORMS and index == 0:
             return self._normalise(pixels, frame, node)
         if node.op not in BINARY:
             return None
-        constant = self._constant(frame, node.input[1 - index])
-        if constant is None or not constant.size:
-            return None
-        sign, function = BINARY[node.op]
-        described = f"{node.name}: {sign} {describe_constant(constant)}"
-        return (pixels.apply if index == 0 else pixels.apply_reversed)(function, constant, described)
+        return combine(pixels, node.op, node.name, self._constant(frame, node.input[1 - index]), index)
 
     def _normalise(self, pixels: PixelValues, frame: _Frame, node: "NodeDef") -> PixelValues | None:
-        """A batch norm with its moving statistics."""
+        """Apply a batch norm with its moving statistics."""
         found = [self._constant(frame, name) for name in node.input[1:5]]
         scale, offset, mean, variance = found
         if scale is None or offset is None or mean is None or variance is None or not mean.size:
@@ -142,7 +137,7 @@ class GraphWalk:
         return PixelValues(moved.values, tuple(dict.fromkeys(moved.operations)))
 
     def _constant(self, frame: _Frame, name: str) -> Array | None:
-        """The value of a tensor that follows from constants and variables alone; None for any other tensor."""
+        """Compute a tensor that depends on constants and variables alone; None for any other tensor."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
             given = frame.argument(name)
@@ -159,7 +154,7 @@ class GraphWalk:
         return compute_constant(node.op, known) if known and len(known) == len(operands) else None
 
     def _handle(self, frame: _Frame, name: str) -> "tf.Tensor | None":
-        """What a variable is read from, where the graph is given it."""
+        """Find the handle of a variable among the captures."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
             given = frame.argument(name)
@@ -178,7 +173,7 @@ def _index_of(tensor: str) -> int:
 
 
 def _all_outputs(node: "NodeDef") -> range:
-    """Of a node that may split an image."""
+    """List the outputs of a node, several if it splits an image."""
     count = node.attr["num_split"].i or node.attr["num"].i
     return range(count if node.op in ("Split", "SplitV", "Unpack") and count else 1)
 

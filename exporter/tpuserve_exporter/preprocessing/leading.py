@@ -1,4 +1,4 @@
-"""The arithmetic that a model begins with, and the pixel values that it is meant for."""
+"""The arithmetic that a model begins with, and the pixel values that it expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LeadingArithmetic:
-    """What the model itself computes of an image first, by the operations that take the result."""
+    """The model's first operations on an image: one entry for each operation that takes their result."""
 
     found: tuple[PixelValues, ...]
 
     @property
     def is_for_bytes(self) -> bool:
-        """Whether every way through the model begins by normalising values of 0 to 255."""
+        """Whether every path through the model begins by normalising values of 0 to 255."""
         return bool(self.found) and all(one.are_of_bytes for one in self.found)
 
     @property
     def is_for_units(self) -> bool:
-        """Whether every way through the model begins by normalising values of 0 to 1."""
+        """Whether every path through the model begins by normalising values of 0 to 1."""
         return bool(self.found) and all(one.are_of_units for one in self.found)
 
     def __str__(self) -> str:
-        """The first way's operations, `rescaling/mul: * 0.00392157`; empty without any."""
+        """Return the operations of the first path, such as `rescaling/mul: * 0.00392157`; empty without any."""
         return ", ".join(next((one.operations for one in self.found if one.operations), ()))
 
 
 def find_leading(
     graph: "tf.types.experimental.ConcreteFunction", inputs: Sequence[str], name: str
 ) -> LeadingArithmetic:
-    """What `graph`, of inputs in the order of `inputs`, computes of the input `name` before anything else."""
+    """Find the leading arithmetic of the input `name`. `inputs` names the inputs of `graph` in order."""
     placeholders = [tensor.op.name for tensor in graph.inputs]
     captures = dict(zip(placeholders[len(inputs) :], graph.captured_inputs, strict=True))
     by_input = _by_input(graph, placeholders[: len(inputs)], inputs)
@@ -47,7 +47,7 @@ def find_leading(
 def _by_input(
     graph: "tf.types.experimental.ConcreteFunction", placeholders: Sequence[str], inputs: Sequence[str]
 ) -> dict[str, str]:
-    """The placeholder of each input: TensorFlow sorts keyword arguments by name, and names placeholders after them."""
+    """Map inputs to placeholders: TensorFlow sorts keyword arguments by name, and names placeholders after them."""
     import tensorflow as tf
 
     flat = tf.nest.flatten(graph.structured_input_signature)

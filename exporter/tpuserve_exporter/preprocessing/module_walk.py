@@ -1,6 +1,6 @@
-"""Follow an image through a StableHLO module, as JAX and PyTorch models are in a TensorFlow graph.
+"""Follow an image through a StableHLO module: the form of JAX and PyTorch models in a TensorFlow graph.
 
-jaxlib's MLIR bindings are no public interface: where they fail, nothing is known of the module.
+jaxlib's MLIR bindings are private. If they fail, the walk ends at the module.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.preprocessing.arithmetic import BINARY, PASSING, compute_constant, describe_constant
+from tpuserve_exporter.preprocessing.arithmetic import BINARY, PASSING, combine, compute_constant
 from tpuserve_exporter.preprocessing.pixel_values import PixelValues
 from tpuserve_exporter.signature import Array
 
@@ -27,7 +27,7 @@ _Constant = Callable[[int], Array | None]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function of the module as one call runs it. `constant` has the values of its arguments, where known."""
+    """One call of a function of the module. `constant` returns the known value of an argument by its number."""
 
     constant: _Constant
     caller: "_Call | None" = None
@@ -38,7 +38,7 @@ def walk_module(pixels: PixelValues, node: "NodeDef", index: int, constant: _Con
     """Continue a walk in the module that `node` calls, from the node's input number `index`."""
     try:
         found = list(_walk(pixels, node, index, constant))
-    except Exception:  # what is private fails in any way once it has changed, and jaxlib may not be installed
+    except Exception:  # a private interface may change in any way, and jaxlib may not be installed
         found = [pixels]
     yield from found
 
@@ -52,7 +52,7 @@ def _walk(pixels: PixelValues, node: "NodeDef", index: int, constant: _Constant)
         module = stablehlo.deserialize_portable_artifact(context, node.attr["module"].s)
         functions = {operation.name.value: operation for operation in module.body.operations}
         arguments = functions["main"].entry_block.arguments
-        # The number of the platform comes before what the node is given.
+        # The index of the platform may come before the node's own inputs.
         ahead = len(arguments) - len(node.input)
         outermost = _Call(lambda number: constant(number - ahead) if number >= ahead else None)
         yield from _Walker(functions).follow(pixels, outermost, arguments[index + ahead])
@@ -88,12 +88,8 @@ class _Walker:
     def _change(self, pixels: PixelValues, call: _Call, operation: _Value, index: int) -> PixelValues | None:
         if operation.name not in BINARY:
             return None
-        constant = self._constant(call, operation.operands[1 - index])
-        if constant is None or not constant.size:
-            return None
-        sign, function = BINARY[operation.name]
-        described = f"{operation.name.removeprefix('stablehlo.')}: {sign} {describe_constant(constant)}"
-        return (pixels.apply if index == 0 else pixels.apply_reversed)(function, constant, described)
+        name = operation.name.removeprefix("stablehlo.")
+        return combine(pixels, operation.name, name, self._constant(call, operation.operands[1 - index]), index)
 
     def _constant(self, call: _Call, value: _Value) -> Array | None:
         from jaxlib.mlir import ir

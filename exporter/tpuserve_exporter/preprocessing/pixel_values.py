@@ -1,4 +1,4 @@
-"""What leading arithmetic makes of pixel values, and which pixel values that arithmetic is meant for."""
+"""Pixel values after a model's leading arithmetic, and the range of pixel values that the arithmetic expects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ import numpy as np
 
 from tpuserve_exporter.signature import Array
 
-# Values that are followed through the arithmetic: the ends of 0..1 and of 0..255.
+# Values to follow through the arithmetic: the ends of 0..1 and of 0..255.
 _POINTS = np.array([[0.0], [1.0], [255.0]])
-# Normalised values stay within this: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
+# Largest magnitude of normalised values: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
 _NORMALISED = 16.0
-# Values of which only a mean was taken: 0 - 123.68 to 255 - 103.94.
+# Largest magnitude of values minus their mean: 0 - 123.68 to 255 - 103.94.
 _CENTRED = 300.0
-# A smaller range is of values that were divided twice.
+# A smaller range means that the values are divided twice.
 _LEAST_RANGE = 0.05
 
 Operation = Callable[[Array, Array], Array]
@@ -21,7 +21,7 @@ Operation = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class PixelValues:
-    """The values 0, 1 and 255 after the arithmetic so far, in rows; a column for each way a channel may go.
+    """The values 0, 1 and 255 after the arithmetic so far: rows. Each column is one combination of constants.
 
     `operations` describe the arithmetic for a reader, in the order of the graph.
     """
@@ -30,9 +30,9 @@ class PixelValues:
     operations: tuple[str, ...] = ()
 
     def apply(self, operation: Operation, constant: Array, described: str) -> "PixelValues":
-        """After `operation(values, constant)`. Of a constant's elements the extremes count.
+        """Compute `operation(values, constant)` for the smallest and largest element of the constant.
 
-        An operation that changes nothing, such as `+ 0`, tells nothing, and is not described.
+        An operation that changes no value, such as `+ 0`, adds no description.
         """
         extremes = np.unique([np.min(constant), np.max(constant)]).astype(np.float64)
         with np.errstate(all="ignore"):
@@ -40,10 +40,6 @@ class PixelValues:
         if all(np.array_equal(one, self.values) for one in columns):
             return self
         return PixelValues(np.concatenate(columns, axis=1), (*self.operations, described))
-
-    def apply_reversed(self, operation: Operation, constant: Array, described: str) -> "PixelValues":
-        """After `operation(constant, values)`."""
-        return self.apply(lambda values, one: operation(one, values), constant, described)
 
     @property
     def are_of_bytes(self) -> bool:
