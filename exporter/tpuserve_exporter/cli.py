@@ -1,7 +1,5 @@
 """The command line: `tpuserve export SOURCE OUT_BASE`. Reads options, runs one export, reports, sets the exit code."""
 
-import json
-import math
 import os
 import signal
 import time
@@ -12,31 +10,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
+from tpuserve_exporter.cli_options import REPORTING, read_options
 from tpuserve_exporter.cli_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command_run import run_program
-from tpuserve_exporter.errors import ExportError, OptionConflict
-from tpuserve_exporter.options.device_mesh import DeviceMesh
-from tpuserve_exporter.options.example import Example
+from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
-    InGraphBatching,
-    InputNaming,
-    ModelOptions,
-    PadValue,
-    Rename,
-    SequenceOptions,
     SourceKind,
-    TensorNaming,
-    TpuOptions,
     Weights,
 )
 from tpuserve_exporter.options.image_scale import IMAGE_SCALES
-from tpuserve_exporter.options.signature_request import (
-    DEFAULT_SIGNATURE,
-    SignatureRequest,
-    check_names,
-    scale_images,
-)
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.reporting.reporter import Reporter
 
@@ -92,8 +75,6 @@ def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path
     return paths
 
 
-# Parameters that say how the outcome is shown, and nothing of the export.
-REPORTING = ("as_json", "reports", "verbose")
 # Whether it can be read is found when it is read: an error of the source, not of usage.
 _PATH = click.Path(path_type=Path, readable=False)
 _REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
@@ -353,109 +334,6 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
     from tpuserve_exporter.export_run import Export
 
     return Export(options, progress).run()
-
-
-def read_options(arguments: dict[str, Any]) -> ExportOptions:
-    """Options as click parsed them, grouped. Raises OptionConflict."""
-    kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
-    signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])
-    signatures = scale_images(signatures, arguments.pop("image_scale"))
-    model = ModelOptions(
-        builder=arguments.pop("builder"),
-        builder_args=_read_model_args(arguments.pop("model_args")),
-        allow_missing=arguments.pop("allow_missing"),
-        allow_unused=arguments.pop("allow_unused"),
-        signature_name=arguments.pop("signature_name"),
-        inputs=tuple(InputNaming.parse(text) for text in arguments.pop("inputs")),
-        outputs=arguments.pop("outputs"),
-        input_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("input_tensors")),
-        output_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("output_tensors")),
-        batch_sizes=arguments.pop("batch_sizes"),
-        compute_dtype=dtype,
-        int8=arguments.pop("int8"),
-        freeze=arguments.pop("freeze"),
-        weights=arguments.pop("weights"),
-        renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),
-        allow_nan=arguments.pop("allow_nan"),
-        allow_nondeterminism=arguments.pop("allow_nondeterminism"),
-        allow_batch_statistics=arguments.pop("allow_batch_statistics"),
-        unsafe=arguments.pop("unsafe"),
-    )
-    sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
-    if sequences.pad_values and not sequences.buckets:
-        raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
-    examples = tuple(Example.parse(text) for text in arguments.pop("examples"))
-    batching = _read_batching(arguments)
-    tpu = _read_tpu(arguments)
-    return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, examples=examples, batching=batching, tpu=tpu,
-        kind=None if kind == "auto" else kind, **arguments,
-    )  # fmt: skip
-
-
-def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
-    in_graph = arguments.pop("batching") == "in-graph"
-    names = ("threads", "timeout_us", "queue")
-    given = {name: value for name in names if (value := arguments.pop(f"batch_{name}")) is not None}
-    if given and not in_graph:
-        raise OptionConflict(f"--batch-{min(given).replace('_', '-')} is for --batching in-graph, which is not given")
-    return InGraphBatching(**given) if in_graph else None
-
-
-def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
-    """--tpu and --tpu-numerics are for programs, and so ask for them."""
-    topologies, mesh, rules = arguments.pop("topologies"), arguments.pop("mesh"), arguments.pop("rules")
-    strict, numerics = arguments.pop("tpu_strict"), arguments.pop("tpu_numerics")
-    for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
-        if given and not topologies:
-            raise OptionConflict(f"{option} is for --tpu, which is not given")
-    for topology in topologies if mesh else ():
-        mesh.check(topology)
-    arguments["device_programs"] = arguments["device_programs"] or bool(topologies) or numerics
-    if rules and not arguments["device_programs"]:
-        raise OptionConflict("--shard is for device programs: give --device-programs, or --tpu")
-    return TpuOptions(topologies, mesh or DeviceMesh(), rules, strict, numerics)
-
-
-def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:
-    signatures = tuple(SignatureRequest.parse(text) for text in texts)
-    if signatures and signature_name != DEFAULT_SIGNATURE:
-        raise OptionConflict("--signature names each signature itself: leave --signature-name out")
-    check_names(signatures)
-    return signatures
-
-
-def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:
-    """`units=64` → 64, `activation=relu` → "relu"."""
-    read: dict[str, object] = {}
-    for pair in pairs:
-        name, value = _read_pair("--model-arg", pair)
-        if not name.isidentifier():
-            raise OptionConflict(f"--model-arg {pair!r} is not of the form NAME=VALUE")
-        read[name] = value
-    return read
-
-
-def _read_pad_values(pairs: tuple[str, ...]) -> dict[str, PadValue]:
-    """`ids=1` → 1, `words=[PAD]` → "[PAD]"."""
-    read: dict[str, PadValue] = {}
-    for pair in pairs:
-        name, value = _read_pair("--pad-value", pair)
-        if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
-            raise OptionConflict(f"--pad-value {pair!r}: the value is neither a number nor text")
-        read[name] = value
-    return read
-
-
-def _read_pair(option: str, pair: str) -> tuple[str, object]:
-    """The value is JSON where it can be read so, else text."""
-    name, equals, text = pair.partition("=")
-    if not name or not equals:
-        raise OptionConflict(f"{option} {pair!r} is not of the form NAME=VALUE")
-    try:
-        return name, json.loads(text)
-    except ValueError:
-        return name, text
 
 
 def main() -> NoReturn:
