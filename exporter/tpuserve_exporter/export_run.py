@@ -2,12 +2,13 @@
 
 import contextlib
 import functools
-import importlib.metadata
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.python_functions import check_no_python
@@ -16,6 +17,7 @@ from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import CannotLower, OptionConflict
 from tpuserve_exporter.examples.asking import ExampleAsking, ShownSample
+from tpuserve_exporter.export_manifest import describe_version
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
@@ -38,7 +40,7 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.in_graph_batching import batch_calls
 from tpuserve_exporter.signatures.kinds import serve_signatures
-from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels, write_labels
+from tpuserve_exporter.signatures.labels import read_labels, write_labels
 from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_as_said, open_source
@@ -47,19 +49,11 @@ from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
 from tpuserve_exporter.sources.unreadable import source_errors
 from tpuserve_exporter.units import megabytes
-from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
+from tpuserve_exporter.version.fingerprint import holds
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import (
     Manifest,
-    ManifestCpu,
     ManifestFreezing,
-    ManifestParity,
-    ManifestQuantized,
-    ManifestSignature,
-    ManifestSignatureParity,
-    ManifestSource,
-    ManifestWeights,
-    describe_files,
 )
 from tpuserve_exporter.version.manifest_device import DeviceNumerics, ManifestDevice
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
@@ -71,9 +65,9 @@ from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_war
 class Exported:
     """A finished export of the model `name`. `version` and `path` are None after a dry run.
 
-    Not `published`, they are of the version that holds exactly this already. `variables` are those in its files.
-    `preprocessing` has a sentence for each way of preparing inputs that the export chose by itself.
-    `examples` counts those of the user, which were all answered as expected.
+    If not `published`, they are those of an existing version with exactly this content. `variables` lists the variables
+    in its files. `preprocessing` has a sentence for each preparation of inputs that the exporter chose itself.
+    `examples` counts the user's examples: the version answers all of them as expected.
     """
 
     name: str
@@ -100,11 +94,12 @@ class Export:
     """
 
     def __init__(self, options: ExportOptions, progress: Progress, live: object | None = None) -> None:
-        """Raises MissingExtra where publishing to OUT_BASE takes a library that is not there."""
+        """Raises MissingExtra if OUT_BASE needs a library that is not installed, and OptionConflict for --labels."""
         self._options = options
         self._live = live
         self._progress = progress
         self._destination = open_destination(options.out_base)
+        self._labels = read_labels(options.labels)
         self._warnings: list[str] = []
         self._preprocessing: tuple[str, ...] = ()
         self._frozen: ManifestFreezing | None = None
@@ -207,8 +202,9 @@ class Export:
         """Raises WeightsNotFinite, unless that is allowed."""
         model = source.model
         values = saved_values(model) if isinstance(model, Path) else named_values(model.trackables)
+        scalars = {} if source.jax is None else source.jax.scalars
         with self._progress.step("Look for NaN in the weights"):
-            found = find_not_finite(values)
+            found = find_not_finite(itertools.chain(values, ((name, np.asarray(one)) for name, one in scalars.items())))
         if found and not self._options.model.allow_nan:
             raise not_finite(found)
         if found:
@@ -245,7 +241,7 @@ class Export:
                 to_lower = contextlib.nullcontext(lower_part(device, source.jax, signatures))
                 if source.reference is not None:
                     source = replace(source, reference=WrappedReference(signatures, device, source.reference))
-            write_labels(staged, read_labels(self._options.labels))
+            write_labels(staged, self._labels)
             size_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
             step.detail = "; ".join([megabytes(size_bytes), *self._preprocessing])
         if "tflite" in self._options.also:
@@ -296,9 +292,8 @@ class Export:
 
     def _write_signatures(self, device: DevicePart, staged: Path) -> Mapping[str, ServedSignature]:
         options = self._options
-        labels = read_labels(options.labels)
         requests = options.signatures or (SignatureRequest(options.model.signature_name),)
-        signatures = serve_signatures(requests, device, options.sequences.pad_values, labels)
+        signatures = serve_signatures(requests, device, options.sequences.pad_values, self._labels)
         for warning in dict.fromkeys(one.warning for one in signatures.values() if one.warning):
             self._warn(warning)
         call = batch_calls(device, options.batching, options.batch_sizes) if options.batching else device.call
@@ -310,11 +305,15 @@ class Export:
         title = "Ask the examples" if options.examples else "Answer sample inputs"
         with self._progress.step(title) as step:
             rows_from = "made up" if options.check is None else options.check.name
-            asking = ExampleAsking(session, checked, options.signatures, read_labels(options.labels), rows_from)
+            asking = ExampleAsking(session, checked, options.signatures, self._labels, rows_from)
             samples = asking.ask(options.examples)
             if options.examples:
                 step.detail = f"{len(options.examples)} answered as expected"
-            return samples
+        counts = {one.prediction.count for one in samples if one.prediction.count}
+        if self._labels and counts and len(self._labels) not in counts:
+            found = " or ".join(map(str, sorted(counts)))
+            self._warn(f"--labels has {len(self._labels)} classes, the scores have {found}: the labels do not fit")
+        return samples
 
     def _warm(self, staged: Path, checked: CheckedVersion, session: SessionModel) -> int:
         options = self._options
@@ -368,53 +367,3 @@ def estimate_size(source: OpenedSource) -> int:
         return sum(path.stat().st_size for path in source.model.rglob("*") if path.is_file())
     variables = (variable for _, variable in named_variables(source.model.trackables))
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
-
-
-def describe_version(
-    source: OpenedSource,
-    version: Path,
-    checked: CheckedVersion,
-    options: ExportOptions,
-    frozen: ManifestFreezing | None,
-    device: ManifestDevice | None,
-    advance: Callable[[int, int], None],
-) -> Manifest:
-    """The manifest of a version whose every other file is written. Reads them all, for their hashes."""
-    parities = [one.parity for one in checked.signatures.values()]
-    files = describe_files(version, advance)
-    signatures = {
-        name: ManifestSignature.describe(
-            one.signature, options.batch_sizes, one.rows_independent, options.sequences, one.deterministic
-        )
-        for name, one in checked.signatures.items()
-    }
-    return Manifest(
-        exporter_version=importlib.metadata.version("tpuserve-exporter"),
-        created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        source=ManifestSource(
-            kind=source.kind,
-            name=source.name,
-            step=source.step,
-            builder=source.builder,
-            weights=ManifestWeights.describe(source.restore) if source.has_choice else None,
-        ),
-        compute_dtype=checked.compute_dtype,
-        cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in checked.compute_dtype),
-        signatures=signatures,
-        parity=ManifestParity(
-            max_abs_difference=max(parity.max_abs_difference for parity in parities),
-            atol=checked.tolerance.atol,
-            rtol=checked.tolerance.rtol,
-            rows=max(parity.rows for parity in parities),
-            signatures={
-                name: ManifestSignatureParity.model_validate(one.parity.to_json())
-                for name, one in checked.signatures.items()
-            },
-        ),
-        quantized=None if source.quantized is None else ManifestQuantized(**asdict(source.quantized)),
-        frozen=frozen,
-        fingerprint=make_fingerprint(version, signatures, checked.compute_dtype, files, device),
-        labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,
-        device=device,
-        files=dict(files),
-    )

@@ -1,6 +1,8 @@
 """`--example INPUT=EXPECTED`: asked from the file's bytes up, a wrong answer ends the export."""
 
 import json
+import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scores = np.exp([1.0, 0, 0]) / np.exp([1.0, 0, 0]).sum()
     np.save(path / "scores.npy", scores)
     np.save(path / "off.npy", scores + 0.01)
+    np.save(path / "words.npy", np.array(LABELS))
+    np.save(path / "imaginary.npy", scores + 1j)
+    np.save(path / "square.npy", np.zeros((2, 2)))
+    np.save(path / "nan.npy", np.full((8, 8, 3), np.nan, np.float32))
     (path / "row.json").write_text(json.dumps({"image": [[[0, 0, 255]] * 8] * 8}))
     (path / "short.json").write_text("[1, 2]")
     (path / "other.json").write_text('{"picture": 1}')
@@ -104,6 +110,15 @@ def test_a_wrong_answer_ends_the_export(ask: Callable[..., Finished], tmp_path: 
     [
         ("red.png=rde", 9, "expects 'rde', which no class of --labels is called: did you mean 'red'?"),
         ("red.png=3", 9, "expects class 3: the scores are of classes 0 to 2"),
+        ("red.png=" + "9" * 5000, 9, "the scores are of classes 0 to 2"),
+        ("red.png=words.npy", 9, "output 'probabilities' is float32[1, 3], the expected array has dtype <U5"),
+        (
+            "red.png=imaginary.npy",
+            9,
+            "output 'probabilities' is float32[1, 3], the expected array has dtype complex128",
+        ),
+        ("red.png=square.npy", 9, "output 'probabilities' is float32[1, 3], the expected array has shape [2, 2]"),
+        ("nan.npy=red", 3, "nan.npy: expected red, received NaN (top 3: red nan"),
         ("short.json=red", 9, "input 'image' is float32[?, 8, 8, 3], the sample has shape [2]"),
         ("other.json=red", 9, "serving_default has no input 'picture'"),
         ("text:a good film=red", 9, "--example a good film: no signature takes it"),
@@ -120,6 +135,14 @@ def test_an_example_that_cannot_be_is_refused(
     finished = ask(example)
     assert (finished.code, said in finished.err.replace("\n", " ")) == (code, True), finished.err
     assert not (tmp_path / "m").exists()
+
+
+def test_labels_of_another_number_than_the_scores_are_warned_of(export: Export, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("red\ngreen\n")
+    given = ("--labels", tmp_path / "labels.txt", "--batch-sizes", "1", "--dry-run")
+    finished = export(folder / "colours.keras", tmp_path / "m", *given)
+    assert finished.code == 0, finished.err
+    assert "warning: --labels has 2 classes, the scores have 3: the labels do not fit" in finished.out
 
 
 def test_a_text_goes_to_a_signature_of_text(export: Export, tmp_path: Path) -> None:
@@ -171,6 +194,41 @@ def test_the_right_equals_sign_is_taken(
     Path("a=b.txt").write_text("words")
     read = Example.parse(text)
     assert (read.name, read.kind, read.expected) == (name, kind, expected)
+
+
+def test_a_text_file_has_neither_a_byte_order_mark_nor_its_last_newline(tmp_path: Path) -> None:
+    (tmp_path / "film.txt").write_bytes(b"\xef\xbb\xbfgood\nfilm\r\n")
+    assert Example.parse(f"{tmp_path / 'film.txt'}=1").content == b"good\nfilm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("json:" + "[" * 100_000 + "=1", "cannot read .* as JSON: it is nested too deeply"),
+        ("json:" + "[" * 500 + "]" * 500 + "=1", "as JSON: "),
+        ('json:{"image"=1', "as JSON: Expecting"),
+        ('json:{"image": null}=1', "'image' is neither an array of numbers nor an array of strings"),
+        ('json:[["a"], ["b", "c"]]=1', "the value is neither an array of numbers nor an array of strings"),
+        ("json:" + "1" * 30 + "=1", "the value is neither"),
+        ("json:[[1], [2, 3]]=1", "the value is not an array: "),
+        ('json:"\\ud800"=1', "the value is not an array: "),
+        ("text:\udcff=1", "is not valid UTF-8"),
+        ("a film that is good " * 300 + "=positive", "there is no file"),
+    ],
+)
+def test_content_that_is_none_is_refused_as_it_is_read(text: str, said: str) -> None:
+    with pytest.raises(OptionConflict, match=said):
+        Example.parse(text)
+
+
+def test_numpy_files_that_hold_no_arrays_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "parts.npz", "w") as archive:
+        archive.writestr("image", "no array")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 1000), }".ljust(117) + b"\n"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    for name, said in (("parts.npz", "its part 'image' is not an .npy file"), ("huge.npy", "Unable to allocate")):
+        with pytest.raises(OptionConflict, match=f"cannot read {name} as a numpy file: {said}"):
+            Example.parse(f"{tmp_path / name}=1")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.exporter.conftest import read_manifest
 from tpuserve_exporter.api import export
-from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, SessionLoadFailed
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, SamplesUnfit, SessionLoadFailed
 from tpuserve_exporter.models.ragged import name_splits
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.version.loaded_model import open_session
@@ -77,6 +77,16 @@ def test_a_saved_model_of_tensorflow_says_what_is_ragged_and_says_it_again(tmp_p
     check_bags(publish(source, tmp_path / "frozen", freeze=True))
     with pytest.raises(CannotLower, match="serving_default: 'ids' is ragged, and a device program is of one shape"):
         publish(source, tmp_path / "programs", device_programs=True)
+
+
+def test_no_rows_at_all_prove_nothing_and_an_empty_row_is_an_example(tmp_path: Path) -> None:
+    source = save_bags(tmp_path / "source")
+    nothing = {"ids": np.zeros(0, np.int32), "ids_1": np.zeros(1, np.int64), "scale": np.zeros(0, np.float32)}
+    with pytest.raises(SamplesUnfit, match="input 'ids' has no rows: 'ids_1' needs at least two row splits"):
+        publish(source, tmp_path / "base", check=nothing)
+    np.savez(tmp_path / "sums.npz", sum=np.zeros((1, 2), np.float32))
+    example = ('json:{"ids": [], "ids_1": [0, 0], "scale": [1]}', str(tmp_path / "sums.npz"))
+    publish(source, tmp_path / "base", examples=[example])
 
 
 def test_an_output_that_no_server_gives_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
+from tpuserve_exporter.signatures.labels import read_labels
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1")
@@ -22,6 +23,11 @@ def test_labels_are_published_with_the_model_and_make_it_another(
     manifest = read_manifest(base / "2")
     assert (base / "2" / manifest["labels"]).read_text(encoding="utf-8") == "Katze\nMäuse\n"
     assert manifest["labels"] in manifest["files"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_label(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
+    assert read_labels(tmp_path / "classes.txt") == ("cat", "dog")
 
 
 def test_labels_that_cannot_be_read_publish_nothing(

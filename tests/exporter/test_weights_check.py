@@ -9,6 +9,8 @@ import pytest
 
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, save_checkpoint
+from tpuserve_exporter import export as export_live
+from tpuserve_exporter.errors import WeightsNotFinite
 from tpuserve_exporter.models.weights_check import find_not_finite, not_finite
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
@@ -53,6 +55,19 @@ def _save(directory: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
 
     tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
     return directory
+
+
+def test_numbers_in_a_tree_of_jax_are_weights_too(tensorflow: None, tmp_path: Path) -> None:
+    """A learned temperature: JAX has an array of no dimensions for it, or Python has a number."""
+    import jax.numpy as jnp
+
+    def apply(params: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return x * params["w"] / params["temperature"]
+
+    for temperature, said in ((jnp.asarray(float("nan")), "1 NaN of 1"), (float("inf"), "1 infinite of 1")):
+        params = {"w": np.ones(3, np.float32), "temperature": temperature}
+        with pytest.raises(WeightsNotFinite, match=rf"temperature \({said}\)"):
+            export_live((apply, params), tmp_path / "base", input="x:float32[batch,3]", progress=False)
 
 
 def test_allowed_it_is_published_with_a_warning(export: Export, diverged: Path, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Inputs as users have them, asked of a written version: what it answers, and whether that is what they expect."""
+"""Examples with expected answers: ask a written version about them, and judge and show its answers."""

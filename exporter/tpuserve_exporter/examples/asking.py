@@ -1,10 +1,10 @@
-"""Asking a written version about examples, and about a few inputs of its checks to show what it answers."""
+"""Ask a written version about the examples, and about inputs of the checks as samples for the report."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.version_checks import CheckedSignature, CheckedVersion
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
 from tpuserve_exporter.examples.picture import show_inputs
@@ -17,14 +17,14 @@ from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.samples import distinct_rows, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
 
-# In a report: enough to see whether answers make sense.
-MOST_SHOWN = 12
+# Samples in a report, and wrong answers in a message.
+_MOST_SHOWN = 12
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ShownSample:
-    """One input and its answer. `expected` and `problem` are for examples: an empty problem is an expected answer."""
+    """One input and its answer. Only examples have `expected`; an empty `problem` means that the answer is correct."""
 
     signature: str
     name: str
@@ -43,9 +43,9 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleAsking:
-    """Asks `version`, which answers as a server does. `requests` are the signatures that the export was asked for.
+    """A version, loaded as servers load it, and the answers that it gives.
 
-    `rows_from` names the source of the checks' inputs.
+    `requests` are the signatures of the command line. `rows_from` names the source of the checks' inputs.
     """
 
     version: Runnable
@@ -55,20 +55,20 @@ class ExampleAsking:
     rows_from: str = "made up"
 
     def ask(self, examples: Sequence[Example]) -> list[ShownSample]:
-        """Every example, and after them inputs of the checks, up to 12.
+        """Ask every example. Return up to 12 answers: those of the examples, then those of inputs of the checks.
 
-        Raises ParityFailed where an answer is not the expected one, with all that was asked as `samples`, and
+        Raises ParityFailed for a wrong answer, with up to 12 answers as `samples`, the wrong ones first. Raises
         SamplesUnfit for an example that no signature takes.
         """
         asked = [self._ask(example) for example in examples]
-        shown = [*asked[:MOST_SHOWN], *self._ask_samples(MOST_SHOWN - len(asked[:MOST_SHOWN]))]
+        shown = list(itertools.islice(itertools.chain(asked, self._ask_samples()), _MOST_SHOWN))
         wrong = [one for one in asked if one.problem]
         if wrong:
             named = "; ".join(f"{one.name}: {one.problem}" for one in wrong[:_MOST_NAMED])
             more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
             raise ParityFailed(
                 f"{len(wrong)} of {len(asked)} examples answered otherwise than expected. {named}{more}",
-                samples=[one.to_json() for one in [*wrong, *(one for one in shown if not one.problem)][:MOST_SHOWN]],
+                samples=[one.to_json() for one in [*wrong, *(one for one in shown if not one.problem)][:_MOST_SHOWN]],
             )
         return shown
 
@@ -77,13 +77,9 @@ class ExampleAsking:
         signature, inputs = ask_with(example, signatures, self.requests)
         outputs = self._run(example, signature, inputs)
         prediction = Prediction.read(outputs, self.labels)
-        problem = judge(example, outputs, prediction, self.labels, self._tolerance)
+        problem = judge(example, outputs, prediction, self.labels, self.checked.tolerance)
         expected = example.expected if isinstance(example.expected, str) else "an array"
         return ShownSample(signature.name, example.name, show_inputs(inputs), prediction, expected, problem)
-
-    @property
-    def _tolerance(self) -> Tolerance:
-        return self.checked.tolerance
 
     def _run(self, example: Example, signature: Signature, inputs: Tensors) -> Tensors:
         import tensorflow as tf
@@ -93,20 +89,17 @@ class ExampleAsking:
         except tf.errors.OpError as error:
             raise SamplesUnfit(f"{example}: {signature.name} fails on it: {reason_of(error)}") from error
 
-    def _ask_samples(self, count: int) -> Iterator[ShownSample]:
-        """Rows that the version was checked with, of the signature that shows the most."""
+    def _ask_samples(self) -> Iterator[ShownSample]:
+        """Ask single rows of the checks, of the signature whose inputs a reader understands best."""
         one = self._choose()
-        rows = distinct_rows(one.samples)[:count] if one.signature.is_batchable else [None][:count]
-        for number, row in enumerate(rows):
-            inputs = one.samples if row is None else take_rows(one.samples, slice(row, row + 1))
+        for number, inputs in enumerate(itertools.islice(_split_rows(one), _MOST_SHOWN)):
             prediction = self._try(one.signature, inputs)
             if prediction is not None:
-                yield ShownSample(
-                    one.signature.name, f"row {number}, {self.rows_from}", show_inputs(inputs), prediction
-                )
+                name = f"row {number}, {self.rows_from}"
+                yield ShownSample(one.signature.name, name, show_inputs(inputs), prediction)
 
     def _try(self, signature: Signature, inputs: Tensors) -> Prediction | None:
-        """None where a row of a checked batch cannot be asked alone: the report then has fewer samples."""
+        """Return None if the version refuses a row of a checked batch alone. The report then has fewer samples."""
         import tensorflow as tf
 
         try:
@@ -118,3 +111,12 @@ class ExampleAsking:
         images = [one.name for one in self.requests if one.kind == IMAGE_KIND]
         names = [*images, DEFAULT_SIGNATURE, *self.checked.signatures]
         return self.checked.signatures[next(name for name in names if name in self.checked.signatures)]
+
+
+def _split_rows(one: CheckedSignature) -> Iterator[Tensors]:
+    """Yield each distinct row, or all inputs of a signature without rows."""
+    if not one.signature.is_batchable:
+        yield one.samples
+        return
+    for row in distinct_rows(one.samples):
+        yield take_rows(one.samples, slice(row, row + 1))

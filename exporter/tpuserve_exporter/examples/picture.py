@@ -1,4 +1,4 @@
-"""Inputs as a report shows them: pictures as pictures, text as text, numbers compactly."""
+"""Format inputs for a report: images as pictures, text as text, other arrays as short lists of numbers."""
 
 import base64
 
@@ -8,7 +8,7 @@ from tpuserve_exporter.examples.prediction import describe_array
 from tpuserve_exporter.signature import Array, Tensors
 from tpuserve_exporter.signatures.image_decoding import decode_image
 
-# The longer side of a picture in a report, and up to which side it is kept without loss.
+# Pixels on the longer side of a picture: the limit in a report, and the limit of lossless compression.
 _LARGEST, _LOSSLESS = 160, 64
 _MOST_TEXT = 400
 _LEAST_SIDE = 4
@@ -16,8 +16,8 @@ _CHANNELS = (1, 3, 4)
 
 
 def show_inputs(inputs: Tensors) -> dict[str, str]:
-    """One row of inputs: `image` is a data URI, `text` is for everything else. Either may be missing."""
-    shown = [_show_one(name, np.asarray(value)) for name, value in inputs.items()]
+    """Format one row of inputs: the first image as a data URI, `image`, and the other inputs as `text`."""
+    shown = [_show_one(np.asarray(value)) for value in inputs.values()]
     image = next((uri for uri, _ in shown if uri), "")
     texts = [
         f"{name}: {text}" if len(shown) > 1 else text for name, (_, text) in zip(inputs, shown, strict=True) if text
@@ -25,7 +25,8 @@ def show_inputs(inputs: Tensors) -> dict[str, str]:
     return ({"image": image} if image else {}) | ({"text": "\n".join(texts)} if texts else {})
 
 
-def _show_one(name: str, value: Array) -> tuple[str, str]:
+def _show_one(value: Array) -> tuple[str, str]:
+    """Return a picture as a data URI, or else a text."""
     if value.dtype == object and value.size == 1:
         content = value.reshape(-1)[0]
         return _show_bytes(content if isinstance(content, bytes) else str(content).encode())
@@ -35,7 +36,7 @@ def _show_one(name: str, value: Array) -> tuple[str, str]:
 
 
 def _show_bytes(content: bytes) -> tuple[str, str]:
-    """An image file, else text; else how long it is."""
+    """Show an image file as a picture, UTF-8 as text, and other bytes by their number."""
     import tensorflow as tf
 
     try:
@@ -50,12 +51,12 @@ def _show_bytes(content: bytes) -> tuple[str, str]:
 
 
 def _as_pixels(row: Array) -> Array | None:
-    """uint8 [height, width, channels] of numbers that look like an image; None for others."""
+    """Convert numbers with the shape of an image to uint8 [height, width, channels]; None for others."""
     if row.dtype.kind not in "uif" or row.ndim not in (2, 3) or min(row.shape[-2:] if row.ndim == 2 else row.shape) < 1:
         return None
     if row.ndim == 2:
         row = row[..., np.newaxis]
-        if row.shape[0] != row.shape[1]:  # a sequence of vectors
+        if row.shape[0] != row.shape[1]:  # more likely a sequence of vectors
             return None
     elif row.shape[2] not in _CHANNELS:
         row = np.moveaxis(row, 0, -1)
@@ -65,7 +66,7 @@ def _as_pixels(row: Array) -> Array | None:
 
 
 def _to_bytes(row: Array) -> Array:
-    """Of 0..1, -1..1 or 0..255; values of another range are stretched."""
+    """Scale values of 0..1, -1..1 or 0..255 to bytes, and stretch those of any other range."""
     low, high = float(row.min()), float(row.max())
     known = [(0, 1), (-1, 1), (0, 255)]
     start, end = next(
@@ -75,7 +76,7 @@ def _to_bytes(row: Array) -> Array:
 
 
 def _encode(pixels: Array) -> str:
-    """A data URI: PNG for what is small, JPEG for photos."""
+    """Encode a data URI: PNG if the picture is small or has alpha, else JPEG."""
     import tensorflow as tf
 
     side = max(pixels.shape[:2])

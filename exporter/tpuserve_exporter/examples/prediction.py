@@ -1,4 +1,4 @@
-"""What a version answers to one row: its best classes by label, and all outputs compactly."""
+"""A version's answer to one row: the best classes by label, and short forms of all outputs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ import numpy as np
 from tpuserve_exporter.signature import Array, Tensors
 
 _MOST_RANKED = 5
-# What class scores are usually called, where several outputs could be them.
+# Usual names of class scores, to choose among several outputs.
 _USUAL_SCORES = ("scores", "probabilities", "predictions", "logits")
 _CLASSES = "classes"
 
 
 @dataclass(frozen=True, slots=True)
 class RankedClass:
-    """A class by its place in the scores. `label` is empty where it has none."""
+    """A class by its position in the scores. `label` is empty if it has none."""
 
     index: int
     label: str
@@ -27,16 +27,16 @@ class RankedClass:
         return f"{self.label or f'class {self.index}'} {self.score:.3g}"
 
     def to_json(self) -> dict[str, Any]:
-        """None stands for a score that is NaN or infinite, which JSON does not have."""
+        """Write None for a score that is NaN or infinite, which JSON lacks."""
         score = self.score if math.isfinite(self.score) else None
         return {"index": self.index, "label": self.label or None, "score": score}
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """`ranked` are the best classes, best first; empty for outputs that are no scores of one row.
+    """The best classes, `ranked`, the best first; empty for outputs that are not scores of one row.
 
-    `count` is the number of classes. `texts` are outputs of a single string each.
+    `count` is the number of classes. `texts` are the outputs with a single string.
     """
 
     ranked: tuple[RankedClass, ...]
@@ -46,18 +46,18 @@ class Prediction:
 
     @classmethod
     def read(cls, outputs: Tensors, labels: Sequence[str]) -> "Prediction":
-        """From the outputs of one row."""
+        """Read the outputs of one row. A NaN score ranks first, as for numpy's argmax."""
         arrays = {name: np.asarray(value) for name, value in outputs.items()}
         scores = _find_scores(arrays)
         names = _find_names(arrays, scores, labels)
         texts = [_text(value) for name, value in arrays.items() if _is_text(value) and value.size == 1]
-        order = [] if scores is None else np.argsort(-scores, kind="stable")[:_MOST_RANKED].tolist()
+        order = [] if scores is None else _rank(scores)[:_MOST_RANKED]
         ranked = [RankedClass(one, names[one] if names else "", float(scores[one])) for one in order]  # type: ignore[index]  # without scores there is no order
         shown = {name: describe_array(value) for name, value in arrays.items()}
         return cls(tuple(ranked), 0 if scores is None else len(scores), tuple(texts), shown)
 
     def __str__(self) -> str:
-        """`top 3: tabby 0.9, …`, or the outputs."""
+        """Return `top 3: tabby 0.9, …`, or the outputs."""
         if self.ranked:
             return f"top {len(self.ranked[:3])}: {', '.join(map(str, self.ranked[:3]))}"
         return ", ".join(f"{name}: {value}" for name, value in self.outputs.items())
@@ -67,7 +67,7 @@ class Prediction:
 
 
 def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
-    """Of several outputs that could be scores, the one that is called so."""
+    """Find the only output with the shape of scores, or the one with a usual name."""
     fitting: dict[str, Array] = {
         name: value[0].astype(np.float64)
         for name, value in outputs.items()
@@ -80,12 +80,17 @@ def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
 
 
 def _find_names(outputs: Mapping[str, Array], scores: Array | None, labels: Sequence[str]) -> Sequence[str]:
-    """Those that the version answers with, else the labels; none where they are not as many as the scores."""
+    """Return the version's own class names, else the labels; none if their number is not that of the scores."""
     count = 0 if scores is None else len(scores)
     answered = outputs.get(_CLASSES)
     if answered is not None and _is_text(answered) and answered.shape == (1, count):
         return [_text(one) for one in answered[0]]
     return labels if len(labels) == count else ()
+
+
+def _rank(scores: Array) -> list[int]:
+    order: list[int] = np.argsort(np.where(np.isnan(scores), -np.inf, -scores), kind="stable").tolist()
+    return order
 
 
 def _is_floating(value: Array) -> bool:
@@ -102,7 +107,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - bytes, or an array of one
 
 
 def describe_array(value: Array) -> str:
-    """`float32[1, 3]: [[0.1, 0.2, 0.7]]`, cut where it is long."""
+    """Return `float32[1, 3]: [[0.1, 0.2, 0.7]]`, cut if it is long."""
     plain = np.array([_text(one) for one in value.reshape(-1)[:20]], object) if _is_text(value) else value
     shown = np.array2string(plain, precision=4, threshold=8, edgeitems=3, separator=", ", max_line_width=10**6)
     kind = "string" if _is_text(value) else value.dtype.name

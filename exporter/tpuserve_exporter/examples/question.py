@@ -1,15 +1,11 @@
-"""From an example's content to the inputs of the signature that takes it."""
+"""Convert the content of an example to the inputs of a signature."""
 
-import base64
-import binascii
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit
-from tpuserve_exporter.options.example import Example, read_arrays
+from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, IMAGE_KIND, SignatureRequest
 from tpuserve_exporter.samples.samples import fit_input
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
@@ -18,9 +14,9 @@ from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 def ask_with(
     example: Example, signatures: Mapping[str, Signature], requests: tuple[SignatureRequest, ...]
 ) -> tuple[Signature, Tensors]:
-    """The signature that takes the example, and its inputs: one row. `serving_default` comes first.
+    """Find the first signature that takes the example, and its inputs. `serving_default` comes first.
 
-    Raises SamplesUnfit, naming what each signature takes, where none does.
+    Raises SamplesUnfit with the inputs of each signature if none takes it.
     """
     kinds = {one.name: one.kind for one in requests}
     if requests:
@@ -36,15 +32,14 @@ def ask_with(
 
 
 def _inputs(example: Example, signature: Signature, kind: str | None) -> Tensors:
-    """`kind` is None for the signatures that a SavedModel came with."""
-    if example.kind in ("image", "text"):
+    """`kind` is None for the signatures of a copied SavedModel."""
+    if isinstance(example.content, bytes):
         takes = kind is None or ":" in kind or (kind == IMAGE_KIND and example.kind == "image")
         name = _only_string(signature) if takes else None
         if name is None:
             raise SamplesUnfit(f"{signature.name} takes no {example.kind}")
-        content = example.content if example.kind == "image" else example.content.decode().rstrip("\r\n").encode()
-        return {name: _as_row(np.array(content, object), signature.inputs[name])}
-    named = _named(example, signature)
+        return {name: _as_row(np.array(example.content, object), signature.inputs[name])}
+    named = _name_arrays(example.content, signature)
     if unknown := named.keys() - signature.inputs.keys():
         raise SamplesUnfit(f"{signature.name} has no input {min(unknown)!r}")
     if missing := signature.inputs.keys() - named.keys():
@@ -57,15 +52,8 @@ def _only_string(signature: Signature) -> str | None:
     return found[0] if len(found) == len(signature.inputs) == 1 else None
 
 
-def _named(example: Example, signature: Signature) -> Mapping[str, Array]:
-    """Arrays by input; those without a name are for the only input."""
-    if example.kind == "json":
-        document = _read_json(example)
-        is_named = isinstance(document, dict) and document.keys() != {"b64"}
-        named = document if is_named else {"": document}
-        arrays = {name: _as_array(example, value) for name, value in named.items()}
-    else:
-        arrays = read_arrays(example.name, example.content)
+def _name_arrays(arrays: Mapping[str, Array], signature: Signature) -> Mapping[str, Array]:
+    """Give an array without a name the name of the only input."""
     if arrays.keys() != {""}:
         return arrays
     if len(signature.inputs) != 1:
@@ -73,38 +61,7 @@ def _named(example: Example, signature: Signature) -> Mapping[str, Array]:
     return {next(iter(signature.inputs)): arrays[""]}
 
 
-def _read_json(example: Example) -> Any:  # noqa: ANN401 - whatever JSON is
-    try:
-        return json.loads(example.content)
-    except ValueError as error:
-        raise SamplesUnfit(f"{example} is not JSON: {error}") from error
-
-
-def _as_array(example: Example, value: object) -> Array:
-    """Strings as bytes, those of {"b64": …} too."""
-    try:
-        decoded = next(_decoded([value]))
-        text = isinstance(decoded, bytes) or (isinstance(decoded, list) and _has_bytes(decoded))
-        return np.array(decoded, object) if text else np.array(decoded)
-    except (ValueError, TypeError, binascii.Error) as error:
-        raise SamplesUnfit(f"{example} is no array: {error}") from error
-
-
-def _decoded(values: list[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list):
-            yield list(_decoded(value))
-        elif isinstance(value, dict):
-            yield base64.b64decode(value["b64"], validate=True) if value.keys() == {"b64"} else value
-        else:
-            yield value.encode() if isinstance(value, str) else value
-
-
-def _has_bytes(values: list[Any]) -> bool:
-    return any(isinstance(one, bytes) or (isinstance(one, list) and _has_bytes(one)) for one in values)
-
-
 def _as_row(value: Array, spec: TensorSpec) -> Array:
-    """With a dimension for its row, where the input has one and the value lacks it."""
+    """Add the batch dimension if the input has one and the value lacks it."""
     lacks = spec.shape is not None and spec.has_batch_dimension and value.ndim == len(spec.shape) - 1
     return value[np.newaxis] if lacks else value

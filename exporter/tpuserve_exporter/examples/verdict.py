@@ -1,6 +1,7 @@
-"""Whether an answer is the expected one."""
+"""Judge an answer to an example."""
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,15 +10,16 @@ from tpuserve_exporter.checks.difference import Tolerance, compare
 from tpuserve_exporter.errors import SamplesUnfit
 from tpuserve_exporter.examples.prediction import Prediction
 from tpuserve_exporter.options.example import Example
-from tpuserve_exporter.signature import Array, Tensors
+from tpuserve_exporter.samples.samples import fit_array
+from tpuserve_exporter.signature import Array, Tensors, TensorSpec
 
 
 def judge(
     example: Example, outputs: Tensors, prediction: Prediction, labels: Sequence[str], tolerance: Tolerance
 ) -> str:
-    """Why the answer is not the expected one; empty where it is.
+    """Return the reason why the answer is wrong; empty if it is correct.
 
-    Raises SamplesUnfit for what no answer could be: a label that no class has, a shape that no output has.
+    Raises SamplesUnfit for an impossible expectation: a label that no class has, a shape that no output has.
     """
     if isinstance(example.expected, str):
         return _judge_class(example, example.expected, prediction, labels)
@@ -27,15 +29,18 @@ def judge(
 
 def _judge_class(example: Example, expected: str, prediction: Prediction, labels: Sequence[str]) -> str:
     best = prediction.ranked[0] if prediction.ranked else None
+    if best is not None and math.isnan(best.score):
+        return f"expected {expected}, received NaN ({prediction})"
     answered = [*prediction.texts, *([best.label] if best is not None and best.label else [])]
     if expected in answered:
         return ""
     if expected not in labels and expected.isdecimal() and best is not None:
-        if int(expected) >= prediction.count:
+        number = float(expected)  # int() refuses thousands of digits
+        if number >= prediction.count:
             raise SamplesUnfit(
                 f"{example} expects class {expected}: the scores are of classes 0 to {prediction.count - 1}"
             )
-        return "" if int(expected) == best.index else f"expected class {expected}, received {_received(prediction)}"
+        return "" if number == best.index else f"expected class {expected}, received {_received(prediction)}"
     if not answered:
         raise SamplesUnfit(_no_names(example, expected, prediction, labels))
     if labels and expected not in labels and not prediction.texts:
@@ -46,7 +51,7 @@ def _judge_class(example: Example, expected: str, prediction: Prediction, labels
 
 
 def _received(prediction: Prediction) -> str:
-    """`siamese (top 3: siamese 0.9, tabby 0.06, fox 0.01)`."""
+    """Return `siamese (top 3: siamese 0.9, tabby 0.06, fox 0.01)`."""
     best = [one.label or str(one.index) for one in prediction.ranked[:1]]
     first = ", ".join(prediction.texts or best)
     return f"{first} ({prediction})" if prediction.ranked else first
@@ -59,7 +64,7 @@ def _no_names(example: Example, expected: str, prediction: Prediction, labels: S
         return f"{example} expects {expected!r}, and the classes have no names: give --labels FILE, or a class's number"
     outputs = ", ".join(prediction.outputs)
     return (
-        f"{example} expects {expected!r}, and no output ({outputs}) is scores of classes or a text: expect an .npy file"
+        f"{example} expects {expected!r}, and no output ({outputs}) is scores of one row or a text: expect an .npy file"
     )
 
 
@@ -69,17 +74,16 @@ def _judge_arrays(example: Example, expected: Mapping[str, Array], outputs: Tens
     if unknown := expected.keys() - outputs.keys():
         named = f"has {min(unknown)!r}" if min(unknown) else "is one array for several outputs"
         names = ", ".join(sorted(outputs))
-        raise SamplesUnfit(f"{example}: what is expected {named}; the outputs are {names}: an .npz file names them")
-    wanted = {name: _as_row(value, np.asarray(outputs[name])) for name, value in expected.items()}
-    for name, value in wanted.items():
-        shape = list(np.shape(outputs[name]))
-        if list(value.shape) != shape:
-            raise SamplesUnfit(f"{example} expects {name} of shape {list(value.shape)}, the version answers {shape}")
+        raise SamplesUnfit(f"{example}: the expected file {named}; the outputs are {names}: an .npz file names them")
+    wanted = {
+        name: _fit(f"{example}: output {name!r}", value, np.asarray(outputs[name])) for name, value in expected.items()
+    }
     found = compare(wanted, {name: outputs[name] for name in wanted}, tolerance)
     return f"{found.beyond}, allowed is {tolerance} (--atol, --rtol)" if found.beyond else ""
 
 
-def _as_row(value: Array, answered: Array) -> Array:
-    """In the dtype of the answer, with a dimension for its row where it lacks that."""
+def _fit(subject: str, value: Array, answered: Array) -> Array:
+    """Convert to the dtype of the answer, and add the batch dimension if it is missing."""
     row = value[np.newaxis] if value.ndim == answered.ndim - 1 else value
-    return row.astype(answered.dtype) if answered.dtype != object else row.astype(object)
+    dtype = "string" if answered.dtype == object else answered.dtype.name
+    return fit_array(row, TensorSpec(dtype, answered.shape), subject, "the expected array")

@@ -1,7 +1,7 @@
 """What JAX sources come to: a function of parameters and named inputs, and its answers on this machine's CPU."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -51,13 +51,15 @@ class JaxInput:
 class JaxFunction:
     """`call(params, inputs)` takes two dictionaries of arrays and returns one; jax.jit can trace it.
 
-    `params` holds arrays of numpy or JAX by name. `traced`: `call` is a program, whose code decides nothing any more.
+    `params` holds arrays of numpy or JAX by name. `scalars` are the numbers of the tree that `call` holds itself.
+    `traced`: `call` is a program, whose code decides nothing any more.
     """
 
     call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
     params: Mapping[str, Any]
     inputs: Mapping[str, JaxInput]
     traced: bool = False
+    scalars: Mapping[str, complex] = field(default_factory=dict)
 
     @property
     def batched(self) -> tuple[str, ...]:

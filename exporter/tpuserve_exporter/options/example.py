@@ -1,23 +1,20 @@
-"""One --example: an input as users have it, and the answer that is expected of it."""
+"""One --example: an input in the user's own form, and its expected answer."""
 
 import io
-import zipfile
-import zlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.options.array_files import Array, read_json, read_numpy
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-ContentKind: TypeAlias = Literal["image", "text", "json", "npy", "npz"]
+ContentKind: TypeAlias = Literal["image", "text", "json", "numpy"]
 
 _TEXT, _JSON = "text:", "json:"
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
-# JPEG, PNG, GIF, BMP, TIFF in both byte orders; WebP has its name eight bytes in.
+# JPEG, PNG, GIF, BMP, TIFF in both byte orders. WebP has its name at byte 8.
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\x00", b"MM\x00*")
 _FORM = (
     "give INPUT=EXPECTED, such as photo.jpg=tabby, photo.jpg=281, 'text:a good film=positive' or row.json=scores.npy"
@@ -26,36 +23,45 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`content` is a file's or the text's own bytes. `expected` is a label or a class's number, or arrays by output.
+    """One input and its expected answer.
 
-    An array without a name has the empty one: it is for the only output.
+    `content` is an image file's or a text's bytes, or arrays by input. `expected` is a label, a class number, or arrays
+    by output. The array for the only input or output may have the empty name.
     """
 
     name: str
     kind: ContentKind
-    content: bytes
+    content: bytes | Mapping[str, Array]
     expected: str | Mapping[str, Array]
 
     @classmethod
     def parse(cls, text: str) -> "Example":
         """Read `photo.jpg=tabby` and the files that it names. Raises OptionConflict."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise OptionConflict(f"--example {text!r} is not valid UTF-8") from error
         given, expected = _split(text)
         if not expected:
             raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
-        for prefix, kind in ((_TEXT, "text"), (_JSON, "json")):
+        for prefix, kind in _LITERALS.items():
             if given.startswith(prefix):
                 literal = given.removeprefix(prefix)
-                return cls(literal, "text" if kind == "text" else "json", literal.encode(), _read_expected(expected))
+                return cls(literal, kind, _read_content(literal, kind, literal.encode()), _read_expected(expected))
         path = Path(given)
         content = _read(path)
-        return cls(path.name, _kind_of(path, content), content, _read_expected(expected))
+        kind = _kind_of(path, content)
+        return cls(path.name, kind, _read_content(path.name, kind, content), _read_expected(expected))
 
     def __str__(self) -> str:
         return f"--example {self.name}"
 
 
+_LITERALS: Mapping[str, ContentKind] = {_TEXT: "text", _JSON: "json"}
+
+
 def _split(text: str) -> tuple[str, str]:
-    """At the `=` behind a file's name, which may have others; a literal text at its last."""
+    """Split at the `=` after the name of a file, which may hold others, or at the last `=` of a literal."""
     if text.startswith((_TEXT, _JSON)):
         given, equals, expected = text.rpartition("=")
         if not equals:
@@ -63,7 +69,8 @@ def _split(text: str) -> tuple[str, str]:
         return given, expected
     parts = text.split("=")
     for count in range(1, len(parts)):
-        if Path("=".join(parts[:count])).is_file():
+        # Unlike Path.is_file, this is False for a long text without `text:`, and in directories that cannot be read.
+        if os.path.isfile("=".join(parts[:count])):
             return "=".join(parts[:count]), "=".join(parts[count:])
     if len(parts) == 1:
         raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
@@ -78,11 +85,9 @@ def _read(path: Path) -> bytes:
 
 
 def _kind_of(path: Path, content: bytes) -> ContentKind:
-    """By content, except JSON, which is text."""
-    if content.startswith(_NUMPY):
-        return "npy"
-    if content.startswith(_ZIP):
-        return "npz"
+    """Tell the kind by the content, except JSON, which is text."""
+    if content.startswith((_NUMPY, _ZIP)):
+        return "numpy"
     if content.startswith(_IMAGES) or content[8:12] == b"WEBP":
         return "image"
     if path.suffix.lower() == ".json":
@@ -98,17 +103,26 @@ def _kind_of(path: Path, content: bytes) -> ContentKind:
     return "text"
 
 
+def _read_content(name: str, kind: ContentKind, content: bytes) -> bytes | Mapping[str, Array]:
+    if kind == "numpy":
+        return _read_arrays(name, content)
+    if kind == "text":
+        return content.decode("utf-8-sig").rstrip("\r\n").encode()
+    if kind == "image":
+        return content
+    try:
+        return read_json(content)
+    except ValueError as error:
+        raise OptionConflict(f"--example: cannot read {name} as JSON: {error}") from error
+
+
 def _read_expected(text: str) -> str | Mapping[str, Array]:
     path = Path(text)
-    if path.suffix not in (".npy", ".npz"):
-        return text
-    return read_arrays(path.name, _read(path))
+    return _read_arrays(path.name, _read(path)) if path.suffix in (".npy", ".npz") else text
 
 
-def read_arrays(name: str, content: bytes) -> dict[str, Array]:
-    """Arrays of an .npz file by name, or the one of an .npy file by the empty name. Raises OptionConflict."""
+def _read_arrays(name: str, content: bytes) -> dict[str, Array]:
     try:
-        loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        return {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        return read_numpy(io.BytesIO(content))
+    except (OSError, ValueError) as error:
         raise OptionConflict(f"--example: cannot read {name} as a numpy file: {error}") from error

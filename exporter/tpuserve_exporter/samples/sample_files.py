@@ -1,7 +1,6 @@
 """A user's own inputs: arrays of an .npz file, or the tf.Examples of a TFRecord file."""
 
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
@@ -9,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
+from tpuserve_exporter.options.array_files import read_numpy
 from tpuserve_exporter.options.export_options import PadValue
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
@@ -80,13 +80,12 @@ def _load_arrays(path: Path) -> dict[str, Array]:
             if not zipfile.is_zipfile(file) and not _is_bare_array(file):
                 raise SamplesUnfit(f"cannot read {path.name} as an .npz file: it is cut short, or something else")
             file.seek(0)
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.ndarray):
-                return dict(archive)
-    # A cut file may end in the list of its parts, in a part's header or in compressed data.
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            arrays = read_numpy(file)
+    except (OSError, ValueError) as error:
         raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
-    raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+    if arrays.keys() == {""}:
+        raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+    return arrays
 
 
 def _is_bare_array(file: IO[bytes]) -> bool:

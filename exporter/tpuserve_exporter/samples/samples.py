@@ -85,7 +85,17 @@ def read_samples(given: SampleFile, signature: Signature, rows: int, model: Samp
         if examples is None or refusal_of(signature, examples, model) is not None:
             raise
         inputs = examples
-    return _repeat(inputs, rows) if signature.is_batchable else inputs
+    if signature.is_batchable:
+        return _repeat(inputs, rows)
+    _check_ragged_rows(signature, inputs)
+    return inputs
+
+
+def _check_ragged_rows(signature: Signature, inputs: Tensors) -> None:
+    """Raises SamplesUnfit for a ragged input without rows: nothing would be compared."""
+    for name, spec in signature.inputs.items():
+        if spec.row_splits and len(inputs[spec.row_splits[0]]) < 2:
+            raise SamplesUnfit(f"input {name!r} has no rows: {spec.row_splits[0]!r} needs at least two row splits")
 
 
 def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
@@ -128,18 +138,28 @@ def count_rows(inputs: Tensors) -> int:
 
 
 def fit_input(name: str, spec: TensorSpec, value: Array) -> Array:
-    """Return `value` in the dtype of `spec`. Raises SamplesUnfit for another shape, or a dtype that loses values."""
+    """Return a sample in the dtype of an input. Raises SamplesUnfit as `fit_array` does."""
+    return fit_array(value, spec, f"input {name!r}", "the sample")
+
+
+def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
+    """Return `value` in the dtype of `spec`. Raises SamplesUnfit for another shape, or a dtype that loses values.
+
+    `wanted` and `given` name the spec and the value in messages.
+    """
     dims = spec.shape
     if dims is not None and not (
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
     ):
-        raise SamplesUnfit(f"input {name!r} is {spec}, the sample has shape {list(value.shape)}")
+        raise SamplesUnfit(f"{wanted} is {spec}, {given} has shape {list(value.shape)}")
+    if not value.size:  # an empty list of JSON has no dtype of its own
+        return value.astype(_numpy_dtype(spec))
     if spec.dtype == "string" and value.dtype.kind == "O":
         return value
     if spec.dtype == "string" and value.dtype.kind in "SU":
         return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
     if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
-        raise SamplesUnfit(f"input {name!r} is {spec}, the sample has dtype {value.dtype}")
+        raise SamplesUnfit(f"{wanted} is {spec}, {given} has dtype {value.dtype}")
     return value.astype(_numpy_dtype(spec))
 
 

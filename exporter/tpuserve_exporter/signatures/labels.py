@@ -26,7 +26,7 @@ def read_labels(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
     try:
-        lines = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        lines = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise OptionConflict(f"--labels: cannot read {path.name} as text: {error}") from error
     if not lines:

@@ -38,7 +38,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     model = build_jax_model(builder, options, inputs)
     params, variables, report = restore(model, tree, options)
     # The function shares the variables' memory.
-    function = JaxFunction(replace(model, tree=params).by_name(), variables.arrays(), inputs)
+    call = replace(model, tree=params).by_name()
+    function = JaxFunction(call, variables.arrays(), inputs, scalars=params.scalars)
     served = serve_jax(function, variables, options.batch_sizes)
     return OpenedSource(
         kind="orbax",
