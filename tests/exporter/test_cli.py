@@ -17,6 +17,7 @@ from rich.console import Console
 from tests.exporter.conftest import Finished
 from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalProgress
 from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
@@ -128,15 +129,18 @@ def test_quick_steps_leave_a_line_only_where_all_are_asked_for(
 ) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    cell = [""]
     for progress in (
         PlainProgress(StepClock(0.4, 3.0), verbose=verbose),
         TerminalProgress(console, StepClock(0.4, 3.0), verbose=verbose),
+        NotebookProgress(cell.append, StepClock(0.4, 3.0), verbose=verbose),
     ):
         for title in ("quick", "slow"):
             with progress.step(title):
                 pass
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == shown
     assert re.findall(r"✓ (\w+)", screen.getvalue()) == shown
+    assert re.findall(r"[✓…] (\w+)", cell[-1]) == shown
 
 
 def test_a_quick_step_that_fails_has_a_line_on_a_terminal() -> None:

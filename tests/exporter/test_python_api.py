@@ -157,7 +157,7 @@ def test_what_is_no_model_is_refused_with_what_is(tensorflow: None, tmp_path: Pa
 
 def test_a_notebooks_cell_shows_steps_as_they_go() -> None:
     shown: list[str] = []
-    progress = NotebookProgress(shown.append)
+    progress = NotebookProgress(shown.append, verbose=True)
     with progress.step("Compare <a> with the source") as step:
         step.advance(3, 14)
         step.detail = "equal"

@@ -1,4 +1,4 @@
-"""How an export goes, in the cell of a notebook that it runs in: a list of steps that is shown anew as it grows."""
+"""Progress of an export in the cell of a notebook: a list of steps, redrawn as it grows."""
 
 import contextlib
 import time
@@ -7,28 +7,35 @@ from typing import Any
 
 from tpuserve_exporter.progress import Step
 from tpuserve_exporter.report_page.markup import Markup, element, join
+from tpuserve_exporter.reporting.step_timing import StepTiming
 
 _QUIET = "opacity:.65"
 
 
 class NotebookProgress:
-    """`show` replaces what the cell shows by this HTML."""
+    """A line for the running step, and a line for each finished step that took long.
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    `show` replaces the output of the cell by HTML.
+    """
+
+    def __init__(
+        self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, verbose: bool = False
+    ) -> None:
         self._show = show
+        self._timing = StepTiming(clock, verbose=verbose)
         self._done: list[Markup] = []
 
     @classmethod
-    def in_cell(cls) -> "NotebookProgress":
-        """In the cell that runs now. IPython is there wherever a notebook is."""
+    def in_cell(cls, *, verbose: bool = False) -> "NotebookProgress":
+        """Show progress in the running cell. IPython is installed wherever a notebook runs."""
         from IPython.display import HTML, display
 
         handle: Any = display(HTML(""), display_id=True)
-        return cls(lambda html: handle.update(HTML(html)))
+        return cls(lambda html: handle.update(HTML(html)), verbose=verbose)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        started = time.monotonic()
+        started = self._timing.now()
         step = Step(title, show=lambda how_far: self._redraw(_line("…", title, how_far)))
         self._redraw(_line("…", title, ""))
         try:
@@ -36,8 +43,9 @@ class NotebookProgress:
         except BaseException:
             self._add(_line("✗", title, ""))
             raise
-        took = f"{time.monotonic() - started:.1f} s"
-        self._add(_line("✓", title, f"{took}: {step.detail}" if step.detail else took))
+        if took := self._timing.describe(started):
+            self._done.append(_line("✓", title, f"{took}: {step.detail}" if step.detail else took))
+        self._redraw()
 
     def warn(self, message: str) -> None:
         self._add(_line("!", message, ""))

@@ -1,6 +1,6 @@
 """How an export shows its progress: a live line on a terminal, plain lines elsewhere, nothing beside JSON.
 
-A step of less than a second leaves no line, unless it fails or --verbose asks for all: its result is in the summary.
+A step of less than a second leaves no line, unless it fails or --verbose is given: its result is in the summary.
 """
 
 import contextlib
@@ -15,17 +15,16 @@ from rich.status import Status
 
 from tpuserve_exporter.progress import Progress, Step
 from tpuserve_exporter.reporting.held_signals import held_signals
+from tpuserve_exporter.reporting.step_timing import StepTiming
 
-# Where lines are all there is, a step that is longer says how far it is this often.
+# Interval between the lines of a long step in a log, in seconds.
 _REPEAT_S = 10.0
-# A shorter step leaves no line.
-_SHOWN_S = 1.0
-# Characters of a bar.
+# Width of a bar, in characters.
 _BAR = 20
 
 
 class SilentProgress:
-    """Says nothing."""
+    """Shows nothing."""
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -36,34 +35,32 @@ class SilentProgress:
 
 
 class PlainProgress:
-    """A line for each finished step that took long, for logs; and now and then one on how far a long step is."""
+    """Lines for a log: one for each finished step that took long, and one every 10 seconds of a longer step."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
-        self._clock = clock
-        self._least_s = 0.0 if verbose else _SHOWN_S
+        self._timing = StepTiming(clock, verbose=verbose)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        started = said = self._clock()
+        started = shown = self._timing.now()
 
         def show(how_far: str) -> None:
-            nonlocal said
-            if self._clock() - said >= _REPEAT_S:
-                said = self._clock()
-                click.echo(f"{title}: {how_far} after {said - started:.0f} s")
+            nonlocal shown
+            if self._timing.now() - shown >= _REPEAT_S:
+                shown = self._timing.now()
+                click.echo(f"{title}: {how_far} after {shown - started:.0f} s")
 
         step = Step(title, show=show)
         yield step
-        seconds = self._clock() - started
-        if seconds >= self._least_s:
-            click.echo(f"{step.title} ({seconds:.1f} s){_suffix(step)}")
+        if took := self._timing.describe(started):
+            click.echo(f"{step.title} ({took}){_suffix(step)}")
 
     def warn(self, message: str) -> None:
         click.echo(f"warning: {message}")
 
 
 class _BarStep(Step):
-    """Says how far it is by a bar, too."""
+    """A step that shows its progress as a bar."""
 
     def advance(self, done: int, total: int) -> None:
         full = _BAR * done // max(total, 1)
@@ -71,16 +68,15 @@ class _BarStep(Step):
 
 
 class TerminalProgress:
-    """A spinner for the step under way, a check mark for each that took long."""
+    """A spinner for the running step, and a check mark for each finished step that took long."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self._console = console
-        self._clock = clock
-        self._least_s = 0.0 if verbose else _SHOWN_S
+        self._timing = StepTiming(clock, verbose=verbose)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        started = self._clock()
+        started = self._timing.now()
         status = self._console.status(escape(title))
         step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
         try:
@@ -90,12 +86,11 @@ class TerminalProgress:
         except BaseException:
             self._end(status, f"[red]✗[/] {escape(title)}")
             raise
-        seconds = self._clock() - started
-        line = f"[green]✓[/] {escape(title)} [dim]{seconds:.1f} s[/][dim]{escape(_suffix(step))}[/]"
-        self._end(status, line if seconds >= self._least_s else "")
+        took = self._timing.describe(started)
+        self._end(status, f"[green]✓[/] {escape(title)} [dim]{took}{escape(_suffix(step))}[/]" if took else "")
 
     def _end(self, status: Status, line: str) -> None:
-        """Put the line, or nothing, in the spinner's place, whatever signal comes: the next output has its own line."""
+        """Replace the spinner by the line, or by nothing. A signal waits, so that the next output has its own line."""
         with held_signals():
             status.stop()
             if line:
@@ -108,7 +103,7 @@ class TerminalProgress:
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """What a step was, how long it took, and whether it was the one that failed."""
+    """A finished step of an export, for the report."""
 
     title: str
     seconds: float
@@ -117,7 +112,7 @@ class FinishedStep:
 
 
 class RecordedProgress:
-    """Another progress, of which the finished steps are kept for the report."""
+    """A wrapper of another progress that keeps the finished steps for the report."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
@@ -138,14 +133,14 @@ class RecordedProgress:
 
 
 def choose_progress(silent: bool, console: Console | None = None, *, verbose: bool = False) -> Progress:
-    """Choose by where this process writes to: a notebook, a terminal, or a file or pipe."""
+    """Choose by this process's output: a notebook, a terminal, or a file or pipe."""
     console = console or Console()
     if silent:
         return SilentProgress()
     if console.is_jupyter:
         from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 
-        return NotebookProgress.in_cell()
+        return NotebookProgress.in_cell(verbose=verbose)
     if console.is_terminal:
         return TerminalProgress(console, verbose=verbose)
     return PlainProgress(verbose=verbose)
