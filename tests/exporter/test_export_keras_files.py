@@ -179,6 +179,44 @@ def keras_2_files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) ->
     return directory
 
 
+@pytest.fixture(scope="module")
+def keras_2_operations(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ops.h5`, a model of Keras 2 with operations on tensors between its layers; `ops.npy`, its answer to ROWS."""
+    import tensorflow as tf
+    import tf_keras
+
+    features = tf_keras.Input((3,), name="features")
+    hidden = tf.nn.relu(tf_keras.layers.Dense(4)(features / 2.0)) + 1
+    model = tf_keras.Model(features, tf_keras.layers.Dense(2, name="scores")(hidden))
+    directory = tmp_path_factory.mktemp("operations")
+    model.save(directory / "ops.h5")
+    np.save(directory / "ops.npy", model(ROWS).numpy())
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:You are saving your model as an HDF5:UserWarning")
+def test_an_h5_file_that_keras_3_cannot_read_is_read_by_keras_2(
+    export: Export, keras_2_operations: Path, tmp_path: Path
+) -> None:
+    finished = export(keras_2_operations / "ops.h5", tmp_path / "old", *SIZES)
+    assert finished.code == 0, finished.err
+    answered = serve_rows(tmp_path / "old/1", ROWS)
+    np.testing.assert_allclose(answered, np.load(keras_2_operations / "ops.npy"), atol=1e-6)
+
+
+def test_a_model_that_keras_cannot_build_is_to_be_built_by_a_function(export: Export, tmp_path: Path) -> None:
+    import h5py
+    import keras
+
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "new.h5")
+    with h5py.File(tmp_path / "new.h5", "a") as file:
+        file.attrs["model_config"] = file.attrs["model_config"].replace('"units"', '"units_of_a_later_keras"')
+    finished = export(tmp_path / "new.h5", tmp_path / "new", *SIZES)
+    assert finished.code == 6
+    assert "cannot read new.h5: " in finished.err
+    assert "; name a function that builds the model, --model pkg.module:function" in finished.err.replace("\n", " ")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "options", "expected"),

@@ -4,6 +4,8 @@ import contextlib
 import importlib.util
 import re
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     import keras
 
 
+_BUILD = "name a function that builds the model, --model pkg.module:function, and the weights of the file go into that"
+# Errors of files, not of models.
+_DAMAGE = (OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
 class _Loaded(NamedTuple):
     model: "keras.Model"
     restore: RestoreReport | None
@@ -46,7 +53,13 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         _check_whole(archive, options)
         if archive.is_keras_2 and source.suffix == ".keras":
             return _open_keras_2(archive, options)
-    loaded = _load(archive, options)
+    try:
+        loaded = _load(archive, options)
+    except SourceUnreadable:
+        # Keras 3 reads most .h5 files of Keras 2, but none with operations on tensors (TFOpLambda).
+        if options.builder is not None or not archive.is_keras_2:
+            raise
+        return _open_keras_2(archive, options)
     served, quantized = loaded.model, None
     if is_changed(options):
         served = _load(archive, options).model
@@ -108,7 +121,7 @@ def _load_model(archive: KerasArchive, options: ModelOptions) -> "keras.Model":
 
 @contextlib.contextmanager
 def _reading(archive: KerasArchive) -> Iterator[None]:
-    """Zip, HDF5 and JSON errors, unregistered classes: all mean that it cannot be read."""
+    """Turn every error into SourceUnreadable, with a hint at --model unless the file is damaged."""
     try:
         yield
     except ExportError:
@@ -117,11 +130,10 @@ def _reading(archive: KerasArchive) -> Iterator[None]:
         name = archive.path.name
         if (unknown := _unregistered(error)) is not None:
             raise SourceUnreadable(
-                f"{name} needs the class {unknown}, which nothing here has registered with Keras: name a function that "
-                "builds the model, --model pkg.module:function, and the weights of the file go into that"
+                f"{name} needs the class {unknown}, which nothing here has registered with Keras: {_BUILD}"
             ) from error
-        older = " (a file of Keras 2: build the model with --model)" if archive.is_keras_2 else ""
-        raise SourceUnreadable(f"cannot read {name}: {reason_of(error)}{older}") from error
+        hint = "" if isinstance(error, _DAMAGE) else f"; {_BUILD}"
+        raise SourceUnreadable(f"cannot read {name}: {reason_of(error).removesuffix('.')}{hint}") from error
 
 
 def _unregistered(error: Exception) -> str | None:
@@ -131,7 +143,7 @@ def _unregistered(error: Exception) -> str | None:
 
 
 def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
-    """By Keras 2 itself: Keras 3 does not read its `.keras` files."""
+    """Load the model with Keras 2 itself, tf_keras."""
     if importlib.util.find_spec("tf_keras") is None:
         raise MissingExtra(
             f"{archive.path.name} was written by Keras {archive.keras_version}, which takes tf_keras: "
