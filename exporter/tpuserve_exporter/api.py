@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 # Arrays by the inputs' names, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-# A file, `text:…` or `json:…`, a file's bytes, an array or arrays by name; and a label, a class or outputs.
+# Inputs (a file, `text:…`, `json:…`, bytes of a file, an array, arrays by name), each with a label, class or outputs.
 Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[Any, Any]
 
 
@@ -157,16 +158,16 @@ def _check_keras() -> None:
 
 
 def _example_texts(examples: Examples, folder: str) -> Iterator[str]:
-    """`INPUT=EXPECTED` for each, with files for what is no text."""
+    """Yield `INPUT=EXPECTED` for each example. Bytes and arrays go into files."""
     pairs = examples.items() if isinstance(examples, Mapping) else examples
     for number, (given, expected) in enumerate(pairs, start=1):
         source = _as_content(given, os.path.join(folder, f"example {number}"))
         answer = os.path.join(folder, f"expected {number}")
-        yield f"{source}={expected if isinstance(expected, str | int) else _as_content(expected, answer)}"
+        yield f"{source}={expected if isinstance(expected, str | Integral) else _as_content(expected, answer)}"
 
 
 def _as_content(value: object, path: str) -> str:
-    """A text or path as it is; bytes and arrays as a file."""
+    """Return a text or a path unchanged. Write bytes and arrays to a file."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, bytes):
@@ -188,7 +189,7 @@ def _as_file(samples: Samples | None, folder: str, name: str) -> str | None:
 
 
 def _save_arrays(arrays: Mapping[str, Any], path: str) -> str:
-    """Save them as `path`, which is returned. Pickles are never read: strings go by their bytes."""
+    """Save arrays as `path`, and return it. The exporter reads no pickles, so objects become strings of bytes."""
     import numpy as np
 
     given = {key: np.asarray(value) for key, value in arrays.items()}

@@ -60,8 +60,8 @@ Exit codes:
     "--tpu",
     "topologies",
     type=TOPOLOGIES,
-    help="TPUs to compile for: v5e:1x1,v6e:2x2, or by their machines' names, v5litepod-4; no answers are compared "
-    "then, without --against.",
+    help="TPUs to compile for: v5e:1x1,v6e:2x2, or by their machines' names, v5litepod-4. Add --against to "
+    "compare answers too.",
 )
 @click.option(
     "--against",
@@ -128,7 +128,7 @@ def _check_options(
     rtol: float | None,
     rules: tuple[ShardRule, ...],
 ) -> None:
-    """Usage errors for options that would change nothing."""
+    """Raise usage errors for options without effect."""
     if topologies is None and rules:
         raise click.UsageError("--shard changes nothing without --tpu")
     if topologies and against is None and (atol is not None or rtol is not None):

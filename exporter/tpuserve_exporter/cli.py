@@ -75,7 +75,7 @@ def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path
     return paths
 
 
-# Whether it can be read is found when it is read: an error of the source, not of usage.
+# An unreadable path is an error of the source, not of usage.
 _PATH = click.Path(path_type=Path, readable=False)
 _REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -131,7 +131,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--allow-batch-statistics",
     is_flag=True,
-    help="Publish a model whose rows are one list by design and are averaged over, with a warning.",
+    help="Publish a model that averages over the rows of a request by design, with a warning.",
 )
 @click.option(
     "--unsafe",
@@ -269,8 +269,8 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "examples",
     metavar="INPUT=EXPECTED",
     multiple=True,
-    help="An input as users have it (a file, text:… or json:…) and the answer that it must get: a label, a class's "
-    "number, or an .npy file of outputs. A wrong answer ends the export with exit code 3. Repeat.",
+    help="An input (a file, text:… or json:…) and its expected answer: a label, a class number, or an .npy file of "
+    "outputs. A wrong answer ends the export with exit code 3. Repeat.",
 )
 @click.option(
     "--atol",
@@ -298,7 +298,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Write the report here too: as JSON, or as a page to look at. Repeat.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
-@click.option("--verbose", is_flag=True, help="Show every step, those of less than a second too.")
+@click.option("--verbose", is_flag=True, help="Show every step, also those of less than a second.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.

@@ -24,7 +24,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | None, ...] | None
     graph_name: str = ""
-    # Of the values of a ragged tensor: the names of its row splits, the outermost first.
+    # Names of the row splits, the outermost first, if this is the tensor of a ragged tensor's values.
     row_splits: tuple[str, ...] = ()
 
     @property
@@ -54,7 +54,7 @@ class Signature:
     def is_batchable(self) -> bool:
         """Whether every input and output has a free first dimension, as the server requires of a batch.
 
-        Row splits count from the first row of a request: those of two requests cannot be put one after the other.
+        Row splits count from the first row of a request, so the server cannot concatenate those of two requests.
         """
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs) and not self.is_ragged
@@ -66,7 +66,7 @@ class Signature:
     def with_row_splits(
         self, inputs: Mapping[str, tuple[str, ...]], outputs: Mapping[str, tuple[str, ...]]
     ) -> "Signature":
-        """The same signature with these inputs and outputs ragged, by the name of their values."""
+        """Return the same signature with row splits for these inputs and outputs."""
         return replace(self, inputs=_split(self.inputs, inputs), outputs=_split(self.outputs, outputs))
 
     @property
@@ -98,7 +98,7 @@ def _read_specs(infos: "Mapping[str, TensorInfo]") -> dict[str, TensorSpec]:
 
 
 def _read_dtype(info: "TensorInfo") -> str:
-    """Of a tensor that is none by itself, what it is called."""
+    """Return the name of the dtype, or of the class of a composite tensor."""
     import tensorflow as tf
 
     if info.WhichOneof("encoding") == "composite_tensor":

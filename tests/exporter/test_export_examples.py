@@ -169,7 +169,7 @@ def test_python_takes_pairs_of_content_and_answer(folder: Path, tmp_path: Path) 
     image[..., 2] = 255
     pairs = [
         (folder / "red.png", "red"),
-        ((folder / "green.png").read_bytes(), 1),
+        ((folder / "green.png").read_bytes(), np.int64(1)),
         ({"image": image}, "blue"),
         (image, np.array([0.21194, 0.21194, 0.57612])),
     ]

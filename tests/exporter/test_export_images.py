@@ -62,10 +62,10 @@ def test_a_scale_before_a_model_that_rescales_is_warned_of(export: Export, tmp_p
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ((), "the model does not tell which pixel values it was trained with. Add --image-scale with one of none (0"),
+        ((), "the model does not show which pixel values it was trained with. Add --image-scale with one of none (0"),
         (
             (keras.layers.Rescaling(2.0, offset=-1),),
-            "which suggests 0..1, but it does not tell for certain which pixel",
+            "which suggests 0..1, but does not prove which pixel",
         ),
     ],
     ids=["nothing", "units"],

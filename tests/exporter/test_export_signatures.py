@@ -194,7 +194,7 @@ def test_signatures_that_cannot_be_are_refused(
         ("scale=1,mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
         (
             "size=6x8",
-            "the model does not tell which pixel values it was trained with. Add --image-scale with one of none",
+            "the model does not show which pixel values it was trained with. Add --image-scale with one of none",
         ),
         ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),
     ],

@@ -15,7 +15,7 @@ _EVALUATION: Mapping[str, bool] = {
     "deterministic": True,
     "use_running_average": True,
 }
-# What functions of Haiku's `transform` take before their inputs: None for no randomness.
+# The random key that functions of Haiku's `transform` take before their inputs. None means no randomness.
 _RANDOM = "rng"
 
 

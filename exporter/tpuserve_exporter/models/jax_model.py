@@ -26,7 +26,7 @@ _NOT_PARAMETERS = ("intermediates", "losses", "summaries")
 class JaxModel:
     """`call(params, inputs)` takes the parameters as a tree and returns a dictionary.
 
-    `tree` is what the parameters are, and `arrays` are those that it has, by name: values of a live model, else shapes.
+    `tree` is the structure of the parameters. `arrays` holds its arrays by name: values of a live model, else shapes.
     """
 
     call: Callable[[PyTree, Mapping[str, Any]], Mapping[str, Any]]
@@ -34,7 +34,7 @@ class JaxModel:
     arrays: Mapping[str, Any]
 
     def by_name(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
-        """The call with the arrays by name."""
+        """Return the call that takes the arrays by name."""
         call, tree = self.call, self.tree
         return lambda arrays, given: call(tree.rebuild(arrays), given)
 
@@ -108,7 +108,7 @@ def _understand(
 
 
 def _check_pair(model: tuple[Any, ...]) -> None:
-    """Raises BuilderFailed for a tuple that is no function with its parameters."""
+    """Raise BuilderFailed unless the tuple is a function with its parameters."""
     if len(model) == 2 and callable(model[0]):
         return
     named = [one for one in ("apply", "__call__") if model and callable(getattr(model[0], one, None))]
@@ -119,9 +119,9 @@ def _check_pair(model: tuple[Any, ...]) -> None:
 
 
 def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
-    """A model that lives in this process. An NNX module itself stays in the mode that it is in.
+    """Read a model of this process. An NNX module keeps its mode.
 
-    Raises BuilderFailed, which names the leaf where a parameter is at fault.
+    Raises BuilderFailed, which names the leaf of an unfit parameter.
     """
     from flax import nnx
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLATFORMS = ("cpu", "tpu")
 # Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read for longer.
 _MODULE_VERSION = 9
-# Less than a byte each: TensorFlow makes such variables, and sessions restore other values into them.
+# Dtypes of less than a byte: TensorFlow makes such variables, but sessions restore wrong values into them.
 _PACKED = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
 # Whatever the batch sizes: the checks want neighbours for a row.
 _LEAST_ROWS = 4
@@ -75,7 +75,7 @@ class Variables:
     """Arrays by name as variables, which `module` holds."""
 
     def __init__(self, values: Iterable[tuple[str, Array]]) -> None:
-        """One value at a time is held beside the variables. Raises CannotLower for a dtype that TensorFlow lacks."""
+        """Hold one value at a time beside the variables. Raises CannotLower for a dtype that TensorFlow lacks."""
         import tensorflow as tf
 
         self._by_name = {name: _make_variable(name, value) for name, value in values}
@@ -91,7 +91,7 @@ class Variables:
         return dict(self._by_name)
 
     def arrays(self) -> dict[str, Any]:
-        """To be read only: not copied, except 64 bits, which JAX makes 32 of, and float8."""
+        """Return arrays to read only. They share memory, except float8 and 64 bits, which JAX converts to 32."""
         return {name: _share(variable) for name, variable in self._by_name.items()}
 
 
@@ -117,7 +117,7 @@ def _share(variable: "tf.Variable") -> Any:  # noqa: ANN401 - jax has no types h
 
     try:
         return jax.dlpack.from_dlpack(variable.read_value())
-    except tf.errors.InvalidArgumentError:  # TensorFlow gives no float8 this way
+    except tf.errors.InvalidArgumentError:  # TensorFlow does not share float8
         return jnp.asarray(variable.numpy())
 
 

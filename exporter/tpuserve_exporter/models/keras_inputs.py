@@ -36,23 +36,24 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
     return structure, specs
 
 
-def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - of Keras
-    """Of a ragged input, in Keras 3 or 2. Raises OptionConflict for sparse ones, and for --input with a shape."""
+def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - untyped Keras
+    """Return the spec of a ragged input of Keras 3 or 2; None for a dense one.
+
+    Raises OptionConflict for a sparse input, and for a ragged one if --input has a shape.
+    """
     import tensorflow as tf
 
     own = getattr(leaf, "type_spec", None)
-    kind = "sparse" if getattr(leaf, "sparse", False) or isinstance(own, tf.SparseTensorSpec) else "ragged"
-    is_ragged = getattr(leaf, "ragged", False) is True or isinstance(own, tf.RaggedTensorSpec)
-    if kind == "sparse":
+    if getattr(leaf, "sparse", False) or isinstance(own, tf.SparseTensorSpec):
         raise OptionConflict(
             f"input {name!r} is sparse: signatures take dense and ragged tensors. Build the model with "
-            f"keras.Input(sparse=False) to serve it"
+            "keras.Input(sparse=False) to serve it"
         )
-    if not is_ragged:
+    if getattr(leaf, "ragged", False) is not True and not isinstance(own, tf.RaggedTensorSpec):
         return None
     if given.shape is not None:
         raise OptionConflict(
-            f"--input {name}: the model's input is ragged, with the shape that it has: give --input {name}"
+            f"--input {name}: the model's input is ragged and keeps its own shape: give --input {name}"
         )
     if isinstance(own, tf.RaggedTensorSpec):
         return own

@@ -76,7 +76,7 @@ def _specs(
 
 
 def _named(name: str, spec: "tf.TypeSpec") -> "tf.TensorSpec | tf.RaggedTensorSpec":
-    """Raises OptionConflict for what no signature takes."""
+    """Name the spec of an input. Raises OptionConflict for a tensor that no signature takes."""
     import tensorflow as tf
 
     if isinstance(spec, tf.RaggedTensorSpec):

@@ -21,11 +21,11 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class ParamTree:
-    """`shapes` are those of the arrays, by name in the tree's order, and `paths` the keys of arrays and scalars.
+    """The structure of a tree: the shapes of its arrays, by name in its order, and the keys of arrays and scalars.
 
-    `scalars` are Python's numbers: the function gets them as they are, for it may size arrays by them. `fixed` are
-    leaves that hold no numbers, such as activation functions and strings. `key_kinds` names the implementation of each
-    array of random keys, which is kept as its raw data.
+    `scalars` are Python's numbers: the function gets them unchanged, because it may size arrays by them. `_fixed` are
+    leaves without numbers, such as activation functions and strings. Random keys are arrays of their raw data;
+    `_key_kinds` names their implementations.
     """
 
     shapes: Mapping[str, Any]
@@ -37,11 +37,11 @@ class ParamTree:
     _key_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def with_scalars(self, scalars: Mapping[str, Scalar]) -> "ParamTree":
-        """The same tree with other numbers in the places of its scalars."""
+        """Return the same tree with other scalars."""
         return replace(self, scalars={**self.scalars, **scalars})
 
     def rebuild(self, arrays: Mapping[str, Any]) -> PyTree:
-        """The tree with these arrays, or their tracers, in it."""
+        """Return the tree with these arrays, or their tracers."""
         import jax
 
         values = {**self._fixed, **self.scalars, **arrays}
@@ -51,9 +51,9 @@ class ParamTree:
 
 
 def read_tree(tree: PyTree, live: bool) -> tuple[ParamTree, dict[str, Any]]:
-    """The structure of a tree, and its arrays by name: values of a `live` one, else shapes, or values for shapes.
+    """Return the structure of a tree, and its arrays by name. The arrays of a `live` tree must have values.
 
-    Raises BuilderFailed, which names the leaf, for a leaf that cannot be served.
+    Raises BuilderFailed for a leaf that cannot be served, and names it.
     """
     import jax
 
@@ -101,7 +101,7 @@ def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - wha
 
 
 def _as_shape(leaf: Any) -> Any:  # noqa: ANN401 - whatever a tree holds
-    """A shape and dtype of another library, such as Orbax' metadata, as JAX has them; other leaves as they are."""
+    """Convert a shape and dtype of another library, such as Orbax' metadata, to JAX's. Others stay unchanged."""
     import jax
 
     if isinstance(leaf, jax.Array | np.ndarray | np.generic) or hasattr(leaf, "__array__"):
@@ -116,7 +116,7 @@ def _as_shape(leaf: Any) -> Any:  # noqa: ANN401 - whatever a tree holds
 
 
 def _check_alive(leaf: "jax.Array", name: str) -> None:
-    """Raises BuilderFailed for an array whose values this process does not have."""
+    """Raise BuilderFailed for an array whose values this process does not have."""
     import jax
 
     if isinstance(leaf, jax.core.Tracer):
@@ -135,13 +135,13 @@ def _check_alive(leaf: "jax.Array", name: str) -> None:
 
 
 def _read_array(leaf: Any) -> _Leaf:  # noqa: ANN401 - jax has no types here
-    """An array of several devices becomes one of numpy: else its mesh would be part of the parameter's type."""
+    """Read an array. One of several devices becomes a numpy array: its mesh would be part of the parameter's type."""
     import jax
 
     if not isinstance(leaf, jax.Array):
         return _Leaf("array", leaf)
     if leaf.weak_type and leaf.ndim == 0:
-        return _Leaf("scalar", leaf.item())  # JAX promotes it as it does a number of Python's
+        return _Leaf("scalar", leaf.item())  # JAX promotes it like a Python number
     return _Leaf("array", np.asarray(leaf) if len(leaf.devices()) > 1 else leaf)
 
 
@@ -152,7 +152,7 @@ def _is_random_key(leaf: Any) -> bool:  # noqa: ANN401 - jax has no types here
 
 
 def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no types here
-    """Random keys as their raw data. Those of an abstract tree are of JAX's default implementation."""
+    """Read random keys as their raw data. Keys of an abstract tree must be of JAX's default implementation."""
     import jax
 
     if isinstance(leaf, jax.Array):
@@ -164,12 +164,12 @@ def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no type
 
 
 def _holds_numbers(dtype: "np.dtype[Any]") -> bool:
-    """Numpy's own numbers, and those of ml_dtypes, which numpy has as kind V without fields."""
+    """Return whether the dtype is a number of numpy, or of ml_dtypes: kind V without fields."""
     return dtype.kind in _NUMBERS or (dtype.kind == "V" and dtype.names is None and not dtype.name.startswith("void"))
 
 
 def _check_opaque(leaf: object, name: str) -> None:
-    """Raises BuilderFailed for an object that JAX takes for one leaf although it holds arrays."""
+    """Raise BuilderFailed for an object with arrays that JAX takes for one leaf."""
     import jax
 
     if isinstance(leaf, type) or inspect.isroutine(leaf):

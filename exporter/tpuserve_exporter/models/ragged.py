@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def dense_function(function: ServedFunction) -> ServedFunction:
-    """The same function with values and row splits in the place of each ragged tensor that it takes or returns.
+    """Return the same function with values and row splits in place of each ragged input and output.
 
-    Calling it raises BuilderFailed for outputs of other composite kinds.
+    A call raises BuilderFailed for outputs of other composite kinds.
     """
     import tensorflow as tf
 
@@ -40,7 +40,7 @@ def dense_function(function: ServedFunction) -> ServedFunction:
 
 
 def name_splits(names: Mapping[str, object], ranks: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Names for the row splits of tensors of these ragged ranks, none of them among `names`."""
+    """Name the row splits of tensors of these ragged ranks. No name is in `names`."""
     taken, splits = set(names), dict[str, tuple[str, ...]]()
     for name, rank in ranks.items():
         free = (f"{name}_{number}" for number in count(1))
@@ -61,14 +61,14 @@ def _dense_specs(spec: "tf.RaggedTensorSpec", names: Sequence[str]) -> "dict[str
 
 
 def _join(inputs: "Mapping[str, tf.Tensor]", name: str, splits: Sequence[str]) -> "tf.RaggedTensor":
-    """Checked when it runs: operations on row splits that do not fit would read beyond the values."""
+    """Join values and row splits. Each call validates them: operations on wrong splits would read beyond the values."""
     import tensorflow as tf
 
     return tf.RaggedTensor.from_nested_row_splits(inputs[name], [inputs[one] for one in splits], validate=True)
 
 
 def spread(outputs: Mapping[str, Any], found: dict[str, tuple[str, ...]]) -> "dict[str, tf.Tensor]":
-    """Values and row splits in the place of ragged outputs, whose names go into `found`. Raises BuilderFailed."""
+    """Replace ragged outputs by values and row splits, and add the names to `found`. Raises BuilderFailed."""
     import tensorflow as tf
 
     ragged = {name: value for name, value in outputs.items() if isinstance(value, tf.RaggedTensor)}

@@ -1,8 +1,8 @@
-"""Which tensors of a SavedModel's signatures are values and row splits of ragged ones.
+"""Row splits in the signatures of a SavedModel: find them, and record them.
 
-tf.saved_model.save takes a ragged input apart and forgets that it did; a ragged output it writes as a composite tensor,
-which servers do not have. So a version says itself what belongs together: in a collection of its MetaGraphDef, which
-whatever loads SavedModels ignores. The manifest repeats it.
+tf.saved_model.save splits a ragged input and does not record it. It writes a ragged output as a composite tensor, which
+servers do not support. A version records its row splits in a collection of its MetaGraphDef, which loaders ignore. The
+manifest repeats them.
 """
 
 import json
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 COLLECTION = "tpuserve_row_splits"
 _FILE = "saved_model.pb"
-# What TensorFlow counts up in the name of each trace of a function.
+# The number that TensorFlow appends to the name of each trace of a function.
 _TRACE = re.compile(r"_\d+$")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
-    """By signature: what the collection says, else what TensorFlow's own record of the saved functions shows."""
+    """Read row splits by signature: from the collection, else from TensorFlow's record of the saved functions."""
     if COLLECTION in meta_graph.collection_def:
-        said = json.loads(meta_graph.collection_def[COLLECTION].bytes_list.value[0])
-        return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in said.items()}
+        record = json.loads(meta_graph.collection_def[COLLECTION].bytes_list.value[0])
+        return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in record.items()}
     if not meta_graph.object_graph_def.concrete_functions:
         return {}  # TensorFlow 1 has no ragged tensors in signatures
     found = {
@@ -42,7 +42,7 @@ def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
 
 
 def list_sparse(meta_graph: "MetaGraphDef") -> Iterator[str]:
-    """What a user should know of inputs that are sparse tensors."""
+    """Yield a note for the user on each sparse input."""
     if not meta_graph.object_graph_def.concrete_functions:
         return
     for signature, definition in meta_graph.signature_def.items():
@@ -55,7 +55,7 @@ def list_sparse(meta_graph: "MetaGraphDef") -> Iterator[str]:
 
 
 def mark_ragged(signatures: Mapping[str, Signature], meta_graph: "MetaGraphDef") -> dict[str, Signature]:
-    """The signatures of a MetaGraphDef with their row splits."""
+    """Add their row splits to the signatures of a MetaGraphDef."""
     ragged = read_row_splits(meta_graph)
     return {
         name: one.with_row_splits(ragged[name].inputs, ragged[name].outputs) if name in ragged else one
@@ -64,17 +64,17 @@ def mark_ragged(signatures: Mapping[str, Signature], meta_graph: "MetaGraphDef")
 
 
 def write_row_splits(version: Path, names: Mapping[str, RaggedNames]) -> None:
-    """Say of a written SavedModel which of its tensors are ragged. Leaves the file alone where none is."""
+    """Record the row splits in a written SavedModel. Without any, leave the file unchanged."""
     ragged = {name: one for name, one in names.items() if one}
     if not ragged:
         return
     saved_model = _read(version)
-    _say(saved_model.meta_graphs[0], ragged)
+    _record(saved_model.meta_graphs[0], ragged)
     _write(version, saved_model)
 
 
 def settle_row_splits(version: Path) -> None:
-    """Write a copied SavedModel's ragged outputs as values and row splits, and say which tensors are ragged."""
+    """Write a copied SavedModel's ragged outputs as values and row splits, and record all row splits."""
     if not (version / _FILE).is_file():
         return
     saved_model, changed = _read(version), False
@@ -86,7 +86,7 @@ def settle_row_splits(version: Path) -> None:
             if outputs := _split_outputs(definition):
                 names[name] = RaggedNames(names.get(name, RaggedNames()).inputs, outputs)
         if names:
-            _say(meta_graph, names)
+            _record(meta_graph, names)
             changed = True
     if changed:
         _write(version, saved_model)
@@ -96,9 +96,9 @@ def _tuples(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(one) for name, one in lists.items()}
 
 
-def _say(meta_graph: "MetaGraphDef", names: Mapping[str, RaggedNames]) -> None:
-    said = {name: {"inputs": one.inputs, "outputs": one.outputs} for name, one in names.items()}
-    meta_graph.collection_def[COLLECTION].bytes_list.value[:] = [json.dumps(said, sort_keys=True).encode()]
+def _record(meta_graph: "MetaGraphDef", names: Mapping[str, RaggedNames]) -> None:
+    record = {name: {"inputs": one.inputs, "outputs": one.outputs} for name, one in names.items()}
+    meta_graph.collection_def[COLLECTION].bytes_list.value[:] = [json.dumps(record, sort_keys=True).encode()]
 
 
 def _read(version: Path) -> "SavedModel":
@@ -108,7 +108,7 @@ def _read(version: Path) -> "SavedModel":
 
 
 def _write(version: Path, saved_model: "SavedModel") -> None:
-    """The fingerprint is of the file's content, so it is made anew."""
+    """Write the file, and its fingerprint anew."""
     from tensorflow.python.saved_model import fingerprinting_utils
 
     (version / _FILE).write_bytes(saved_model.SerializeToString(deterministic=True))
@@ -116,7 +116,7 @@ def _write(version: Path, saved_model: "SavedModel") -> None:
 
 
 def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
-    """Take the ragged outputs of a signature apart."""
+    """Split the ragged outputs of a signature into values and row splits."""
     from tensorflow.core.protobuf.struct_pb2 import TypeSpecProto
 
     ragged = {
@@ -132,7 +132,7 @@ def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
 
 
 def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef", kind: str) -> dict[str, tuple[str, ...]]:
-    """The inputs of a signature that are parts of one of a kind: from the arguments of the function that it wraps.
+    """Find the inputs that are parts of composite tensors of `kind`.
 
     TensorFlow wraps each saved function into one of dense tensors, and records the arguments of the wrapped one.
     """
@@ -150,14 +150,14 @@ def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef", kind: s
         }
         for inner in (node for node in wrapper.node_def if node.op in _CALLS):
             given = [sources.get(source.partition(":")[0]) for source in inner.input]
-            found = [_pair(one, given, kind) for one in _recorded(meta_graph, inner.attr["f"].func.name)]
+            found = [_pair(one, given, kind) for one in _list_arguments(meta_graph, inner.attr["f"].func.name)]
             if found and all(one == found[0] for one in found):
                 return found[0]
     return {}
 
 
-def _recorded(meta_graph: "MetaGraphDef", function: str) -> "list[StructuredValue]":
-    """The arguments of a function; of one that was traced again as it was saved, those of all of its traces."""
+def _list_arguments(meta_graph: "MetaGraphDef", function: str) -> "list[StructuredValue]":
+    """Return the arguments of a function, or those of all its traces if saving traced it again."""
     recorded = meta_graph.object_graph_def.concrete_functions
     base = _TRACE.sub("", function)
     names = [function] if function in recorded else [name for name in recorded if _TRACE.sub("", name) == base]
@@ -170,9 +170,9 @@ def _dense_infos(definition: "SignatureDef") -> "Iterator[TensorInfo]":
 
 
 def _pair(arguments: "StructuredValue", given: Sequence[str | None], kind: str) -> dict[str, tuple[str, ...]]:
-    """By the input for its first part, those for the others of each argument of that kind of spec.
+    """Map the input of the first part of each argument of `kind` to the inputs of its other parts.
 
-    `given` names what each part of all arguments is fed.
+    `given` names the input of each part of all arguments.
     """
     import tensorflow as tf
     from tensorflow.python.saved_model import nested_structure_coder
@@ -180,7 +180,7 @@ def _pair(arguments: "StructuredValue", given: Sequence[str | None], kind: str) 
     found, at = dict[str, tuple[str, ...]](), 0
     try:
         specs = tf.nest.flatten(nested_structure_coder.decode_proto(arguments))
-    except Exception:  # arguments of types that a library brings, which is not imported here
+    except Exception:  # types of a library that is not imported here
         return {}
     for spec in specs:
         if not isinstance(spec, tf.TypeSpec):

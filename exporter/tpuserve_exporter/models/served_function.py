@@ -18,7 +18,7 @@ RowSplits: TypeAlias = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RaggedNames:
-    """Which inputs and outputs of a function are ragged. Those of `outputs` are there once the function was called."""
+    """Row splits of the ragged inputs and outputs of a function. Its first call fills `outputs`."""
 
     inputs: RowSplits = field(default_factory=dict)
     outputs: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ _ESCAPED = re.compile(r"(?:>[0-9A-F]{2})+")
 
 
 def flatten(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - any tree
-    """Every leaf with its path from jax.tree_util. Raises BuilderFailed where JAX cannot give each leaf a path."""
+    """List every leaf with its path from jax.tree_util. Raises BuilderFailed if JAX cannot give each leaf a path."""
     import jax
 
     try:
@@ -38,7 +38,7 @@ def flatten(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - any tree
 
 
 def keys_of(path: Iterable[Any]) -> KeyPath:
-    """The keys of a path from jax.tree_util, as text."""
+    """Convert a path from jax.tree_util to keys."""
     return tuple(map(_key, path))
 
 
@@ -64,7 +64,7 @@ class TreeNames:
         return "/".join(map(_escape_key, path) if self._escapes else path) or _ROOT
 
     def path(self, name: str) -> KeyPath:
-        """The keys of a leaf; of a name that no leaf has, the keys that it would be made of."""
+        """Return the keys of a leaf. For an unknown name, return the keys that would make it."""
         if name in self._paths:
             return self._paths[name]
         keys = (key for key in name.split("/") if key)
@@ -78,18 +78,21 @@ def _escape_key(key: str) -> str:
 
 
 def split_keys(path: KeyPath) -> KeyPath:
-    """The path with every key taken apart at its slashes: `mlp/~/linear_0` of Haiku is three keys."""
+    """Split every key at its slashes: `mlp/~/linear_0` of Haiku becomes three keys."""
     return tuple(part for key in path for part in key.split("/"))
 
 
 def variable_name(name: str) -> str:
-    """A name that TensorFlow takes for a variable: other characters as `>7E`, with a dot before an odd first one."""
+    """Convert to a valid name of a TensorFlow variable.
+
+    Invalid characters become `>7E`, their bytes in hexadecimal. A dot goes before a name that may not start as it does.
+    """
     escaped = _NOT_IN_VARIABLES.sub(lambda match: "".join(f">{byte:02X}" for byte in match[0].encode()), name)
     return escaped if escaped[:1].isalnum() else f".{escaped}"
 
 
 def name_of_variable(name: str) -> str:
-    """The inverse of `variable_name`; names that it did not make stay as they are."""
+    """Invert `variable_name`. Other names stay unchanged."""
     bare = name.removeprefix(".")
     try:
         found = _ESCAPED.sub(lambda match: bytes.fromhex(match[0].replace(">", "")).decode(), bare)

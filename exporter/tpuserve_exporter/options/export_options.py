@@ -116,7 +116,7 @@ class ModelOptions:
 
     `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
     `as_function`: of a SavedModel one signature is served anew, not all of it copied.
-    `allow_nondeterminism` takes answers that differ each time, `allow_batch_statistics` those that average over rows.
+    `allow_nondeterminism` accepts answers that differ each time, `allow_batch_statistics` averages over rows.
     `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
     """
 

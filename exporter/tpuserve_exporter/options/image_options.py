@@ -15,7 +15,7 @@ _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "g
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """The options that the text alone determines; None for what the model determines, or may contradict.
+    """The options that the text alone determines. None stands for a value that the model determines.
 
     `size` is height and width, `crop` the part of an image that is taken, of its middle. `values` is None where no
     option is given for them.
@@ -42,7 +42,7 @@ class ImageOptions:
 
 
 def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | None:
-    """Those of a name such as scale=torch, or of numbers. A mean is of a scale, and needs one."""
+    """Read a name such as scale=torch, or numbers. A mean is subtracted from scaled values, so it needs a scale."""
     given = [name for name in VALUE_OPTIONS if name in options]
     named = IMAGE_SCALES.get(options.get("scale", ""))
     if named is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImageScale:
-    """A value is `(byte * scale - mean) / std`, with channels in the order blue, green, red if `bgr`."""
+    """A preparation of pixels: `(byte * scale - mean) / std`, in the order blue, green, red if `bgr`."""
 
     described: str
     scale: float
@@ -15,7 +15,7 @@ class ImageScale:
     bgr: bool = False
 
 
-# The last three are what keras.applications calls the modes tf, torch and caffe.
+# keras.applications calls the last three the modes tf, torch and caffe.
 IMAGE_SCALES: Mapping[str, ImageScale] = {
     "none": ImageScale("0 to 255, as decoded", 1.0),
     "0..1": ImageScale("byte / 255", 1 / 255),
@@ -28,5 +28,5 @@ IMAGE_SCALES: Mapping[str, ImageScale] = {
 
 
 def describe_scales() -> str:
-    """`none (0 to 255, as decoded), 0..1 (byte / 255), …`."""
+    """Return `none (0 to 255, as decoded), 0..1 (byte / 255), …`."""
     return ", ".join(f"{name} ({one.described})" for name, one in IMAGE_SCALES.items())

@@ -36,7 +36,7 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
 
 
 def _is_equal(output: str, buckets: list[Mapping[str, Any]]) -> bool:
-    """Whether no batch differs in the output: a chart of it would be empty."""
+    """Return whether the output is equal in every batch: its chart would be empty."""
     found = [bucket["outputs"][output]["max_abs_difference"] for bucket in buckets if output in bucket["outputs"]]
     return bool(found) and all(value == 0 for value in found)
 

@@ -1,4 +1,4 @@
-"""Sample inputs with what the version answers: examples with their verdicts first."""
+"""Sample inputs with the version's answers: the user's examples with their verdicts come first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -53,6 +53,6 @@ def _ranked(one: Mapping[str, Any]) -> Markup:
 def _verdict(sample: Mapping[str, Any]) -> Iterator[Markup]:
     if sample["passed"] is None:
         return
-    told, kind = ("correct", "good") if sample["passed"] else ("wrong", "bad")
+    verdict, kind = ("correct", "good") if sample["passed"] else ("wrong", "bad")
     expected = f" expected {sample['expected']}"
-    yield element("p", element("span", told, class_=f"badge {kind}"), expected)
+    yield element("p", element("span", verdict, class_=f"badge {kind}"), expected)

@@ -61,7 +61,7 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 
 
 def print_success(console: Console, exported: Exported, seconds: float, steps: int) -> None:
-    """Print a panel on a terminal, lines elsewhere. `steps`: how many there were."""
+    """Print a panel on a terminal, lines elsewhere. `steps` is the number of steps."""
     if exported.preflight is not None:
         print_preflight(console, exported.preflight)
         print_suggestion(console, exported.preflight)
@@ -174,7 +174,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
 
 
 def _next_steps(exported: Exported) -> list[tuple[str, str]]:
-    """Commands for what a user does next; none after a dry run."""
+    """Return the next commands for the user; none after a dry run."""
     if exported.path is None or exported.version is None:
         return []
     base = str(exported.path).rpartition("/")[0]

@@ -11,7 +11,7 @@ _LENGTHS = (2, 1, 3)
 
 
 def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], Mapping[str, int]]:
-    """Row splits of every ragged input by their own names, for `rows` rows; and how many values each input has."""
+    """Make the row splits of every ragged input by name, and count the values of each input, for `rows` rows."""
     splits, counts = dict[str, Array](), dict[str, int]()
     for name, spec in signature.inputs.items():
         count = _fixed_rows(signature, spec.row_splits) or rows
@@ -25,6 +25,6 @@ def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], 
 
 
 def _fixed_rows(signature: Signature, splits: Sequence[str]) -> int | None:
-    """The number of rows of a ragged input that has but one."""
+    """Return the number of rows of a ragged input whose shape fixes it."""
     shape = signature.inputs[splits[0]].shape if splits else None
     return shape[0] - 1 if shape and shape[0] is not None else None

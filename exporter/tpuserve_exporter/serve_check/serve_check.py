@@ -44,7 +44,7 @@ class ServeCheck:
 
 
 def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
-    """Of each signature that answers the same each time: the smallest and largest batch, and one to pad."""
+    """Make questions for each deterministic signature: the smallest batch, the largest, and one that needs padding."""
     questions = []
     for one in (one for one in checked.signatures.values() if one.deterministic):
         for rows in _choose_rows(one, batch_sizes):

@@ -54,15 +54,15 @@ class _Pixels:
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
     """One input of the model takes images, and is called `image_bytes`; the others stay as they are.
 
-    Raises OptionConflict where no input takes images, where the options do not fit the one that does, or where nothing
-    tells which values the model was trained with.
+    Raises OptionConflict if no input takes images, if the options do not fit that input, or if neither the options nor
+    the model determine the pixel values.
     """
     pixels, choice = _fit(request, device)
 
     def wrap(call: Call) -> ServedFunction:
         return ServedFunction(_input_specs(device, pixels.name), lambda **inputs: call(**_decode(inputs, pixels)), [])
 
-    # A crop takes part of an image, which then is not known pixel by pixel.
+    # A crop resizes, and the values after a resize are not known pixel by pixel.
     raw_images = pixels.raw_images if pixels.crop in (None, 1) else None
     return ServedSignature(
         request.name, request.kind, wrap, raw_images=raw_images, note=choice.note, warning=choice.warning
@@ -126,7 +126,7 @@ def _arrange(image: "tf.Tensor", layout: str) -> "tf.Tensor":
 
 
 def _fit(request: SignatureRequest, device: DevicePart) -> "tuple[_Pixels, ScaleChoice]":
-    """The request's options, and the model's own where the request has none."""
+    """Combine the request's options with the shape of the model's input."""
     options = ImageOptions.read(request.options, str(request))
     name = _find_input(request, options.input, device)
     spec = device.inputs[name]
@@ -193,7 +193,7 @@ def _find_size(
 
 
 def _check_channels(request: SignatureRequest, values: ImageScale, channels: int) -> None:
-    """A number for all channels, or one for each."""
+    """Raise OptionConflict unless each option has one number, or one for each channel."""
     for option, numbers in (("mean", values.mean), ("std", values.std)):
         if len(numbers) in (1, channels):
             continue

@@ -1,4 +1,4 @@
-"""Image files to pixels, in TensorFlow: JPEG, PNG, BMP, GIF and WebP, whatever channels file and model have.
+"""Image files to pixels, in TensorFlow: JPEG, PNG, BMP, GIF and WebP, converted to the model's channels.
 
 TensorFlow's decoders convert between channels only in part: they refuse a GIF for a model of one channel, and a JPEG
 for one of four. Orientation in EXIF is ignored, as the loaders of TensorFlow, Keras and torchvision ignore it.
@@ -21,7 +21,7 @@ _OPAQUE = 255
 
 
 def decode_image(image: "tf.Tensor", channels: int) -> "tf.Tensor":
-    """A file as uint8 [height, width, channels] of 1, 3 or 4 channels; of an animated GIF the first picture.
+    """Decode a file to uint8 [height, width, channels], of 1, 3 or 4 channels. An animated GIF gives its first picture.
 
     Refuses an animated WebP: TensorFlow 2.21 decodes it beyond the end of its buffer, and the process aborts.
     """
@@ -39,7 +39,7 @@ def _decode_colour(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _decode_grey(image: "tf.Tensor") -> "tf.Tensor":
-    """PNG's and JPEG's decoders know grey, except of JPEGs in CMYK."""
+    """Decode to grey. The decoders of PNG and JPEG can, except for a JPEG in CMYK."""
     return _if(_has_grey(image), lambda: _decode(image, 1), lambda: _to_grey(_decode_colour(image)), 1)
 
 
@@ -50,7 +50,7 @@ def _has_grey(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _decode_with_alpha(image: "tf.Tensor") -> "tf.Tensor":
-    """PNG's and BMP's decoders know alpha; WebP's has as many channels as the file, and other files have no alpha."""
+    """Decode with alpha. The decoders of PNG and BMP can, that of WebP keeps the file's channels, others have none."""
     has_alpha = _begins(image, _PNG) | _begins(image, _BMP)
     return _if(has_alpha, lambda: _decode(image, 4), lambda: _add_alpha(image), 4)
 
@@ -107,7 +107,7 @@ def _is_animated_webp(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _part(image: "tf.Tensor", start: int, length: int) -> "tf.Tensor":
-    """The bytes there; fewer where the file ends."""
+    """Return bytes of the file; fewer if it ends before."""
     import tensorflow as tf
 
     return tf.strings.substr(image, tf.minimum(start, tf.strings.length(image)), length)

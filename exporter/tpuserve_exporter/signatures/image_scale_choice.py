@@ -1,4 +1,4 @@
-"""Which pixel values a signature of images feeds a model: the user's choice, else what the model itself tells."""
+"""Choose the pixel values of an image signature: the user's values, else those that the model's arithmetic expects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _BYTES = IMAGE_SCALES["none"]
-# Given values of a range below this, a model that normalises 0 to 255 itself sees hardly any difference in them.
+# Smallest useful range of values for a model that normalises 0 to 255 itself: it hardly tells closer values apart.
 _LEAST_RANGE = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleChoice:
-    """`note` states a choice that the exporter made, `warning` one of the user's that is likely wrong."""
+    """The chosen values. `note` states a choice of the exporter, `warning` a likely mistake of the user."""
 
     values: ImageScale
     note: str = ""
@@ -32,9 +32,9 @@ def choose_scale(
     spec: "tf.TensorSpec",
     find_leading: Callable[[], LeadingArithmetic],
 ) -> ScaleChoice:
-    """Choose for the input `spec`; `find_leading` reads the model's graph.
+    """Choose the values for the input `spec`. `find_leading` reads the model's graph.
 
-    Raises OptionConflict where nothing is given and the model does not tell either.
+    Raises OptionConflict if neither the user nor the model determines them.
     """
     if given is not None:
         _check_integers(request, given, spec)
@@ -53,14 +53,14 @@ def choose_scale(
 
 def _explain(leading: LeadingArithmetic) -> str:
     if leading.is_for_units:
-        return f"the model begins with {leading}, which suggests 0..1, but it does not tell for certain"
+        return f"the model begins with {leading}, which suggests 0..1, but does not prove"
     if str(leading):
-        return f"the model begins with {leading}, which does not tell"
-    return "the model does not tell"
+        return f"the model begins with {leading}, which does not show"
+    return "the model does not show"
 
 
 def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithmetic) -> str:
-    """Why the given values are likely wrong; empty where they are not."""
+    """Return the reason why the given values are likely wrong; empty if they are not."""
     low, high = _ends(given)
     if not leading.is_for_bytes or high - low >= _LEAST_RANGE:
         return ""
@@ -71,13 +71,13 @@ def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithme
 
 
 def _ends(values: ImageScale) -> tuple[float, float]:
-    """What black and white become, over all channels."""
+    """Return the smallest and the largest value of black and white over all channels."""
     ends = [(value * values.scale - mean) / std for value in (0, 255) for mean in values.mean for std in values.std]
     return min(ends), max(ends)
 
 
 def _check_integers(request: SignatureRequest, values: ImageScale, spec: "tf.TensorSpec") -> None:
-    """Raises OptionConflict where the input's integers cannot hold the values, or round most of them away."""
+    """Raise OptionConflict if the input's integers cannot hold the values, or round most of them away."""
     low, high = _ends(values)
     if not spec.dtype.is_integer or (spec.dtype.min <= low and high <= spec.dtype.max and high - low >= _LEAST_RANGE):
         return

@@ -21,9 +21,7 @@ def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequ
 
     signature = device.signature
     if signature.is_ragged:
-        raise OptionConflict(
-            f"--batching in-graph joins rows, and row splits cannot be joined ({signature}): leave it out"
-        )
+        raise OptionConflict(f"--batching in-graph joins rows, and row splits cannot be joined ({signature}): omit it")
     if not signature.is_batchable:
         raise OptionConflict(f"--batching in-graph: not every input and output has rows ({signature})")
     if any(spec.free_axes for spec in signature.inputs.values()):

@@ -1,6 +1,6 @@
-"""Image files of known pixels, and what a model is to be given for them: prepared without TensorFlow.
+"""Image files of known pixels, and the model's inputs for them, prepared without TensorFlow.
 
-A comparison that prepares images for the source as the written version does cannot find a wrong preparation.
+The preparation is independent: a comparison that shares the version's own cannot find a mistake in it.
 """
 
 import struct
@@ -35,12 +35,12 @@ class RawImages:
     values: ImageScale
 
     def draw(self, rows: int) -> Array:
-        """Random pixels, uint8 [rows, height, width, channels]."""
+        """Draw random pixels, uint8 [rows, height, width, channels]."""
         shape = (rows, self.height, self.width, self.channels)
         return np.random.default_rng(_SEED).integers(0, _BYTES, shape).astype(np.uint8)
 
     def prepare(self, pixels: Array) -> Array:
-        """What the model is to be given for the pixels, in its layout and dtype."""
+        """Compute the model's input for the pixels, in its layout and dtype."""
         ordered = pixels[..., ::-1] if self.values.bgr else pixels
         scaled = ordered.astype(np.float64) * self.values.scale
         prepared = (scaled - np.array(self.values.mean)) / np.array(self.values.std)
@@ -53,7 +53,7 @@ class RawImages:
 
 
 def encode_png(pixels: Array) -> bytes:
-    """A PNG file of uint8 [height, width, channels]."""
+    """Encode uint8 [height, width, channels] as a PNG file."""
     height, width, channels = pixels.shape
     lines = b"".join(b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)

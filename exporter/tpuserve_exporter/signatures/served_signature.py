@@ -57,7 +57,7 @@ class WrappedReference:
 
     @property
     def raw_images(self) -> dict[str, RawImages]:
-        """Of the signatures that take image files."""
+        """Images of known pixels by signature, for those that take image files."""
         return {name: one.raw_images for name, one in self._signatures.items() if one.raw_images is not None}
 
     def run_device(self, inputs: Tensors) -> Tensors:
