@@ -30,7 +30,7 @@ REPORTING = ("as_json", "reports", "verbose")
 
 
 def read_options(arguments: dict[str, Any]) -> ExportOptions:
-    """Options as click parsed them, grouped. Raises OptionConflict."""
+    """Group the parameters that click parsed. Raises OptionConflict."""
     kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
     signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])
     signatures = scale_images(signatures, arguments.pop("image_scale"))
@@ -77,7 +77,7 @@ def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
 
 
 def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
-    """--tpu and --tpu-numerics are for programs, and so ask for them."""
+    """Read the options of TPUs. --tpu and --tpu-numerics imply device programs."""
     topologies, mesh, rules = arguments.pop("topologies"), arguments.pop("mesh"), arguments.pop("rules")
     strict, numerics = arguments.pop("tpu_strict"), arguments.pop("tpu_numerics")
     for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
@@ -100,7 +100,7 @@ def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[Signa
 
 
 def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:
-    """`units=64` → 64, `activation=relu` → "relu"."""
+    """Read `units=64` as 64, and `activation=relu` as "relu"."""
     read: dict[str, object] = {}
     for pair in pairs:
         name, value = _read_pair("--model-arg", pair)
@@ -111,7 +111,7 @@ def _read_model_args(pairs: tuple[str, ...]) -> dict[str, object]:
 
 
 def _read_pad_values(pairs: tuple[str, ...]) -> dict[str, PadValue]:
-    """`ids=1` → 1, `words=[PAD]` → "[PAD]"."""
+    """Read `ids=1` as 1, and `words=[PAD]` as "[PAD]"."""
     read: dict[str, PadValue] = {}
     for pair in pairs:
         name, value = _read_pair("--pad-value", pair)
@@ -122,11 +122,11 @@ def _read_pad_values(pairs: tuple[str, ...]) -> dict[str, PadValue]:
 
 
 def _read_pair(option: str, pair: str) -> tuple[str, object]:
-    """The value is JSON where it can be read so, else text."""
+    """Read NAME=VALUE. The value is JSON if it is valid JSON, else text."""
     name, equals, text = pair.partition("=")
     if not name or not equals:
         raise OptionConflict(f"{option} {pair!r} is not of the form NAME=VALUE")
     try:
         return name, json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, text

@@ -1,4 +1,4 @@
-"""`--example INPUT=EXPECTED`: asked from the file's bytes up, a wrong answer ends the export."""
+"""`--example INPUT=EXPECTED` asks the version from the bytes of a file on, and a wrong answer ends the export."""
 
 import json
 import struct
@@ -15,6 +15,7 @@ from tests.exporter.conftest import Finished
 from tpuserve_exporter import ParityFailed
 from tpuserve_exporter import export as export_live
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.examples.picture import show_inputs
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.signatures.raw_images import encode_png
 
@@ -31,7 +32,7 @@ PHOTO = ("--signature", "serving_default=tensor", "--signature", "photo=image_by
 
 
 def brightest() -> keras.Model:
-    """`image` [batch, 8, 8, 3] of 0..255 → `probabilities` [batch, 3]: which colour there is the most of."""
+    """`image` [batch, 8, 8, 3] of 0..255 → `probabilities` [batch, 3]: the share of each colour."""
     image = keras.Input((8, 8, 3), name="image")
     mean = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(image))
     return keras.Model(image, keras.layers.Softmax(name="probabilities")(mean))
@@ -137,7 +138,7 @@ def test_an_example_that_cannot_be_is_refused(
     assert not (tmp_path / "m").exists()
 
 
-def test_labels_of_another_number_than_the_scores_are_warned_of(export: Export, folder: Path, tmp_path: Path) -> None:
+def test_labels_that_are_not_as_many_as_the_scores_give_a_warning(export: Export, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("red\ngreen\n")
     given = ("--labels", tmp_path / "labels.txt", "--batch-sizes", "1", "--dry-run")
     finished = export(folder / "colours.keras", tmp_path / "m", *given)
@@ -179,6 +180,11 @@ def test_python_takes_pairs_of_content_and_answer(folder: Path, tmp_path: Path) 
         export_live(brightest(), tmp_path / "m", examples={folder / "blue.png": "red"}, labels=labels, **options)
 
 
+@pytest.mark.parametrize("values", [(-1e308, 1e308), (2**62, 2**62), (5.0, 5.0)])
+def test_a_report_shows_numbers_of_any_size_as_a_picture(values: tuple[float, float]) -> None:
+    assert show_inputs({"image": np.resize(values, (1, 8, 8, 1))})["image"].startswith("data:image/png;base64,")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "kind", "expected"),
     [
@@ -216,7 +222,7 @@ def test_a_text_file_has_neither_a_byte_order_mark_nor_its_last_newline(tmp_path
         ("a film that is good " * 300 + "=positive", "there is no file"),
     ],
 )
-def test_content_that_is_none_is_refused_as_it_is_read(text: str, said: str) -> None:
+def test_invalid_content_is_refused_before_the_source_is_read(text: str, said: str) -> None:
     with pytest.raises(OptionConflict, match=said):
         Example.parse(text)
 

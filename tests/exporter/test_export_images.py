@@ -1,4 +1,4 @@
-"""Which pixel values a signature of image files feeds a model, and what compares them with the pixels themselves."""
+"""Pixel values that an image signature feeds a model, and their comparison with the pixels of a file."""
 
 from collections.abc import Callable
 from pathlib import Path

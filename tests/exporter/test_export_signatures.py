@@ -226,6 +226,8 @@ def test_image_options_that_do_not_fit_are_refused(
         (("a=image_bytes,scale=torch,std=2",), "scale=torch sets the mean, the deviation and the order too: omit std="),
         (("a=image_bytes,scale=imagenet",), "scale=imagenet is no number, and none of none, 0..1, -1..1, torch, caffe"),
         (("a=image_bytes,scale=1,order=gbr",), "order=gbr is neither rgb nor bgr"),
+        (("a=image_bytes,size=" + "9" * 5000 + "x1",), "is not HEIGHTxWIDTH"),
+        (("a=image_bytes,scale=0",), "scale=0 makes all images equal; scale=1 leaves the pixels unchanged"),
         (("a=tensor", "--image-scale", "0..1"), "--image-scale is for signatures of image files without scale=: add"),
         (("a=image_bytes,scale=1:2",), "scale=1:2 gives 2 numbers; it takes one number"),
         (("a=image_bytes,resize=best",), "resize=best is none of bilinear, nearest"),

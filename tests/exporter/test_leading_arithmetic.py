@@ -1,4 +1,4 @@
-"""The arithmetic that models begin with is found, and tells which pixel values they were trained with."""
+"""The exporter finds a model's leading arithmetic, and the pixel values that it expects."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which leaves of a tree are parameters, and what becomes of the others."""
+"""The leaves of a tree: parameters, scalars, fixed leaves, and leaves that cannot be served."""
 
 import collections
 import dataclasses

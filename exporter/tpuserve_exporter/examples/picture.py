@@ -69,10 +69,10 @@ def _to_bytes(row: Array) -> Array:
     """Scale values of 0..1, -1..1 or 0..255 to bytes, and stretch those of any other range."""
     low, high = float(row.min()), float(row.max())
     known = [(0, 1), (-1, 1), (0, 255)]
-    start, end = next(
-        (one for one in known if one[0] <= low and high <= one[1]), (low, high if high > low else low + 1)
-    )
-    return np.rint((row - start) * 255 / (end - start)).astype(np.uint8)
+    start, end = next((one for one in known if one[0] <= low and high <= one[1]), (low, high))
+    # Halves, because the difference of two finite numbers may be infinite.
+    half = end / 2 - start / 2
+    return np.rint((row / 2 - start / 2) / (half or 1.0) * 255).astype(np.uint8)
 
 
 def _encode(pixels: Array) -> str:

@@ -1,6 +1,7 @@
 """The options of an image signature: `size=224x224,scale=1/255,mean=0.485:0.456:0.406`."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from tpuserve_exporter.options.image_scale import IMAGE_SCALES, ImageScale
 IMAGE_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std", "order")
 # The options that together make an ImageScale.
 VALUE_OPTIONS = ("scale", "mean", "std", "order")
+# Image files have sides of at most five digits.
+_SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
 _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 
 
@@ -57,6 +60,8 @@ def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | Non
     std = _read_numbers(options, "std", signature) or (1.0,)
     if 0.0 in std:
         raise OptionConflict(f"{signature}: std is divided by, and cannot be 0")
+    if scale == 0.0:
+        raise OptionConflict(f"{signature}: scale=0 makes all images equal; scale=1 leaves the pixels unchanged")
     if (order := options.get("order", "rgb")) not in ("rgb", "bgr"):
         raise OptionConflict(f"{signature}: order={order} is neither rgb nor bgr")
     if not given:
@@ -72,10 +77,10 @@ def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | Non
 def _read_size(options: Mapping[str, str], signature: str) -> tuple[int, int] | None:
     if "size" not in options:
         return None
-    height, _, width = options["size"].partition("x")
-    if not height.isdecimal() or not width.isdecimal() or 0 in (int(height), int(width)):
+    sides = _SIZE.fullmatch(options["size"])
+    if sides is None:
         raise OptionConflict(f"{signature}: size={options['size']} is not HEIGHTxWIDTH, such as size=224x224")
-    return int(height), int(width)
+    return int(sides[1]), int(sides[2])
 
 
 def _read_one(options: Mapping[str, str], name: str, signature: str) -> float | None:
