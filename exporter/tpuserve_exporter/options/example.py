@@ -12,7 +12,8 @@ from tpuserve_exporter.options.array_files import Array, read_json, read_numpy
 
 ContentKind: TypeAlias = Literal["image", "text", "json", "numpy"]
 
-_TEXT, _JSON = "text:", "json:"
+# Prefixes of an input on the command line itself.
+_LITERALS: Mapping[str, ContentKind] = {"text:": "text", "json:": "json"}
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
 # JPEG, PNG, GIF, BMP, TIFF in both byte orders. WebP has its name at byte 8.
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\x00", b"MM\x00*")
@@ -57,12 +58,9 @@ class Example:
         return f"--example {self.name}"
 
 
-_LITERALS: Mapping[str, ContentKind] = {_TEXT: "text", _JSON: "json"}
-
-
 def _split(text: str) -> tuple[str, str]:
     """Split at the `=` after the name of a file, which may hold others, or at the last `=` of a literal."""
-    if text.startswith((_TEXT, _JSON)):
+    if text.startswith(tuple(_LITERALS)):
         given, equals, expected = text.rpartition("=")
         if not equals:
             raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
