@@ -59,6 +59,14 @@ def _looped(x: Tensor) -> Tensor:
     return tf.while_loop(lambda step, _: step < 2, lambda step, x: (step + 1, _normalised(x, [0])), (0, x))[1]
 
 
+def _of_powers(x: Tensor) -> Tensor:
+    """The values averaged over come from an activation that is made of powers, as a softmax is."""
+    import tensorflow as tf
+
+    powers = tf.exp(-tf.square(x))
+    return powers - tf.reduce_mean(powers, 0)
+
+
 def _in_a_branch(x: Tensor) -> Tensor:
     import tensorflow as tf
 
@@ -87,11 +95,12 @@ def _fused(x: Tensor) -> Tensor:
         _transposed,
         _reshaped,
         _looped,
+        _of_powers,
         _in_a_branch,
         _mean_of_mean,
         _fused,
     ],
-    ids=["moments", "sums", "product", "transposed", "reshaped", "loop", "branch", "mean of means", "fused"],
+    ids=["moments", "sums", "product", "transposed", "reshaped", "loop", "powers", "branch", "mean of means", "fused"],
 )
 def test_averages_over_rows_are_found(call: Callable[[Tensor], Tensor]) -> None:
     assert _look(call).statistics
@@ -208,3 +217,21 @@ def test_a_state_that_outputs_read_is_told_from_a_counter() -> None:
     assert _look(lambda x: x + state.assign_add(1.0)).assigned
     found = _look(count)
     assert (found.assigned, bool(found.written)) == ((), True)
+
+
+def _look_at_jax(call: Callable[[Tensor], Tensor]) -> Dependence:
+    jax2tf = pytest.importorskip("jax.experimental.jax2tf")
+    return _look(jax2tf.convert(call, polymorphic_shapes=["rows, _"], with_gradient=False))
+
+
+def test_averages_in_a_program_are_told_from_a_softmax_over_the_rows() -> None:
+    jax = pytest.importorskip("jax")
+
+    def centred(x: Tensor) -> Tensor:
+        powers = jax.numpy.exp(-x * x)
+        return powers - powers.mean(0)
+
+    assert _look_at_jax(centred).statistics
+    for over_rows in (jax.nn.softmax, jax.nn.log_softmax):
+        assert _look_at_jax(lambda x, call=over_rows: call(x, 0)).statistics == ()
+    assert _look_at_jax(lambda x: x - jax.nn.logsumexp(x, 0)).statistics == ()

@@ -92,6 +92,9 @@ def _rows(saved: "Saved") -> np.ndarray:
         ("sufficient", {}),
         ("weighted", {}),
         ("keras_layers", {}),
+        ("fused_by_hand", {}),
+        ("fused_by_hand", {"resource": True}),
+        ("codebook", {}),
         ("kept_share", {"feeds": {"keep_prob": 0.5}}),
         ("fused_layer_norm", {}),
         ("group_norm", {"shape": PICTURES}),
@@ -110,8 +113,9 @@ def test_a_training_graph_answers_as_inference_does(tmp_path: Path, model: str, 
     np.testing.assert_allclose(_answers(saved), saved.answer(_rows(saved)), rtol=1e-4, atol=1e-6)
 
 
-def test_a_fixed_batch_answers_as_inference_does(tmp_path: Path) -> None:
-    saved = _save(tmp_path, "layers")
+@pytest.mark.parametrize("model", ["layers", "ensembling"])
+def test_a_fixed_batch_answers_as_inference_does(tmp_path: Path, model: str) -> None:
+    saved = _save(tmp_path, model)
     np.testing.assert_allclose(_answers(saved, fixed=True), saved.answer(ROWS), rtol=1e-4, atol=1e-6)
 
 

@@ -179,6 +179,44 @@ def keras_layers(x: Tensor, training: Flag) -> Tensor:
     return _head(tf_keras.layers.BatchNormalization(name="bn")(y, training=training))
 
 
+def fused_by_hand(x: Tensor, training: bool) -> Tensor:
+    """Fused, with averages of its own, whose variables have one name in two scopes."""
+    pictures = tf.reshape(x, [-1, 1, 3, 2])
+    mean = v1.get_variable("mean/average", [2], initializer=v1.zeros_initializer(), trainable=False)
+    variance = v1.get_variable("variance/average", [2], initializer=v1.ones_initializer(), trainable=False)
+    if training:
+        y, batch_mean, batch_variance = v1.nn.fused_batch_norm(pictures, [1.0, 1.0], [0.0, 0.0])
+        _update(tf_moving_average(mean, batch_mean, 0.9), tf_moving_average(variance, batch_variance, 0.9))
+    else:
+        y = v1.nn.fused_batch_norm(pictures, [1.0, 1.0], [0.0, 0.0], mean, variance, is_training=False)[0]
+    return _head(tf.reshape(y, [-1, 6]))
+
+
+def ensembling(x: Tensor, training: bool) -> Tensor:
+    """Keeps a moving average of what each row of the batch makes of the hidden layer, for a loss."""
+    y = dense(x, 8, "hidden")
+    kept = v1.get_variable("ensemble", [ROWS, 8], initializer=v1.zeros_initializer(), trainable=False)
+    if training:
+        _update(tf_moving_average(kept, y, 0.6))
+    return _head(tf.concat([tf.nn.relu(y), x], 1))
+
+
+def codebook(x: Tensor, training: bool) -> Tensor:
+    """Vectors of a codebook are moving averages of the rows that are nearest to each."""
+    y = dense(x, 4, "hidden")
+    random = v1.random_normal_initializer()
+    vectors = v1.get_variable("vectors", [5, 4], initializer=random, trainable=False)
+    counts = v1.get_variable("counts", [5], initializer=v1.ones_initializer(), trainable=False)
+    sums = v1.get_variable("sums", [5, 4], initializer=random, trainable=False)
+    nearest = tf.one_hot(tf.argmin(tf.reduce_sum((y[:, None] - vectors[None]) ** 2, -1), 1), 5)
+    if training:
+        count = tf_moving_average(counts, tf.reduce_sum(nearest, 0), 0.9)
+        _update(
+            v1.assign(vectors, tf_moving_average(sums, tf.matmul(nearest, y, transpose_a=True), 0.9) / count[:, None])
+        )
+    return _head(nearest @ vectors)
+
+
 def without_statistics(x: Tensor, training: Flag) -> Tensor:
     """Whitens each batch, and keeps nothing."""
     mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [0], name="whitening")

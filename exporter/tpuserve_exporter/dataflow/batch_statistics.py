@@ -44,7 +44,7 @@ class StatisticsFinder:
         if not of_rows or of_rows[0] != values[0]:
             return False
         if node.op in _AVERAGES:
-            return self._reduces_rows(values) and not self._is_softmax(node)
+            return self._reduces_rows(values) and not (node.op == "Sum" and self._is_softmax(node))
         return is_norm(node) and self._norms_rows(node, values[0])
 
     def has_rows(self, tensor: str) -> bool:

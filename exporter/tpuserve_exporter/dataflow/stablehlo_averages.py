@@ -6,6 +6,9 @@ from typing import Any
 
 # What lies between the powers of a softmax and their sum.
 _OF_SOFTMAX = frozenset({"stablehlo.multiply", "stablehlo.convert", "stablehlo.select", "stablehlo.reshape"})
+# Operations between that sum and the division by it.
+_BETWEEN = frozenset({"stablehlo.abs", "stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
+_BETWEEN |= {"stablehlo.dynamic_broadcast_in_dim", "stablehlo.optimization_barrier"}
 
 
 def find_averages(program: bytes, fed: Sequence[int], count: int) -> list[str] | None:
@@ -51,7 +54,8 @@ def _averages(operation: Any, rows: set[int | None]) -> bool:  # noqa: ANN401
         return False
     taken = operation.operands[0]
     adds = [one.operation.name for one in operation.regions[0].blocks[0].operations]
-    return "stablehlo.add" in adds and bool(set(_first_size(taken)) & rows) and not _is_softmax(taken)
+    is_softmax = _is_of_powers(taken) and _divides(operation.results[0])
+    return "stablehlo.add" in adds and bool(set(_first_size(taken)) & rows) and not is_softmax
 
 
 def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
@@ -66,7 +70,20 @@ def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
     return [shape.get_dim_size(0)] if shape.get_dim_size(0) > 1 else []
 
 
-def _is_softmax(value: Any) -> bool:  # noqa: ANN401
+def _divides(value: Any) -> bool:  # noqa: ANN401
+    """Whether something is divided by `value`, or its logarithm taken; an average is a sum that is divided itself."""
+    waiting = [value]
+    while waiting:
+        for use in waiting.pop().uses:
+            owner = use.owner
+            if owner.name == "stablehlo.log" or (owner.name == "stablehlo.divide" and use.operand_number == 1):
+                return True
+            if owner.name in _BETWEEN:
+                waiting += owner.results
+    return False
+
+
+def _is_of_powers(value: Any) -> bool:  # noqa: ANN401
     from jaxlib.mlir import ir
 
     waiting = [value]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
+from tpuserve_exporter.dataflow.row_axes import RowAxes
 from tpuserve_exporter.errors import TrainingMode
 from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
 from tpuserve_exporter.sources.tpu_surgery import find_looping, node_of, reached
@@ -26,6 +27,8 @@ _SCALING = frozenset({"Mul", "RealDiv"})
 # What a share kept may be made of.
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
 _VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+# The variables that a fused batch norm takes at inference, in the order of its inputs.
+_STATISTICS = ("moving_mean", "moving_variance")
 GIVE_INFERENCE = "Export the graph of inference: give the function that makes it, --model, with its checkpoint"
 
 
@@ -142,8 +145,8 @@ def _switch_norm(
     handles = updated if len(updated) == 2 else _given_statistics(node, nodes) or _moving_statistics(node, nodes)
     if handles is None:
         return False
-    for index, handle in zip((3, 4), handles, strict=True):
-        node.input[index] = _read(graph_def, handle, f"{node.name}/{handle.name.rpartition('/')[2]}")
+    for index, (name, handle) in enumerate(zip(_STATISTICS, handles, strict=True), 3):
+        node.input[index] = _read(graph_def, handle, f"{node.name}/served_{name}")
     node.attr["is_training"].b = False
     return True
 
@@ -158,7 +161,7 @@ def _moving_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[No
     """The variables `…/moving_mean` and `…/moving_variance` beside that of its scale or offset."""
     for tensor in norm.input[1:3]:
         scope = _variable_of(tensor, nodes).name.rpartition("/")[0]
-        found = [nodes.get(f"{scope}/{name}") for name in ("moving_mean", "moving_variance")]
+        found = [nodes.get(f"{scope}/{name}") for name in _STATISTICS]
         if scope and all(one is not None and one.op in _VARIABLES for one in found):
             return [one for one in found if one is not None]
     return None
@@ -194,7 +197,7 @@ def _replace_statistics(graph_def: "GraphDef", averages: Mapping[str, str]) -> l
 
 
 def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str, list[int]]:
-    """Shapes of those statistics that have one, wholly known, and their average's dtype."""
+    """Return the known shapes of the statistics that have the dtype of their average and no rows of the batch."""
     import tensorflow as tf
 
     part = tf.compat.v1.graph_util.extract_sub_graph(
@@ -205,11 +208,24 @@ def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str
         tf.graph_util.import_graph_def(part, name="")
     kinds = {node.name: node.attr["dtype"].type for node in part.node if node.op in _VARIABLES}
     found = {one: graph.get_tensor_by_name(one if ":" in one else f"{one}:0") for one in averages}
+    axes = _find_row_axes(part)
     return {
         one: tensor.shape.as_list()
         for one, tensor in found.items()
-        if tensor.shape.is_fully_defined() and tensor.dtype.as_datatype_enum == kinds[averages[one]]
+        if tensor.shape.is_fully_defined()
+        and tensor.dtype.as_datatype_enum == kinds[averages[one]]
+        and not (axes and axes.find(one))
     }
+
+
+def _find_row_axes(graph_def: "GraphDef") -> RowAxes | None:
+    """Return None for a graph that takes only one batch size."""
+    placeholders = (node for node in graph_def.node if node.op == "Placeholder")
+    dims = {node.name: node.attr["shape"].shape.dim for node in placeholders}
+    try:
+        return RowAxes(graph_def, {name: tuple(dim.size for dim in shape) for name, shape in dims.items() if shape})
+    except ValueError:
+        return None
 
 
 def _reshape(graph_def: "GraphDef", tensor: str, variable: "NodeDef", shape: Sequence[int]) -> str:
