@@ -49,3 +49,21 @@ def test_branches_and_loops_become_nodes_that_shapes_can_be_told_of() -> None:
     with graph.as_default():
         tf.graph_util.import_graph_def(flat, name="")
     assert graph.get_tensor_by_name(f"{name}:0").shape.as_list() == [5, 4]
+
+
+def test_a_function_that_calls_itself_ends_at_its_own_call() -> None:
+    """It calls itself twice in one of two branches: any depth would double the graph as many times."""
+    import tensorflow as tf
+
+    stub = tf.function(lambda n: tf.identity(n), autograph=False)
+    fibonacci = tf.function(
+        lambda n: tf.cond(n < 2, lambda: tf.identity(n), lambda: stub(n - 1) + stub(n - 2)), autograph=False
+    )
+    outer = tf.function(lambda n: tf.identity(fibonacci(n), "y"), autograph=False)
+    graph_def = outer.get_concrete_function(tf.TensorSpec([], tf.int32, name="n")).graph.as_graph_def()
+    itself = next(node.attr["f"].func.name for node in graph_def.node if "PartitionedCall" in node.op)
+    for node in (node for function in graph_def.library.function for node in function.node_def):
+        if "PartitionedCall" in node.op:
+            node.attr["f"].func.name = itself
+    flat, _ = inline_to_analyse(graph_def, ["y:0"])
+    assert [node.op for node in flat.node if "PartitionedCall" in node.op] == ["PartitionedCall"] * 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tpuserve_exporter.checks.repeated_answers import Change
 from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
-from tpuserve_exporter.dataflow.function_inlining import node_of
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.inspection.saved_model import read_meta_graph
 from tpuserve_exporter.signature import Tensors, read_signatures
 from tpuserve_exporter.sources.training_mode import GIVE_INFERENCE

@@ -6,8 +6,7 @@ them at inference, too.
 
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.function_inlining import node_of
-from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import StatisticsFinder
-from tpuserve_exporter.dataflow.function_inlining import inline_to_analyse, node_of
-from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.dataflow.changing_operations import is_generator, is_random, is_write, roots_read
+from tpuserve_exporter.dataflow.function_inlining import inline_to_analyse
+from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 from tpuserve_exporter.dataflow.stablehlo_averages import find_averages
 
@@ -15,45 +16,6 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Of numbers drawn by a state of the operation's own; by a generator's; and of a seed that is given.
-_RANDOM = (
-    "Random",
-    "TruncatedNormal",
-    "ParameterizedTruncatedNormal",
-    "Multinomial",
-    "SampleDistortedBoundingBox",
-    "StatefulUniform",
-    "StatefulStandardNormal",
-    "StatefulTruncatedNormal",
-    "StatefulRandom",
-    "RngReadAndSkip",
-)
-_NOT_RANDOM = ("RandomDataset", "RandomShuffleQueue")
-_SEEDED = (
-    "StatelessRandom",
-    "StatelessTruncated",
-    "StatelessMultinomial",
-    "StatelessParameterized",
-    "StatelessShuffle",
-    "StatelessSampleDistorted",
-)
-# Operations that change a variable or a table, by how their names begin, and those that read one.
-_WRITES = (
-    "Assign",
-    "ResourceApply",
-    "ResourceSparseApply",
-    "ResourceScatter",
-    "ResourceStridedSliceAssign",
-    "Scatter",
-    "LookupTableInsert",
-    "LookupTableImport",
-    "LookupTableRemove",
-    "CountUpTo",
-    "ResourceCountUpTo",
-)
-_NOT_WRITES = ("ScatterNd", "AssignVariableXlaConcat")
-_READS = ("ReadVariableOp", "ResourceGather", "LookupTableFind", "LookupTableSize", "LookupTableExport", "VariableV2")
-_GENERATORS = ("RngReadAndSkip", "RngSkip", "Stateful")
 # A constant of this size is weights: no axis, shape or seed.
 _LARGE_BYTES = 65536
 _CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
@@ -87,7 +49,7 @@ def find_dependence(
     flat, ends = inline_to_analyse(part, outputs)
     walk = Walk(flat)
     before = walk.before(ends)
-    random = [node for node in before.values() if _is_random(node, walk)]
+    random = [node for node in before.values() if is_random(node, walk)]
     assigned, written = _find_writes(walk, before, ends, random)
     in_programs = [_find_in_program(node, walk, inputs) for node in before.values() if node.op == "XlaCallModule"]
     statistics = _find_statistics(flat, walk, ends, inputs) + [one for found in in_programs for one in found or ()]
@@ -107,29 +69,37 @@ def _find_writes(
 
     `before` are the nodes that the outputs are made of.
     """
-    writes = [node for node in walk.needed(ends).values() if _is_write(node) and node.input]
-    seeds = _roots_read(walk, (one for node in random for one in walk.before(node.input).values()))
-    generators = [node for node in before.values() if node.op.startswith(_GENERATORS) and node.input]
+    writes = [node for node in walk.needed(ends).values() if is_write(node)]
+    seeds = roots_read(walk, (one for node in random for one in walk.before(node.input).values()))
+    generators = [node for node in before.values() if is_generator(node)]
     seeds |= {walk.root(node.input[0]) for node in generators}
     written = {walk.root(node.input[0]): node.name for node in writes}
     written = {root: place for root, place in written.items() if root not in seeds}
-    read = _roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
+    read = roots_read(walk, before.values()) | {walk.root(node.input[0]) for node in writes if node.name in before}
     return [place for root, place in written.items() if root in read], list(written.values())
 
 
 def _without_weights(graph_def: "GraphDef") -> "GraphDef":
-    """A copy with placeholders for large constants: frozen weights would be copied with each step."""
+    """Return a copy with placeholders for large constants: each later step would copy frozen weights."""
     light = type(graph_def)()
     light.versions.CopyFrom(graph_def.versions)
-    light.library.CopyFrom(graph_def.library)
     for node in graph_def.node:
-        if node.op == "Const" and node.ByteSize() > _LARGE_BYTES:
-            placeholder = light.node.add(name=node.name, op="Placeholder")
-            placeholder.attr["dtype"].CopyFrom(node.attr["dtype"])
-            placeholder.attr["shape"].shape.CopyFrom(node.attr["value"].tensor.tensor_shape)
-        else:
-            light.node.add().CopyFrom(node)
+        _copy_light(node, light.node.add())
+    for function in graph_def.library.function:
+        copy = light.library.function.add(signature=function.signature, ret=function.ret)
+        copy.control_ret.update(function.control_ret)
+        for node in function.node_def:
+            _copy_light(node, copy.node_def.add())
     return light
+
+
+def _copy_light(node: "NodeDef", copy: "NodeDef") -> None:
+    if node.op == "Const" and node.ByteSize() > _LARGE_BYTES:
+        copy.name, copy.op = node.name, "Placeholder"
+        copy.attr["dtype"].CopyFrom(node.attr["dtype"])
+        copy.attr["shape"].shape.CopyFrom(node.attr["value"].tensor.tensor_shape)
+    else:
+        copy.CopyFrom(node)
 
 
 def _find_statistics(
@@ -161,32 +131,3 @@ def _places(names: Iterable[str]) -> tuple[str, ...]:
 def _layers(names: Iterable[str]) -> tuple[str, ...]:
     """The layers that operations are of, by their names."""
     return tuple(sorted({_OWN.sub("", name) for name in _places(names)}))
-
-
-def _is_random(node: "NodeDef", walk: Walk) -> bool:
-    """Whether its numbers are others each time: not those of a seed that is in the graph."""
-    if node.op.startswith(_SEEDED):
-        return any(_changes(one) for one in walk.before(node.input).values())
-    return (node.op.startswith(_RANDOM) and not node.op.startswith(_NOT_RANDOM)) or "CandidateSampler" in node.op
-
-
-def _changes(node: "NodeDef") -> bool:
-    return node.op in ("Placeholder", "VarHandleOp", "VariableV2") or node.op.startswith((*_RANDOM, "Timestamp"))
-
-
-def _is_write(node: "NodeDef") -> bool:
-    return node.op.startswith(_WRITES) and not node.op.startswith(_NOT_WRITES)
-
-
-def _reads(node: "NodeDef") -> bool:
-    return node.op.startswith(_READS) and bool(node.input)
-
-
-def _roots_read(walk: Walk, nodes: "Iterable[NodeDef]") -> set[str]:
-    found = set[str]()
-    for node in nodes:
-        if node.op in ("VariableV2", "Variable"):
-            found.add(node.name)
-        elif _reads(node):
-            found.add(walk.root(node.input[0]))
-    return found

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.graph_walk import node_of
+
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -13,10 +15,10 @@ if TYPE_CHECKING:
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "TPUPartitionedCall", "BatchFunction"})
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
+# The attributes that hold the functions of a branch with two sides, and of a loop. `Case` has a list instead.
+_PARTS = ("then_branch", "else_branch", "cond", "body")
 # A value that an iteration makes of another reaches all variables of most loops in so many iterations.
 _ITERATIONS = 2
-# Deeper nesting than any model has: a function that calls itself ends here.
-_DEEPEST = 64
 
 
 def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
@@ -55,53 +57,58 @@ class _Inlining:
 
     def run(self) -> "GraphDef":
         for node in self._source.node:
-            self._add(node, node.name, 0)
+            self._add(node, node.name, frozenset())
         for node in self._flat.node:
             inputs = [end for name in node.input for end in self._resolve(name)]
             del node.input[:]
             node.input.extend(dict.fromkeys(inputs) if all(one[0] == "^" for one in inputs) else inputs)
         return self._flat
 
-    def _add(self, node: "NodeDef", name: str, depth: int) -> None:
-        """Add `node`, whose inputs have their names in the flat graph, under `name`; or what it calls."""
-        body = self._called(node)
-        if body is not None and depth < _DEEPEST:
-            self._call(node, body, name, list(node.input), depth)
-        elif self._control_flow and node.op in _BRANCHES and depth < _DEEPEST:
-            self._branch(node, name, depth)
-        elif self._control_flow and node.op in _LOOPS and depth < _DEEPEST:
-            self._loop(node, name, depth)
-        else:
+    def _add(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
+        """Add `node`, whose inputs have their names in the flat graph, under `name`; or the functions that it calls.
+
+        `within` are the functions that the node is in. A call of one of them stays a call: inlining would not end.
+        """
+        called = self._called(node)
+        if not called or not within.isdisjoint(called):
             added = self._flat.node.add()
             added.CopyFrom(node)
             added.name = name
+        elif node.op in _BRANCHES:
+            self._branch(node, called, name, within)
+        elif node.op in _LOOPS:
+            self._loop(node, name, within)
+        else:
+            self._call(called[0], name, list(node.input), within)
 
-    def _called(self, node: "NodeDef") -> "FunctionDef | None":
+    def _called(self, node: "NodeDef") -> list[str]:
+        """Return the functions to put in the place of `node`: one of a call, or all of a branch or a loop."""
+        names = [node.op]
         if node.op in _CALLS:
-            return self._functions.get(node.attr["f"].func.name)
-        return self._functions.get(node.op)
+            names = [node.attr["f"].func.name]
+        elif self._control_flow and node.op in _BRANCHES | _LOOPS:
+            parts = [node.attr[part].func.name for part in _PARTS if part in node.attr]
+            names = parts or [one.name for one in node.attr["branches"].list.func]
+        return [one for one in names if one in self._functions]
 
-    def _call(self, node: "NodeDef", body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> None:
-        results, ends = self._body(body, name, inputs, depth)
+    def _call(self, function: str, name: str, inputs: Sequence[str], within: frozenset[str]) -> None:
+        results, ends = self._body(function, name, inputs, within)
         for index, result in enumerate(results):
             self._renamed[_tensor(name, index)] = result
         self._ends[name] = [*results, *ends]
 
-    def _branch(self, node: "NodeDef", name: str, depth: int) -> None:
+    def _branch(self, node: "NodeDef", functions: Sequence[str], name: str, within: frozenset[str]) -> None:
         condition, *inputs = node.input
-        values = [node.attr["then_branch"], node.attr["else_branch"]] if "then_branch" in node.attr else []
-        names = [one.func.name for one in values] or [one.name for one in node.attr["branches"].list.func]
         given = [one for one in inputs if one[0] != "^"]
-        bodies = [self._functions[one] for one in names if one in self._functions]
-        results, ends = zip(*(self._body(one, name, given, depth) for one in bodies), strict=True)
+        results, ends = zip(*(self._body(one, name, given, within) for one in functions), strict=True)
         self._merge(node, name, results, [condition], [end for one in ends for end in one])
 
-    def _loop(self, node: "NodeDef", name: str, depth: int) -> None:
-        condition, body = (self._functions[node.attr[part].func.name] for part in ("cond", "body"))
+    def _loop(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
+        condition, body = (node.attr[part].func.name for part in ("cond", "body"))
         states, ends, conditions = [[one for one in node.input if one[0] != "^"]], list[str](), list[str]()
         for _ in range(_ITERATIONS):
-            conditions += self._body(condition, name, states[-1], depth)[0]
-            state, ended = self._body(body, name, states[-1], depth)
+            conditions += self._body(condition, name, states[-1], within)[0]
+            state, ended = self._body(body, name, states[-1], within)
             states.append(state)
             ends += ended
         self._merge(node, name, states, conditions, ends)
@@ -126,8 +133,11 @@ class _Inlining:
         self._taken.add(free)
         return free
 
-    def _body(self, body: "FunctionDef", name: str, inputs: Sequence[str], depth: int) -> tuple[list[str], list[str]]:
-        """Add the nodes of `body`, called with `inputs`, below `name`; returns its results, and what it runs to."""
+    def _body(
+        self, function: str, name: str, inputs: Sequence[str], within: frozenset[str]
+    ) -> tuple[list[str], list[str]]:
+        """Add the nodes of `function`, called with `inputs`, below `name`; return its results and control outputs."""
+        body = self._functions[function]
         given = [one for one in inputs if one[0] != "^"]
         order = [one for one in inputs if one[0] == "^"]
         arguments = dict(zip((one.name for one in body.signature.input_arg), given, strict=False))
@@ -148,7 +158,7 @@ class _Inlining:
             inner.CopyFrom(node)
             del inner.input[:]
             inner.input.extend([*map(resolve, node.input), *(order if not node.input else ())])
-            self._add(inner, names[node.name], depth + 1)
+            self._add(inner, names[node.name], within | {function})
         results = [resolve(body.ret[one.name]) for one in body.signature.output_arg]
         return results, [resolve(f"^{end}") for end in body.control_ret.values()]
 
@@ -173,11 +183,6 @@ class _Inlining:
 
 def _tensor(name: str, index: int) -> str:
     return f"{name}:{index}" if index else name
-
-
-def node_of(tensor: str) -> str:
-    """The name of the node that makes a tensor, or that a control input names."""
-    return tensor.removeprefix("^").split(":")[0]
 
 
 def _offsets(node: "NodeDef", functions: "Mapping[str, FunctionDef]") -> Callable[[str], int]:

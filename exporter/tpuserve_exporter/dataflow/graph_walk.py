@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.function_inlining import node_of
-
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -19,6 +17,11 @@ _PASSING = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "M
 _PASSING |= {"NextIteration", "Exit"}
 
 
+def node_of(tensor: str) -> str:
+    """Return the name of the node in an input of another node: `node`, `node:1` or `^node`."""
+    return tensor.removeprefix("^").split(":")[0]
+
+
 class Walk:
     """Nodes of one flat graph by name, and ways through them."""
 
@@ -28,6 +31,10 @@ class Walk:
     def before(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
         """The nodes whose values `tensors` are made of, their own among them, nearest first."""
         return self._collect(tensors, self.values_of)
+
+    def reached(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
+        """Return the nodes that `tensors` depend on by data, shapes among it, nearest first."""
+        return self._collect(tensors, lambda node: (one for one in node.input if one[0] != "^"))
 
     def needed(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
         """The nodes that run when `tensors` are asked for: those that are only waited for, too."""

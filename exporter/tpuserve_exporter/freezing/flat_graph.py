@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tpuserve_exporter.dataflow.changing_operations import is_write
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_check import named_variables
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _LOWERED = "_lower_using_switch_merge"
 _PROGRAM = "XlaCallModule"
-# Operations that change a variable, by how their names begin.
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ def _check(graph_def: "GraphDef") -> None:
             "--freeze: the model is a program of StableHLO (from JAX or PyTorch), with its batch norms where no one "
             "outside of its compiler sees them: leave --freeze out, or fold them in the model before it is exported"
         )
-    written = [f"{node.name} ({node.op})" for node in nodes if node.op.startswith(_WRITES)]
+    written = [f"{node.name} ({node.op})" for node in nodes if is_write(node)]
     if written:
         raise CannotLower(
             f"--freeze: the model changes its variables while it answers: {', '.join(written[:5])}. Is a batch norm "

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.freezing.flat_graph import FlatGraph
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.tpu_surgery import node_of
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.graph_walk import Walk
 from tpuserve_exporter.inspection.contents import Operations
 from tpuserve_exporter.sources.graph_operations import called_by
 
@@ -52,19 +53,9 @@ def _all(graph: "GraphDef", outputs: Iterable[str] | None) -> "Iterator[NodeDef]
 
 def find_needed(graph: "GraphDef", outputs: Iterable[str]) -> "list[list[NodeDef]]":
     """Nodes that the outputs come from, those of the graph first, and then those of each function that is called."""
-    nodes = {node.name: node for node in graph.node}
     functions = {function.signature.name: function.node_def for function in graph.library.function}
-    names = [output.split(":")[0] for output in outputs]
-    seen, reached = set(names), list["NodeDef"]()
-    while names:
-        node = nodes.get(names.pop())
-        if node is None:
-            continue
-        reached.append(node)
-        before = {name.removeprefix("^").split(":")[0] for name in node.input} - seen
-        seen |= before
-        names += before
-    return [reached, *_find_called(reached, functions)]
+    needed = list(Walk(graph).needed(outputs).values())
+    return [needed, *_find_called(needed, functions)]
 
 
 def _find_called(nodes: "Iterable[NodeDef]", functions: "Mapping[str, Iterable[NodeDef]]") -> "Iterator[list[NodeDef]]":

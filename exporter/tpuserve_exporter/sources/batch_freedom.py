@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import OptionConflict, reason_of
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.tpu_surgery import node_of
 from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph
 
 if TYPE_CHECKING:

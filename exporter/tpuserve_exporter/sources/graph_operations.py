@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+RESOURCE_VARIABLE = "VarHandleOp"
+_REFERENCE_VARIABLES = frozenset({"VariableV2", "Variable"})
+
+
+def is_variable(node: "NodeDef") -> bool:
+    """Return whether `node` is a resource variable, or a reference variable of early TensorFlow 1."""
+    return node.op == RESOURCE_VARIABLE or node.op in _REFERENCE_VARIABLES
+
 
 def drop_unused_functions(graph_def: "GraphDef") -> None:
     """Of the library, keep what the graph calls: a training step, or its gradients, may be in it."""
@@ -76,7 +84,7 @@ def _makes_resource(op: str) -> bool:
     definition = op_def_registry.get(op)
     outputs = {arg.type for arg in definition.output_arg}
     makes = definition.is_stateful and types_pb2.DT_RESOURCE in outputs and not definition.input_arg
-    return makes and op not in ("VarHandleOp", "Placeholder")
+    return makes and op not in (RESOURCE_VARIABLE, "Placeholder")
 
 
 def _runs_on_cpu(op: str) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.sources.tpu_surgery import node_of, reached
+from tpuserve_exporter.sources.tpu_surgery import reached
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
-from tpuserve_exporter.dataflow.graph_walk import Walk
-from tpuserve_exporter.sources.tpu_surgery import node_of
+from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
+from tpuserve_exporter.sources.graph_operations import is_variable
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _UPDATES = frozenset({"Assign", "AssignSub", "AssignAdd"})
 _UPDATES |= {"AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp"}
-_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 # What an update is made of between the statistic and the variable.
 _PASSED = frozenset({"Sub", "Add", "AddV2", "AddN", "Mul", "RealDiv", "Div", "Identity", "Cast", "Reshape", "Squeeze"})
 _PASSED |= {"ExpandDims", "StopGradient", "Switch", "Merge", "Select", "SelectV2", "IdentityN", "Enter", *_UPDATES}
@@ -66,7 +65,7 @@ class _Updates:
         for node in updates:
             variable = self._walk.root(node.input[0])
             statistics, variables = self._follow(node.input[1])
-            if variable not in self._walk.nodes or self._walk.nodes[variable].op not in _VARIABLES:
+            if variable not in self._walk.nodes or not is_variable(self._walk.nodes[variable]):
                 continue
             read.setdefault(variable, set()).update(variables)
             if len(statistics) == 1 and variable in variables:
@@ -109,7 +108,7 @@ class _Updates:
             if node is None or tensor in seen:
                 continue
             seen.add(tensor)
-            if node.op in _VARIABLES:
+            if is_variable(node):
                 variables.add(name)
             elif node.op.startswith("FusedBatchNorm") and not is_norm(node):
                 otherwise = True  # it passes on the averages that it was given

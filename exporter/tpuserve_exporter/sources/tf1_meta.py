@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
@@ -17,7 +18,6 @@ from tpuserve_exporter.sources.name_based import read_checkpoint, restore
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.tpu_surgery import (
     leave_training_loop,
-    node_of,
     reached,
     remove_tpu_operations,
     replace_inputs,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.sources.functional_loop import lift_training_loops
 
 if TYPE_CHECKING:
@@ -184,20 +185,6 @@ def _frame_after(node: "NodeDef", frame: _Frame) -> _Frame:
     return frame[:-1] if node.op == "Exit" else frame
 
 
-def node_of(tensor: str) -> str:
-    """The name of the node that an input of another names: `node`, `node:1` or `^node`."""
-    return tensor.removeprefix("^").split(":")[0]
-
-
 def reached(graph_def: "GraphDef", fetched: Sequence[str]) -> list["NodeDef"]:
-    """The nodes that `fetched` depend on by data, nearest first."""
-    nodes = {node.name: node for node in graph_def.node}
-    queue = [nodes[name] for name in dict.fromkeys(fetched)]
-    seen = {node.name for node in queue}
-    for node in queue:
-        for tensor in node.input:
-            name = node_of(tensor)
-            if tensor[0] != "^" and name not in seen and name in nodes:
-                seen.add(name)
-                queue.append(nodes[name])
-    return queue
+    """Return the nodes that the nodes `fetched` depend on by data, nearest first."""
+    return list(Walk(graph_def).reached(fetched).values())

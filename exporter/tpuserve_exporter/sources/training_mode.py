@@ -8,25 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
+from tpuserve_exporter.dataflow.changing_operations import is_random
+from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 from tpuserve_exporter.errors import TrainingMode
+from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable
 from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
-from tpuserve_exporter.sources.tpu_surgery import find_looping, node_of, reached
+from tpuserve_exporter.sources.tpu_surgery import find_looping, reached
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_RANDOM = frozenset(
-    {"RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2", "RandomStandardNormal", "TruncatedNormal"}
-    | {"RandomUniformInt", "StatelessRandomNormal", "StatelessRandomNormalV2", "Multinomial", "RandomShuffle"}
-)
 # From random numbers to the mask of dropout: `floor(keep + random)` of old, `random >= rate` since.
 _MASKING = frozenset({"Add", "AddV2", "Sub", "Mul", "Floor", "GreaterEqual", "Cast", "Identity"})
 _SCALING = frozenset({"Mul", "RealDiv"})
 # What a share kept may be made of.
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
-_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 # The variables that a fused batch norm takes at inference, in the order of its inputs.
 _STATISTICS = ("moving_mean", "moving_variance")
 GIVE_INFERENCE = "Export the graph of inference: give the function that makes it, --model, with its checkpoint"
@@ -45,8 +43,9 @@ def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
 
 
 def find_random(graph_def: "GraphDef", fetched: Sequence[str]) -> list["NodeDef"]:
-    """Operations by which `fetched` nodes depend on random numbers."""
-    return [node for node in reached(graph_def, fetched) if node.op in _RANDOM]
+    """Return the nodes that draw the random numbers which the nodes `fetched` depend on."""
+    walk = Walk(graph_def)
+    return [node for node in walk.before(fetched).values() if is_random(node, walk)]
 
 
 def _remove_dropouts(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
@@ -154,7 +153,7 @@ def _switch_norm(
 def _given_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
     """The variables that `norm` takes to put the statistics of this batch to."""
     found = [_variable_of(tensor, nodes) for tensor in norm.input[3:5]]
-    return found if all(one.op in _VARIABLES for one in found) else None
+    return found if all(map(is_variable, found)) else None
 
 
 def _moving_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
@@ -162,7 +161,7 @@ def _moving_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[No
     for tensor in norm.input[1:3]:
         scope = _variable_of(tensor, nodes).name.rpartition("/")[0]
         found = [nodes.get(f"{scope}/{name}") for name in _STATISTICS]
-        if scope and all(one is not None and one.op in _VARIABLES for one in found):
+        if scope and all(one is not None and is_variable(one) for one in found):
             return [one for one in found if one is not None]
     return None
 
@@ -206,7 +205,7 @@ def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(part, name="")
-    kinds = {node.name: node.attr["dtype"].type for node in part.node if node.op in _VARIABLES}
+    kinds = {node.name: node.attr["dtype"].type for node in part.node if is_variable(node)}
     found = {one: graph.get_tensor_by_name(one if ":" in one else f"{one}:0") for one in averages}
     axes = _find_row_axes(part)
     return {
@@ -242,7 +241,7 @@ def _reshape(graph_def: "GraphDef", tensor: str, variable: "NodeDef", shape: Seq
 
 def _read(graph_def: "GraphDef", variable: "NodeDef", name: str) -> str:
     """The name of a node, called `name`, that reads `variable`."""
-    is_resource = variable.op == "VarHandleOp"
+    is_resource = variable.op == RESOURCE_VARIABLE
     read = graph_def.node.add(name=name, op="ReadVariableOp" if is_resource else "Identity")
     read.input.append(variable.name)
     read.attr["dtype" if is_resource else "T"].CopyFrom(variable.attr["dtype"])

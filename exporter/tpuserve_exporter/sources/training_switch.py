@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
+from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.sources.moving_statistics import find_averages
-from tpuserve_exporter.sources.tpu_surgery import node_of, reached
+from tpuserve_exporter.sources.tpu_surgery import reached
+from tpuserve_exporter.sources.training_mode import find_random
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -47,10 +49,9 @@ def _is_switch(node: "NodeDef") -> bool:
 
 def _count_training(graph_def: "GraphDef", fetched: Sequence[str]) -> int:
     """How many operations of training the nodes `fetched` depend on."""
-    nodes = reached(graph_def, fetched)
     averaged = {node_of(one.statistic) for one in find_averages(graph_def, fetched)}
-    norms = {one.name for one in nodes if is_norm(one)}
-    random = {one.name for one in nodes if one.op.startswith("Random")}
+    norms = {one.name for one in reached(graph_def, fetched) if is_norm(one)}
+    random = {one.name for one in find_random(graph_def, fetched)}
     return len(averaged | norms | random)
 
 

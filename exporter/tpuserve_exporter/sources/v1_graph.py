@@ -13,7 +13,12 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.samples.samples import count_rows, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
-from tpuserve_exporter.sources.graph_operations import check_operations, drop_unused_functions
+from tpuserve_exporter.sources.graph_operations import (
+    RESOURCE_VARIABLE,
+    check_operations,
+    drop_unused_functions,
+    is_variable,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,9 +28,6 @@ if TYPE_CHECKING:
 
     from tpuserve_exporter.sources.name_based import RestoredValues
 
-# Resource variables, and the reference variables of before.
-_RESOURCE_OP = "VarHandleOp"
-_REFERENCE_OPS = frozenset({"VariableV2", "Variable"})
 _PLACEMENT = ("_class", "_output_shapes", "_xla_inferred_shapes")
 # What a graph is imported under, so that no node of it meets the name of an argument.
 _SCOPE = "graph"
@@ -81,7 +83,7 @@ class V1Graph:
 
     def variables(self) -> list[GraphVariable]:
         """Raises SourceUnreadable for one whose shape the graph does not say."""
-        variables = [_read_variable(node) for node in self.graph_def.node if _is_variable(node)]
+        variables = [_read_variable(node) for node in self.graph_def.node if is_variable(node)]
         return [replace(one, part=self.parts.get(one.name)) for one in variables]
 
     def serve(self, values: "RestoredValues") -> ServedFunction:
@@ -125,7 +127,7 @@ class V1Graph:
         kept.CopyFrom(self.graph_def)
         del kept.node[:]
         fed = {tensor.removesuffix(":0") for tensor in self.feeds.values()}
-        kept.node.extend(node for node in self.graph_def.node if not _is_variable(node) and node.name not in fed)
+        kept.node.extend(node for node in self.graph_def.node if not is_variable(node) and node.name not in fed)
         return kept
 
 
@@ -233,11 +235,7 @@ def cut_graph(
 
 def variable_names(graph_def: "GraphDef") -> list[str]:
     """All variables of a graph, served or not."""
-    return [node.name for node in graph_def.node if _is_variable(node)]
-
-
-def _is_variable(node: "NodeDef") -> bool:
-    return node.op == _RESOURCE_OP or node.op in _REFERENCE_OPS
+    return [node.name for node in graph_def.node if is_variable(node)]
 
 
 def _read_variable(node: "NodeDef") -> GraphVariable:
@@ -247,4 +245,4 @@ def _read_variable(node: "NodeDef") -> GraphVariable:
     if not shape.is_fully_defined():
         raise SourceUnreadable(f"the graph does not say the shape of its variable {node.name}")
     dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
-    return GraphVariable(node.name, dtype, tuple(shape.as_list()), node.op == _RESOURCE_OP)
+    return GraphVariable(node.name, dtype, tuple(shape.as_list()), node.op == RESOURCE_VARIABLE)
