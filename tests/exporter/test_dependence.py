@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
+from tpuserve_exporter.dataflow.row_axes import RowAxes
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow"), pytest.mark.timeout(90)]
 Tensor = Any
@@ -235,3 +236,20 @@ def test_averages_in_a_program_are_told_from_a_softmax_over_the_rows() -> None:
     assert _look_at_jax(lambda x: jax.nn.softmax(x, 0)).statistics == ()
     assert _look_at_jax(lambda x: jax.nn.log_softmax(x, 0)).statistics == ()
     assert _look_at_jax(lambda x: x - jax.nn.logsumexp(x, 0)).statistics == ()
+
+
+def test_weights_within_functions_are_not_copied_by_the_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    from tpuserve_exporter.dataflow import dependence
+
+    analysed = []
+
+    def look_at(graph_def: Any, sizes: Any) -> RowAxes:  # noqa: ANN401 - a graph, and sizes by placeholder
+        analysed.append(graph_def.ByteSize())
+        return RowAxes(graph_def, sizes)
+
+    monkeypatch.setattr(dependence, "RowAxes", look_at)
+    weights = tf.random.normal([6, 20000]).numpy()
+    assert _look(lambda x: _normalised(x @ tf.constant(weights), [0])).statistics
+    assert analysed[0] < weights.nbytes / 10

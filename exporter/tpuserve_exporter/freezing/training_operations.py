@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
+
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -56,9 +58,10 @@ def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
         if node.name in gone or node.op in _PASSING:
             dropped[node.op] += 1
         if node.name in gone:
-            _replace(node, "NoOp", ())
+            replace_operation(node, "NoOp", ())
         elif node.op in _PASSING | _GRADIENTS:
-            _pass_on(node)
+            controls = [name for name in node.input if name.startswith("^")]
+            pass_on(node, next(name for name in node.input if name not in controls), node.attr["T"].type, *controls)
         if any(name.removeprefix("^") in gone for name in node.input):
             _set_inputs(node, [name for name in node.input if name.removeprefix("^") not in gone])
     return gone
@@ -66,19 +69,6 @@ def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
 
 def _only_tells(operation: str) -> bool:
     return operation in ("Assert", "PrintV2") or operation.removesuffix("V2").removeprefix("Write") in _SUMMARIES
-
-
-def _pass_on(node: "NodeDef") -> None:
-    kind = node.attr["T"].type
-    values = [name for name in node.input if not name.startswith("^")]
-    _replace(node, "Identity", [values[0], *(name for name in node.input if name.startswith("^"))])
-    node.attr["T"].type = kind
-
-
-def _replace(node: "NodeDef", operation: str, inputs: Iterable[str]) -> None:
-    node.op = operation
-    node.attr.clear()
-    _set_inputs(node, inputs)
 
 
 def _set_inputs(node: "NodeDef", inputs: Iterable[str]) -> None:

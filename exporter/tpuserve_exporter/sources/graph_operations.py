@@ -1,5 +1,6 @@
 """Whether a graph's operations can be run and saved here."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CannotLower, SourceUnreadable
@@ -15,6 +16,21 @@ _REFERENCE_VARIABLES = frozenset({"VariableV2", "Variable"})
 def is_variable(node: "NodeDef") -> bool:
     """Return whether `node` is a resource variable, or a reference variable of early TensorFlow 1."""
     return node.op == RESOURCE_VARIABLE or node.op in _REFERENCE_VARIABLES
+
+
+def replace_operation(node: "NodeDef", operation: str, inputs: Iterable[str]) -> None:
+    """Make `node` another operation of the same name, without attributes."""
+    kept = list(inputs)
+    node.op = operation
+    node.attr.clear()
+    del node.input[:]
+    node.input.extend(kept)
+
+
+def pass_on(node: "NodeDef", tensor: str, kind: int, *control_inputs: str) -> None:
+    """Make `node` an Identity of `tensor`, whose dtype is `kind`."""
+    replace_operation(node, "Identity", [tensor, *control_inputs])
+    node.attr["T"].type = kind
 
 
 def drop_unused_functions(graph_def: "GraphDef") -> None:

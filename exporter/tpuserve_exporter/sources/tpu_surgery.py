@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.sources.functional_loop import lift_training_loops
+from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,16 +55,15 @@ def _make_plain(node: "NodeDef") -> None:
     _remove_attributes(node)
     op, kind = node.op, _kind(node)
     if op in _ONE_OF_MANY:
-        _replace(node, "Identity", node.input[:1])
-        node.attr["T"].type = kind
+        pass_on(node, node.input[0], kind)
     elif op in _MANY_OF_ONE:
         replicas = node.attr[_MANY_OF_ONE[op]].i
-        _replace(node, "IdentityN", list(node.input[:1]) * replicas)
+        replace_operation(node, "IdentityN", list(node.input[:1]) * replicas)
         node.attr["T"].list.type.extend([kind] * replicas)
     elif op == _METADATA:
-        _replace(node, "NoOp", node.input)
+        replace_operation(node, "NoOp", node.input)
     elif op == _COMPILATION:
-        _replace(node, "Const", node.input)
+        replace_operation(node, "Const", node.input)
         node.attr["dtype"].type = types_pb2.DT_STRING
         node.attr["value"].tensor.dtype = types_pb2.DT_STRING
         node.attr["value"].tensor.string_val.append(b"")
@@ -79,15 +79,6 @@ def _remove_attributes(node: "NodeDef") -> None:
     for name in list(node.attr):
         if name in _ATTRIBUTES or name.startswith(_ATTRIBUTE_PREFIXES):
             del node.attr[name]
-
-
-def _replace(node: "NodeDef", op: str, inputs: Iterable[str]) -> None:
-    """Another operation by the same name."""
-    inputs = list(inputs)
-    node.op = op
-    node.attr.clear()
-    del node.input[:]
-    node.input.extend(inputs)
 
 
 def replace_inputs(graph_def: "GraphDef", inputs: "Mapping[str, tuple[str, tf.TensorSpec]]") -> None:
@@ -144,11 +135,10 @@ def _unroll_once(node: "NodeDef") -> None:
     """What an operation of a loop does in the first iteration."""
     kind, value = _kind(node), node.input[0]
     if node.op == "Switch":
-        _replace(node, "IdentityN", [value, value])
+        replace_operation(node, "IdentityN", [value, value])
         node.attr["T"].list.type.extend([kind, kind])
     else:
-        _replace(node, "Identity", [value])
-        node.attr["T"].type = kind
+        pass_on(node, value, kind)
 
 
 _Frame = tuple[str, ...]

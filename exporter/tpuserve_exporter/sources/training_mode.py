@@ -12,7 +12,7 @@ from tpuserve_exporter.dataflow.changing_operations import is_random
 from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 from tpuserve_exporter.errors import TrainingMode
-from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable
+from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable, pass_on
 from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
 from tpuserve_exporter.sources.tpu_surgery import find_looping, reached
 
@@ -54,12 +54,7 @@ def _remove_dropouts(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[
     for node in reached(graph_def, fetched):
         kept = _dropped_out(node, nodes)
         if kept is not None:
-            kind = node.attr["T"].type
-            node.op = "Identity"
-            node.attr.clear()
-            node.attr["T"].type = kind
-            del node.input[:]
-            node.input.append(kept)
+            pass_on(node, kept, node.attr["T"].type)
             removed.append(node.name)
     if removed:
         yield f"took dropout out, which is of training alone: {', '.join(sorted(removed))}"
@@ -114,12 +109,7 @@ def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str
     """Let outputs that are made of an updated average be made of the average: ranges of quantisation are learned so."""
     updates = find_served_updates(graph_def, fetched)
     for node in updates:
-        kind, variable = node.attr["T"].type, node.input[0]
-        node.op = "Identity"
-        node.attr.clear()
-        node.attr["T"].type = kind
-        del node.input[:]
-        node.input.append(variable)
+        pass_on(node, node.input[0], node.attr["T"].type)
     if updates:
         names = ", ".join(sorted(node.name for node in updates))
         yield f"each request updated moving averages: they stay as the checkpoint has them now: {names}"

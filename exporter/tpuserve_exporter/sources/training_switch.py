@@ -4,12 +4,13 @@ Which value that is follows from the graph: with the other, the outputs depend o
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
 from tpuserve_exporter.dataflow.graph_walk import node_of
+from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
 from tpuserve_exporter.sources.moving_statistics import find_averages
 from tpuserve_exporter.sources.tpu_surgery import reached
 from tpuserve_exporter.sources.training_mode import find_random
@@ -62,7 +63,7 @@ def _fold(graph_def: "GraphDef", name: str, value: bool) -> "GraphDef":
     folded = type(graph_def)()
     folded.CopyFrom(graph_def)
     placeholder = next(node for node in folded.node if node.name == name)
-    _replace(placeholder, "Const", ())
+    replace_operation(placeholder, "Const", ())
     placeholder.attr["dtype"].type = types_pb2.DT_BOOL
     placeholder.attr["value"].tensor.dtype = types_pb2.DT_BOOL
     placeholder.attr["value"].tensor.tensor_shape.SetInParent()
@@ -109,13 +110,11 @@ def _fold_branches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
             kinds = [node.attr["Tin"].list, node.attr["Tout"].list]
             _call(node, taken.name, *([*one.type] for one in kinds))
         elif node.op in ("Select", "SelectV2") and node_of(node.input[0]) in known:
-            kind = node.attr["T"].type
-            _replace(node, "Identity", [node.input[1 if known[node_of(node.input[0])] else 2]])
-            node.attr["T"].type = kind
+            pass_on(node, node.input[1 if known[node_of(node.input[0])] else 2], node.attr["T"].type)
 
 
 def _call(node: "NodeDef", function: str, taken: list[int], given: list[int]) -> None:
-    _replace(node, "StatefulPartitionedCall", node.input[1:])
+    replace_operation(node, "StatefulPartitionedCall", node.input[1:])
     node.attr["f"].func.name = function
     node.attr["Tin"].list.type.extend(taken)
     node.attr["Tout"].list.type.extend(given)
@@ -129,12 +128,10 @@ def _fold_switches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
         if node.op in ("Merge", "RefMerge"):
             alive = [one for one in node.input if one[0] != "^" and not _is_dead(one, dead)]
             if len(alive) == 1 and len(alive) < len([one for one in node.input if one[0] != "^"]):
-                kind = node.attr["T"].type
-                _replace(node, "Identity", alive)
-                node.attr["T"].type = kind
+                pass_on(node, alive[0], node.attr["T"].type)
     for node in switches:
         kind, data = node.attr["T"].type, node.input[0]
-        _replace(node, "IdentityN", [data, data])
+        replace_operation(node, "IdentityN", [data, data])
         node.attr["T"].list.type.extend([kind, kind])
 
 
@@ -162,11 +159,3 @@ def _dies(node: "NodeDef", dead: set[str]) -> bool:
 def _is_dead(tensor: str, dead: set[str]) -> bool:
     name, _, index = tensor.removeprefix("^").partition(":")
     return name in dead or f"{name}:{index or 0}" in dead
-
-
-def _replace(node: "NodeDef", op: str, inputs: "Sequence[str] | Iterator[str]") -> None:
-    kept = list(inputs)
-    node.op = op
-    node.attr.clear()
-    del node.input[:]
-    node.input.extend(kept)
