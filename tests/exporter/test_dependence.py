@@ -1,4 +1,4 @@
-"""Data flow tells statistics of the batch from those of a row, random numbers from fixed ones, state from counters."""
+"""Data flow separates batch statistics from those of a row, random numbers from fixed ones, state from counters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ Tensor = Any
 
 
 def _look(call: Callable[[Tensor], Tensor], shape: tuple[int | None, ...] = (None, 6)) -> Dependence:
-    """What the result of `call`, a function within a function, depends on. Batches are of 4 rows."""
+    """Return what the result of `call`, a function within a function, depends on. Batches have 4 rows."""
     import tensorflow as tf
 
     inner = tf.function(call, autograph=False)
@@ -61,7 +61,7 @@ def _looped(x: Tensor) -> Tensor:
 
 
 def _of_powers(x: Tensor) -> Tensor:
-    """The values averaged over come from an activation that is made of powers, as a softmax is."""
+    """Centre an activation that is made of powers, as a softmax is."""
     import tensorflow as tf
 
     powers = tf.exp(-tf.square(x))
@@ -108,7 +108,7 @@ def test_averages_over_rows_are_found(call: Callable[[Tensor], Tensor]) -> None:
 
 
 def _fused_over_features(x: Tensor) -> Tensor:
-    """As Keras 2 normalises layers: the rows are the channels."""
+    """Normalise as layers of Keras 2 do, with rows as channels."""
     import tensorflow as tf
 
     rows = tf.shape(x)[0]

@@ -75,7 +75,7 @@ def test_a_saved_model_of_tensorflow_says_what_is_ragged_and_says_it_again(tmp_p
     check_bags(copied)
     check_bags(publish(copied, tmp_path / "again"))
     check_bags(publish(source, tmp_path / "frozen", freeze=True))
-    with pytest.raises(CannotLower, match="serving_default: 'ids' is ragged, and a device program is of one shape"):
+    with pytest.raises(CannotLower, match="serving_default: 'ids' is ragged, and a device program has one shape"):
         publish(source, tmp_path / "programs", device_programs=True)
 
 
@@ -111,7 +111,7 @@ def test_a_ragged_input_of_keras_is_no_dense_one(tmp_path: Path) -> None:
     assert pair_of(version, "inputs", "ids") == ["ids_1"]
     outputs = call(version, ids=np.array([4, 5], np.int32), ids_1=np.array([0, 0, 2], np.int64))
     np.testing.assert_array_equal(outputs["bag"], [[0, 0], TABLE[4] + TABLE[5]])
-    with pytest.raises(CannotLower, match="the model: 'ids' is ragged, and a device program is of one shape"):
+    with pytest.raises(CannotLower, match="the model: 'ids' is ragged, and a device program has one shape"):
         publish(model, tmp_path / "programs", device_programs=True)
     with pytest.raises(OptionConflict, match="the model's input ids is ragged"):
         publish(model, tmp_path / "examples", signature="serving_default=tf_example")

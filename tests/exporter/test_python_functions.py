@@ -1,4 +1,4 @@
-"""A model that calls Python is refused: the process of the export could run it, and no server can."""
+"""The export refuses models that call Python: only the process of the export could run them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ Export = Callable[..., Finished]
 
 
 def save_module(folder: Path, *, served: bool) -> Path:
-    """A SavedModel with a signature that calls Python, or with such a function beside its signature."""
+    """Save a SavedModel whose signature calls Python, or that has such a function beside its signature."""
     import tensorflow as tf
 
     def clip(x: Any) -> Any:  # noqa: ANN401 - a tensor

@@ -149,7 +149,7 @@ def test_a_version_without_recorded_answers_is_exit_code_6(version: Path, tmp_pa
     (version / WARMUP_FILE).unlink()
     code, document = check(version)
     assert code == 6
-    assert "has no recorded answers to compare with: export it again" in document["error"]
+    assert "has no recorded answers to compare with. Export it again" in document["error"]
     assert check(tmp_path / "nowhere")[0] == 6
 
 

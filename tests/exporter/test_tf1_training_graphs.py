@@ -1,4 +1,4 @@
-"""The `.meta` of a training run is served as inference, however its batch norms and dropout are spelled."""
+"""The export serves the `.meta` of a training run as inference, for any spelling of batch norms and dropout."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 Export = Callable[..., Finished]
 PICTURES = (6, 6, 2)
-# Every row of inputs is so large that statistics of a batch are far from the moving ones.
+# Inputs are so large that statistics of a batch are far from the moving ones.
 ROWS = np.random.default_rng(7).normal(1.0, 2.0, (5, 6)).astype(np.float32)
 IMAGES = np.random.default_rng(7).normal(1.0, 2.0, (5, *PICTURES)).astype(np.float32)
 
@@ -45,7 +45,7 @@ def _trains_by_default() -> Any:  # noqa: ANN401 - a tensor
 
 
 def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
-    """What the opened source answers, one row at a time; of a fixed batch, all rows at once."""
+    """Return the answers of the opened source, row by row, or for a fixed batch all rows at once."""
     import tensorflow as tf
 
     from tpuserve_exporter.models.served_function import ServedFunction
@@ -153,14 +153,14 @@ def test_statistics_without_an_average_are_refused(
     finished = _export(export, _save(tmp_path / "source", model), tmp_path / "m", *given)
     assert finished.code == 3, finished.out
     assert f"computed from averages over the batch, {places}" in _said(finished)
-    assert "No variable of the graph keeps their moving average. Export the graph of inference" in _said(finished)
+    assert "The graph has no variable with their moving average. Export the inference graph" in _said(finished)
     assert not (tmp_path / "m").exists()
 
 
 def test_batch_renormalisation_is_refused(export: Export, tmp_path: Path) -> None:
     finished = _export(export, _save(tmp_path / "source", "renorm"), tmp_path / "m")
     assert finished.code == 3
-    assert "That is batch renormalisation in training mode. Export the graph of inference" in _said(finished)
+    assert "This is batch renormalisation in training mode. Export the inference graph" in _said(finished)
 
 
 def test_virtual_batches_are_refused(export: Export, tmp_path: Path) -> None:

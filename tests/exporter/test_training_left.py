@@ -1,4 +1,4 @@
-"""Models left in training mode are refused, and others are not; in every spelling of a source."""
+"""The export refuses models in training mode, and no others, from every kind of source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_dropout_left_in_training_mode_is_refused_by_name(export: Export, tmp_pa
 def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path, "--allow-nondeterminism")
     assert finished.code == 0, finished.err
-    assert "it is compared with the source in shapes alone, and requests will not share batches" in _said(finished)
+    assert "the export compares only shapes with the source, and requests will not share batches" in _said(finished)
     assert "deterministic: no, the same request gets another answer each time" in _said(finished)
     signature = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
     assert (signature["deterministic"], signature["rows_independent"]) == (False, False)
@@ -73,7 +73,7 @@ def test_a_model_as_it_should_be_has_nothing_to_tell(export: Export, tmp_path: P
 
 
 def _saved(folder: Path, call: Callable[..., Tensor], rows: int | None = None) -> Path:
-    """A SavedModel of `call`, which takes a tensor and a variable [4, 3]."""
+    """Save a SavedModel of `call`, which takes a tensor and a variable [4, 3]."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -99,7 +99,7 @@ def _accumulating(x: Tensor, state: Tensor) -> Tensor:
 
 
 def _remembering(x: Tensor, state: Tensor) -> Tensor:
-    """The same asked twice gets one answer; another request between changes it."""
+    """Answer the same twice in a row, and differently after another request."""
     import tensorflow as tf
 
     before = tf.identity(state)
@@ -135,7 +135,7 @@ def test_a_saved_model_whose_answers_are_not_its_own_is_refused(
 
 
 def test_a_jax_model_that_averages_over_its_rows_is_refused(export: Export, tmp_path: Path) -> None:
-    """Its operations are a program of StableHLO."""
+    """The graph holds its operations as a StableHLO program."""
     jax2tf = pytest.importorskip("jax.experimental.jax2tf")
 
     def call(x: Tensor, state: Tensor) -> Tensor:

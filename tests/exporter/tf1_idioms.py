@@ -1,4 +1,4 @@
-"""Training graphs as users of TensorFlow 1 wrote them; each model takes `training`, so that its inference is known.
+"""Training graphs as users of TensorFlow 1 wrote them. Each model takes `training`, which gives its inference.
 
 A model is a function of `x` [batch, 6] (or [batch, 6, 6, 2]) and `training`; it returns the tensor that is served.
 """
@@ -44,25 +44,25 @@ def _parameters(x: Tensor, *names: str) -> list[Tensor]:
 
 
 def layers(x: Tensor, training: Flag) -> Tensor:
-    """tf.layers.batch_normalization of a dense layer, which is not fused."""
+    """Normalise a dense layer by tf.layers.batch_normalization, which is not fused."""
     return _head(tf.nn.relu(batch_normalization(dense(x, 8, "hidden"), training=training)))
 
 
 def layers_not_fused(x: Tensor, training: Flag) -> Tensor:
-    """Of pictures, channels first, with fused=False."""
+    """Normalise pictures, channels first, with fused=False."""
     y = batch_normalization(tf.transpose(x, [0, 3, 1, 2]), axis=1, training=training, fused=False)
     return _head(tf.reduce_mean(y, [2, 3]))
 
 
 def layers_of_pictures(x: Tensor, training: Flag) -> Tensor:
-    """Fused, twice."""
+    """Normalise pictures twice, fused."""
     y = tf.nn.relu(batch_normalization(x, training=training, name="first"))
     y = batch_normalization(conv2d(y, 4, 3, name="conv"), training=training, name="second")
     return _head(flatten(y))
 
 
 def slim(x: Tensor, training: bool) -> Tensor:
-    """As tf.contrib.layers.batch_norm: its own names, and a scale that is not there by default."""
+    """Normalise as tf.contrib.layers.batch_norm: other names, and no scale by default."""
     y = dense(x, 8, "fc1")
     with v1.variable_scope("fc1/BatchNorm"):
         beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
@@ -78,7 +78,7 @@ def slim(x: Tensor, training: bool) -> Tensor:
 
 
 def slim_zero_debiased(x: Tensor, training: bool) -> Tensor:
-    """The same with zero_debias_moving_mean=True."""
+    """Normalise as tf.contrib.layers.batch_norm with zero_debias_moving_mean=True."""
     y = dense(x, 8, "fc1")
     with v1.variable_scope("fc1/BatchNorm"):
         beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
@@ -100,7 +100,7 @@ def tf_moving_average(variable: Tensor, value: Tensor, decay: float, zero_debias
 
 
 def by_hand(x: Tensor, training: Flag) -> Tensor:
-    """The batch norm of a hundred blogs: moments, an ExponentialMovingAverage of them, and tf.cond."""
+    """Normalise as many blogs do: moments, an ExponentialMovingAverage of them, and tf.cond."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("bn"):
         beta, gamma = _parameters(y, "beta", "gamma")
@@ -123,7 +123,7 @@ def by_hand(x: Tensor, training: Flag) -> Tensor:
 
 
 def population(x: Tensor, training: bool) -> Tensor:
-    """Another blog's: `pop_mean`, tf.assign, and no EMA object; keepdims, the variance as E[x²] - E[x]²."""
+    """Normalise with `pop_mean`, tf.assign and no EMA object, and the variance as E[x²] - E[x]²."""
     y = tf.nn.relu(dense(x, 8, "hidden"))
     with v1.variable_scope("norm"):
         scale, shift, pop_mean = _parameters(y, "scale_gamma", "shift", "pop_mean")
@@ -141,7 +141,7 @@ def population(x: Tensor, training: bool) -> Tensor:
 
 
 def sufficient(x: Tensor, training: bool) -> Tensor:
-    """From sums: sufficient_statistics and normalize_moments, the update by assign_add."""
+    """Normalise from sums: sufficient_statistics and normalize_moments, with updates by assign_add."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("norm"):
         gamma, beta, moving_mean, moving_variance = _parameters(y, "gamma", "beta", "moving_mean", "moving_variance")
@@ -158,7 +158,7 @@ def sufficient(x: Tensor, training: bool) -> Tensor:
 
 
 def weighted(x: Tensor, training: bool) -> Tensor:
-    """Moments weighted by rows, as of examples that count more."""
+    """Normalise by moments with a weight for each row."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("norm"):
         gamma, beta, moving_mean, moving_variance = _parameters(y, "gamma", "beta", "moving_mean", "moving_variance")
@@ -174,13 +174,13 @@ def weighted(x: Tensor, training: bool) -> Tensor:
 
 
 def keras_layers(x: Tensor, training: Flag) -> Tensor:
-    """Keras layers in a TensorFlow 1 graph, one of them called with training=True."""
+    """Call Keras layers in a TensorFlow 1 graph, one of them with training=True."""
     y = tf_keras.layers.Dense(8, activation="relu", name="hidden")(x)
     return _head(tf_keras.layers.BatchNormalization(name="bn")(y, training=training))
 
 
 def fused_by_hand(x: Tensor, training: bool) -> Tensor:
-    """Fused, with averages of its own, whose variables have one name in two scopes."""
+    """Normalise fused, with own averages whose variables have one name in two scopes."""
     pictures = tf.reshape(x, [-1, 1, 3, 2])
     mean = v1.get_variable("mean/average", [2], initializer=v1.zeros_initializer(), trainable=False)
     variance = v1.get_variable("variance/average", [2], initializer=v1.ones_initializer(), trainable=False)
@@ -193,7 +193,7 @@ def fused_by_hand(x: Tensor, training: bool) -> Tensor:
 
 
 def ensembling(x: Tensor, training: bool) -> Tensor:
-    """Keeps a moving average of what each row of the batch makes of the hidden layer, for a loss."""
+    """Keep a moving average of the hidden layer for each row of the batch, for a loss."""
     y = dense(x, 8, "hidden")
     kept = v1.get_variable("ensemble", [ROWS, 8], initializer=v1.zeros_initializer(), trainable=False)
     if training:
@@ -202,7 +202,7 @@ def ensembling(x: Tensor, training: bool) -> Tensor:
 
 
 def codebook(x: Tensor, training: bool) -> Tensor:
-    """Vectors of a codebook are moving averages of the rows that are nearest to each."""
+    """Choose the nearest vector of a codebook. Each vector is a moving average of its nearest rows."""
     y = dense(x, 4, "hidden")
     random = v1.random_normal_initializer()
     vectors = v1.get_variable("vectors", [5, 4], initializer=random, trainable=False)
@@ -218,7 +218,7 @@ def codebook(x: Tensor, training: bool) -> Tensor:
 
 
 def without_statistics(x: Tensor, training: Flag) -> Tensor:
-    """Whitens each batch, and keeps nothing."""
+    """Whiten each batch, and keep no average."""
     mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [0], name="whitening")
     return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
 
@@ -228,12 +228,12 @@ def renorm(x: Tensor, training: Flag) -> Tensor:
 
 
 def virtual(x: Tensor, training: Flag) -> Tensor:
-    """Statistics of parts of the batch."""
+    """Normalise by statistics of parts of the batch."""
     return _head(batch_normalization(dense(x, 8, "hidden"), training=training, virtual_batch_size=8))
 
 
 def looped(x: Tensor, training: bool) -> Tensor:
-    """A batch norm whose statistics are taken in each step of a loop, and kept nowhere."""
+    """Normalise by batch statistics in each step of a loop, and keep no average."""
     kernel = v1.get_variable("kernel", [6, 6])
 
     def step(index: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,7 +244,7 @@ def looped(x: Tensor, training: bool) -> Tensor:
 
 
 def kept_share(x: Tensor, training: Flag, keep_prob: Tensor = None) -> Tensor:
-    """Dropout by a placeholder `keep_prob`, as tutorials have it."""
+    """Drop out by a placeholder `keep_prob`, as tutorials do."""
     y = tf.nn.relu(dense(x, 8, "hidden"))
     if training is True:
         y = v1.nn.dropout(y, keep_prob=v1.placeholder(tf.float32, [], name="keep_prob"))
@@ -257,7 +257,7 @@ def layer_norm(x: Tensor, training: Flag) -> Tensor:
 
 
 def group_norm(x: Tensor, training: Flag) -> Tensor:
-    """Over groups of channels, of a picture."""
+    """Normalise groups of channels of a picture."""
     rows = tf.shape(x)[0]
     groups = tf.reshape(conv2d(x, 4, 3, name="conv"), [rows, 16, 2, 2])
     mean, variance = tf.nn.moments(groups, [1, 3], keepdims=True)
@@ -274,14 +274,14 @@ def l2_normalized(x: Tensor, training: Flag) -> Tensor:
 
 
 def attention(x: Tensor, training: Flag) -> Tensor:
-    """Each row attends to what it has of its own."""
+    """Attend within each row."""
     steps = tf.reshape(x, [-1, 3, 2])
     weights = tf.nn.softmax(tf.matmul(steps, steps, transpose_b=True))
     return _head(tf.reduce_mean(tf.matmul(weights, steps), 1))
 
 
 def fused_layer_norm(x: Tensor, training: Flag) -> Tensor:
-    """Layer normalisation by the operation of batch normalisation, as Keras 2 did: rows as channels."""
+    """Normalise each row by the operation of batch norms, as Keras 2 did: rows as channels."""
     rows = tf.shape(x)[0]
     y = tf.reshape(x, [1, rows, 6, 1])
     ones, zeros = tf.ones([rows]), tf.zeros([rows])
@@ -290,7 +290,7 @@ def fused_layer_norm(x: Tensor, training: Flag) -> Tensor:
 
 
 def ranking(x: Tensor, training: Flag) -> Tensor:
-    """The rows are one list, and compete."""
+    """Rank the rows as one list."""
     return tf.nn.softmax(dense(x, 1, "score"), axis=0)
 
 
@@ -301,12 +301,12 @@ def ranking_by_hand(x: Tensor, training: Flag) -> Tensor:
 
 
 def loudest(x: Tensor, training: Flag) -> Tensor:
-    """Relative to the largest value of the whole batch."""
+    """Scale by the largest value of the whole batch."""
     return _head(x / tf.reduce_max(tf.abs(x)))
 
 
 def quantized(x: Tensor, training: Flag) -> Tensor:
-    """Ranges of activations as tf.contrib.quantize learns them: outputs are made of the updated average."""
+    """Learn ranges of activations as tf.contrib.quantize does: outputs use the updated average."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("act_quant"):
         low = v1.get_variable("min", [], initializer=v1.constant_initializer(-1.0), trainable=False)
@@ -320,12 +320,12 @@ def quantized(x: Tensor, training: Flag) -> Tensor:
 
 
 def counted(x: Tensor, training: Flag) -> Tensor:
-    """Zeros of as many rows as there are, joined to them."""
+    """Join zeros to the rows, as many as there are."""
     return _head(tf.concat([x, tf.zeros([tf.shape(x)[0], 8])], 1))
 
 
 def recurrent(x: Tensor, training: Flag) -> Tensor:
-    """A loop that begins with zeros, of as many rows as the batch."""
+    """Run a loop from zeros, as many as the batch has rows."""
     kernel = v1.get_variable("kernel", [6, 6])
     zeros = tf.zeros([tf.shape(x)[0], 6])
     return _head(
@@ -336,7 +336,7 @@ def recurrent(x: Tensor, training: Flag) -> Tensor:
 
 
 def recurrent_of_one_size(x: Tensor, training: Flag) -> Tensor:
-    """The same with the number of rows in the code."""
+    """Run the same loop with the number of rows in the code."""
     kernel = v1.get_variable("kernel", [6, 6])
     zeros = tf.fill([ROWS, 6], 0.0)
     return _head(
@@ -348,14 +348,14 @@ def recurrent_of_one_size(x: Tensor, training: Flag) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A `.meta` beside its checkpoint, and what the same variables answer in the inference graph."""
+    """A `.meta` beside its checkpoint, and the answers of the same variables in the inference graph."""
 
     meta: Path
     model: Model
     shape: tuple[int, ...]
 
     def answer(self, x: np.ndarray) -> np.ndarray:
-        """What inference answers to `x`."""
+        """Return the answer of inference to `x`."""
         with tf.Graph().as_default(), v1.Session() as session:
             fed = v1.placeholder(tf.float32, [None, *self.shape], name="x")
             scores = self.model(fed, False)
@@ -375,7 +375,7 @@ def save(
     control_flow_v2: bool = False,
     resource: bool = False,
 ) -> Saved:
-    """Train nothing but the moving statistics for a few steps, and save what a training script leaves."""
+    """Train only the moving statistics for a few steps, and save the files of a training script."""
     os.makedirs(folder, exist_ok=True)
     switch = v1.enable_control_flow_v2 if control_flow_v2 else v1.disable_control_flow_v2
     switch()

@@ -1,4 +1,4 @@
-"""Whether a version answers a row by that row alone, and the same each time: in a session, as servers run it."""
+"""Check in a session that each answer depends only on its own row, and stays the same when asked again."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,14 +23,14 @@ from tpuserve_exporter.version.loaded_model import SessionModel
 
 
 class Answers(NamedTuple):
-    """What was found of one signature."""
+    """The findings on one signature."""
 
     deterministic: bool
     rows_independent: bool
 
 
 class AnswerChecks:
-    """Checks the signatures of one version. `warn` takes what a user should know of one that passes."""
+    """The answer checks of one version. `warn` takes what a user should know of a signature that passes."""
 
     def __init__(
         self,
@@ -50,7 +50,10 @@ class AnswerChecks:
         self._of_tf1_graph = of_tf1_graph
 
     def check(self, signature: Signature, samples: Tensors, training: Dependence) -> Answers:
-        """Raises TrainingMode for answers that change, and for rows averaged over; OptionConflict with --batching."""
+        """Check one signature.
+
+        Raises TrainingMode for changing answers and for batch statistics, OptionConflict for --batching.
+        """
         has_rows = signature.is_batchable or count_fixed_rows(signature, samples) > 1
         title = "Check that rows of {} are independent" if has_rows else "Ask {} the same again"
         with self._progress.step(title.format(signature.name)) as step:
@@ -72,7 +75,7 @@ class AnswerChecks:
         return Answers(deterministic=True, rows_independent=signature.is_batchable and found.independent)
 
     def _find_dependence(self, signature: Signature, samples: Tensors) -> Finding:
-        """Of a fixed batch, too; not checked where neither inputs nor outputs have rows."""
+        """Look for dependence between rows, of a fixed batch too. Not checked if inputs or outputs have no rows."""
         if signature.is_batchable:
             if len(distinct_rows(samples)) < 2:
                 samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)
@@ -84,7 +87,7 @@ class AnswerChecks:
     def _refuse_change(self, message: str) -> None:
         if not self._options.model.allow_nondeterminism:
             raise TrainingMode(message)
-        self._warn(f"{message}; it is compared with the source in shapes alone, and requests will not share batches")
+        self._warn(f"{message}; the export compares only shapes with the source, and requests will not share batches")
 
     def _warn_of_rows(self, signature: Signature, found: Finding) -> None:
         if found.dependence:

@@ -34,9 +34,9 @@ LEAST_ROWS = 4
 class Asked:
     """Samples by signature, and what the source and `python` answered to every case made of them.
 
-    `raw` are the source's answers to images of known pixels. `programs` by what the comparison calls them, each for the
-    signatures that it has answers to; `numerics` what --tpu-numerics found of them. All are empty where there is nobody
-    to ask but the session, as the version does not load by Python.
+    `raw` holds the source's answers to images of known pixels, and `numerics` the findings of --tpu-numerics.
+    `programs` holds the answers of device programs, by their names in the comparison. All are empty for a version that
+    does not load by Python: only the session answers then.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)

@@ -72,7 +72,7 @@ def require_parity(signature: Signature, result: ParityResult, tolerance: Tolera
 
 
 def require_shapes(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
-    """For a model that answers differently each time. Raises ParityFailed where outputs or their shapes differ."""
+    """Check a model whose answers change each time. Raises ParityFailed where outputs or their shapes differ."""
     if misshapen := [one for one in result.failed if one.difference.is_misshapen]:
         raise _failure(signature, replace(result, comparisons=tuple(misshapen)), tolerance)
 

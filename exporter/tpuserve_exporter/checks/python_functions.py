@@ -1,4 +1,4 @@
-"""Python code that a written version calls: it runs in the process that traced it, and in no server."""
+"""Refuse versions that call Python code: it runs only in the process that traced it, and in no server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +15,9 @@ _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def check_no_python(version: Path) -> None:
-    """Raises CannotLower, with the nodes, where a signature of `version` depends on a Python function.
+    """Raise CannotLower, with the nodes, if a signature of `version` depends on a Python function.
 
-    The checks cannot find it: the process of the export may hold the function.
+    The other checks cannot find it, because the process of the export may hold the function.
     """
     found = sorted(
         {
@@ -42,7 +42,7 @@ def _outputs(meta_graph: "MetaGraphDef") -> Iterator[str]:
 
 
 def _tensors(info: "TensorInfo") -> Iterator[str]:
-    """A ragged tensor has several."""
+    """Yield the names of a tensor, or of the components of a ragged one."""
     if info.name:
         yield info.name
     for component in info.composite_tensor.components:

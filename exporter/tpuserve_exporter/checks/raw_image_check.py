@@ -1,4 +1,4 @@
-"""Whether a signature of image files answers as the source does to pixels that were prepared without TensorFlow."""
+"""Compare a signature of image files with the source, which gets the same pixels prepared without TensorFlow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """Image files with the signature's other inputs, and what the source answers to their pixels."""
+    """Image files with the signature's other inputs, and the source's answers to their pixels."""
 
     inputs: Tensors
     expected: Tensors
@@ -41,7 +41,7 @@ def _ask(source: WrappedReference, name: str, prepared: Array, pixels: Array, sa
 
 
 def check_raw_images(signature: Signature, raw: RawAnswer, version: Runnable, tolerance: Tolerance) -> None:
-    """Raises ParityFailed where `version` answers otherwise."""
+    """Compare the answers of `version` to the files. Raises ParityFailed where they differ."""
     difference = compare(raw.expected, version.run(signature, raw.inputs), tolerance)
     if difference.beyond:
         raise ParityFailed(

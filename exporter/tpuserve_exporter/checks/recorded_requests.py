@@ -1,4 +1,4 @@
-"""Whether a version answers recorded requests as they were answered: its own, or another version's."""
+"""Compare a version's answers to recorded requests, its own or another version's, with the recorded answers."""
 
 import json
 import math
@@ -48,7 +48,7 @@ class RecordedCheck:
         return f"all answers agree; largest difference {self.largest:.3g} in `{self.output}`, allowed {self.allowed}"
 
     def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
+        """Return the result as fields of a JSON document."""
         tolerance = self.allowed.tolerance
         return {
             "golden": str(self.golden),
@@ -65,10 +65,10 @@ class RecordedCheck:
 def check_recorded(
     version: Path, golden: Path, atol: float | None, rtol: float | None, advance: Callable[[int, int], None]
 ) -> RecordedCheck:
-    """Ask `version`, on this machine's CPU, what `golden` recorded, and compare the answers. TensorFlow must be up.
+    """Ask `version`, on this machine's CPU, the requests that `golden` recorded, and compare the answers.
 
-    The tolerance is the options' or the wider of what the two manifests allow. Raises SourceUnreadable where nothing
-    was recorded, SessionLoadFailed, and SamplesUnfit for requests that `version` does not take.
+    TensorFlow must be up. The tolerance comes from the options, or is the wider one of the two manifests. Raises
+    SourceUnreadable without recorded requests, SessionLoadFailed, and SamplesUnfit for requests that `version` refuses.
     """
     allowed = choose_allowed((version, golden), atol, rtol)
     found = []
@@ -79,7 +79,7 @@ def check_recorded(
             found.append(compare(answer, _ask(session, signature, inputs), allowed.tolerance))
     if not found:
         raise SourceUnreadable(
-            f"{golden} has no recorded answers to compare with: export it again, which records them, or give another "
+            f"{golden} has no recorded answers to compare with. Export it again to record them, or give another "
             "version with --against"
         )
     outputs = {
@@ -101,7 +101,7 @@ def _ask(session: SessionModel, signature: Signature, inputs: Tensors) -> Tensor
 
 
 def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float | None) -> Allowed:
-    """The options' values; where one is not given, the widest that the manifests of `versions` allow."""
+    """Return the options' values, or for a missing one the widest in the manifests of `versions`."""
     found = [manifest for version in dict.fromkeys(versions) for manifest in _tolerance(version)]
     widest, dtype, origin = max(
         found or [(Tolerance.choose("float32", False, None, None), "float32", "")],
@@ -115,7 +115,7 @@ def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float |
 
 
 def _tolerance(version: Path) -> Iterator[tuple[Tolerance, str, str]]:
-    """Yield the tolerance and the dtype of a version's manifest; nothing without one that can be read."""
+    """Yield the tolerance and the dtype of a version's manifest, or nothing if it cannot be read."""
     try:
         manifest = json.loads((version / MANIFEST_FILE).read_bytes())
         parity = manifest["parity"]

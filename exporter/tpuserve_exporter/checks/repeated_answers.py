@@ -1,4 +1,4 @@
-"""Whether a model answers the same request with the same each time, whatever it was asked before."""
+"""Check that a model gives the same answer to the same request each time, whatever it answered before."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ _ROWS = 4
 
 
 class Change(StrEnum):
-    """When an answer changes."""
+    """The case in which an answer changes."""
 
     NEVER = ""
     EACH_TIME = "answers the same request differently the second time"
@@ -22,9 +22,9 @@ class Change(StrEnum):
 
 
 def find_change(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> tuple[Change, str]:
-    """Ask `model` the same twice, then something else, then the same; returns when the answer changes, and how.
+    """Ask `model` the same twice, then something else, then the same. Return when and how the answer changes.
 
-    A request that the model refuses as the other one says nothing.
+    If the model refuses the other request, only the first two answers count.
     """
     asked = take_rows(samples, slice(0, _ROWS)) if signature.is_batchable else samples
     first = model.run(signature, asked)
@@ -37,7 +37,7 @@ def find_change(signature: Signature, samples: Tensors, model: Runnable, toleran
 
 
 def _reverse(asked: Tensors, signature: Signature) -> Tensors:
-    """The same rows in reverse order; without rows, the same values."""
+    """Return the same rows in reverse order, or without rows the reversed values."""
     if signature.is_batchable:
         return {name: value[::-1] for name, value in asked.items()}
     return {name: np.flip(value) for name, value in asked.items()}

@@ -18,7 +18,7 @@ _OTHER_ROWS = "outputs have another number of rows than the inputs"
 
 
 class Finding(NamedTuple):
-    """What came of the trials: `dependence` on something, or nothing to be told from them, or independent rows."""
+    """The result of the trials. `dependence` names what a row depends on. `checked` is False if they show nothing."""
 
     dependence: str = ""
     checked: bool = True
@@ -65,10 +65,10 @@ def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tol
 def find_dependence_in_fixed(
     signature: Signature, samples: Tensors, rows: int, model: Runnable, tolerance: Tolerance
 ) -> Finding:
-    """Whether a row of a batch that always has `rows` rows depends on the rows beside it.
+    """Find out whether a row of a batch that always has `rows` rows depends on the rows beside it.
 
-    All rows but one become another row, and then NaN (floats only). Rows that all get one answer tell nothing, nor
-    does a model whose outputs have no such rows.
+    All rows except one become another row, and then NaN (floats only). The rows count as not checked if all get one
+    answer, or if the outputs have no such rows.
     """
     baseline = model.run(signature, samples)
     if _has_other_rows(baseline, rows):
@@ -87,7 +87,7 @@ def find_dependence_in_fixed(
 
 
 def count_fixed_rows(signature: Signature, samples: Tensors) -> int:
-    """How many rows a batch of `signature` always has; 0 where its inputs do not begin with one and the same size."""
+    """Return the fixed batch size of `signature`, or 0 if its inputs do not all begin with the same size."""
     first = {spec.shape[0] if spec.shape else None for spec in signature.inputs.values()}
     if signature.is_batchable or len(first) != 1 or None in first:
         return 0

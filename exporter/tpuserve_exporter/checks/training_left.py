@@ -1,4 +1,4 @@
-"""What of training is left in a written version, by the data flow of its graph; and what the export makes of it."""
+"""Find training operations in a written version by data flow, and describe them in messages of the export."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +13,16 @@ from tpuserve_exporter.sources.training_mode import GIVE_INFERENCE
 _MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` that it is called with"
 _PUBLISH = "--allow-nondeterminism publishes the model as it is"
-# What the graph of a `.meta` is imported under.
+# The scope that the graph of a `.meta` is imported under.
 _OF_TF1_GRAPH = "graph/"
 _STATE = (
-    "A server has one model for all clients, and one state would be all of theirs. Let each request bring the state as "
+    "A server has one model for all clients, so all clients would share the state. Let each request bring the state as "
     "an input, and return the new one as an output (a Keras RNN: stateful=False, initial_state=, return_state=True)"
 )
 
 
 def find_training(version: Path, samples: Mapping[str, Tensors]) -> dict[str, Dependence]:
-    """What the outputs of each signature in `samples` depend on. The samples are of the sizes to look at."""
+    """Return what the outputs of each signature in `samples` depend on, for inputs of the samples' shapes."""
     meta_graph = read_meta_graph(version)
     found = {}
     for name, signature in read_signatures(meta_graph.signature_def).items():
@@ -38,7 +38,7 @@ def find_training(version: Path, samples: Mapping[str, Tensors]) -> dict[str, De
 
 
 def describe_change(name: str, change: Change, difference: str, training: Dependence) -> str:
-    """Why answers of signature `name` change, and what to do."""
+    """Explain why answers of signature `name` change, and what to do."""
     if training.random:
         return (
             f"{name} {change}: it draws random numbers, in {_list(training.random)}. If that is dropout or noise of "
@@ -46,15 +46,15 @@ def describe_change(name: str, change: Change, difference: str, training: Depend
         )
     what = f"{name} {change} ({difference})"
     if training.assigned:
-        return f"{what}: it keeps a state, which it changes in {_list(training.assigned)}. {_STATE}"
+        return f"{what}: it keeps a state that it changes in {_list(training.assigned)}. {_STATE}"
     return f"{what}. Its operations do not show why: look for state, the time, or random numbers in it. {_PUBLISH}"
 
 
 def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) -> str:
-    """Why rows of signature `name` must not be averaged over, and what to do."""
+    """Explain why signature `name` must not average over its rows, and what to do."""
     places = [one.removeprefix(_OF_TF1_GRAPH) for one in training.statistics]
     mend = (
-        f"No variable of the graph keeps their moving average. {GIVE_INFERENCE}"
+        f"The graph has no variable with their moving average. {GIVE_INFERENCE}"
         if of_tf1_graph
         else f"If that is a batch norm in training mode, {_CALL_OTHERWISE}"
     )
@@ -66,7 +66,7 @@ def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) 
 
 
 def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
-    """What a user should know of a signature whose answers do not change."""
+    """Yield what a user should know of a signature whose answers do not change."""
     if training.random:
         yield f"{name} draws random numbers, in {_list(training.random)}; its answers were the same each time"
     if training.written:

@@ -1,4 +1,4 @@
-"""The checks a written version must pass: it loads, it answers as its source does; and what its rows depend on."""
+"""Check a written version: it loads, it answers as its source does, and its answers depend only on their rows."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -122,7 +122,7 @@ class Checks:
         samples: Mapping[str, Tensors],
         tolerance: Tolerance,
     ) -> Mapping[str, Answers]:
-        """Before anything is compared: a source in training mode, and its copy, prove nothing."""
+        """Check before any comparison: a source in training mode agrees with its copy, which proves nothing."""
         of_tf1_graph = source.kind == "tf1-meta"
         checks = AnswerChecks(self._options, self._progress, self._warn, session, tolerance, of_tf1_graph=of_tf1_graph)
         training = find_training(version, samples)

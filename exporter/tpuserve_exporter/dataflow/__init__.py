@@ -1,1 +1,1 @@
-"""What the values of a graph depend on, read from the graph: statistics over rows, random numbers, assignments."""
+"""Data-flow analysis of graphs: which outputs depend on batch statistics, random numbers or assignments."""

@@ -1,7 +1,6 @@
-"""Averages over the rows of a batch, found in a flat graph: what a batch norm takes in training.
+"""Find averages over the rows of a batch in a flat graph, as a batch norm computes them in training.
 
-A maximum over the rows, a softmax over them and products of rows with each other are none: lists that are ranked have
-them at inference, too.
+Maxima, softmaxes and products over rows do not count: models that rank a list have them at inference, too.
 """
 
 from typing import TYPE_CHECKING
@@ -15,27 +14,27 @@ if TYPE_CHECKING:
 _AVERAGES = frozenset({"Mean", "Sum", "EuclideanNorm"})
 _NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul"})
-# What lies between the powers of a softmax and their sum: masks, and what passes values on.
+# Operations between the powers of a softmax and their sum: masks, and operations that keep values.
 _OF_SOFTMAX = frozenset({"Mul", "Cast", "Identity", "SelectV2", "Select", "Reshape", "Transpose", "Squeeze"})
 _OF_SOFTMAX |= {"ExpandDims", "AddV2", "Add", "Maximum", "RealDiv"}
 
 
 def is_norm(node: "NodeDef") -> bool:
-    """Whether it is a fused batch norm that takes the statistics of what it is given; what is not said is true."""
+    """Return whether `node` is a fused batch norm in training mode, which is the default of `is_training`."""
     return node.op in _NORMS and ("is_training" not in node.attr or node.attr["is_training"].b)
 
 
 class StatisticsFinder:
-    """Tells which nodes of a flat graph average over rows. `axes` None: the graph takes one number of rows alone."""
+    """Finder of the nodes that average over rows. `axes` is None for a graph that takes only one batch size."""
 
     def __init__(self, walk: Walk, axes: RowAxes | None, of_rows: set[str]) -> None:
-        """`of_rows` are the nodes whose values depend on the inputs'."""
+        """Take the names `of_rows` of the nodes whose values depend on the inputs."""
         self._walk = walk
         self._axes = axes
         self._of_rows = of_rows
 
     def averages_rows(self, node: "NodeDef") -> bool:
-        """Whether `node` averages over rows, or does so by all that can be known of it."""
+        """Return whether `node` averages over rows. Where shapes are unknown, rows are taken to come first."""
         values = [one for one in node.input if one[0] != "^"]
         of_rows = [one for one in values if node_of(one) in self._of_rows]
         if node.op in _PRODUCTS or node.op == "L2Loss":
@@ -47,7 +46,7 @@ class StatisticsFinder:
         return is_norm(node) and self._norms_rows(node, values[0])
 
     def has_rows(self, tensor: str) -> bool:
-        """Whether a dimension of `tensor` carries rows, as far as is known."""
+        """Return whether a dimension of `tensor` carries rows, or its shape is unknown."""
         axes = self._axes.find(tensor) if self._axes is not None else None
         return axes is None or bool(axes)
 
@@ -58,7 +57,7 @@ class StatisticsFinder:
         if reduced is None:
             return rows is None or bool(rows)
         if rows is None or rank is None:
-            # By convention rows come first; an axis from the end is none of theirs.
+            # By convention rows come first, and an axis counted from the end is not theirs.
             return 0 in reduced
         return any(axis % rank in rows for axis in reduced if rank)
 
@@ -73,7 +72,7 @@ class StatisticsFinder:
         return [int(one) for one in tf.make_ndarray(node.attr["value"].tensor).reshape(-1)]
 
     def _norms_rows(self, node: "NodeDef", tensor: str) -> bool:
-        """All dimensions but the channels' are averaged over."""
+        """Return whether rows are in a dimension other than that of the channels, which a norm keeps."""
         rows = self._axes.find(tensor) if self._axes is not None else None
         rank = self._axes.rank(tensor) if self._axes is not None else None
         if rows is None or rank is None:
@@ -83,7 +82,7 @@ class StatisticsFinder:
         return bool(rows - {channels})
 
     def _loses_rows(self, node: "NodeDef", tensor: str) -> bool:
-        """Whether rows went in with `tensor`, and what comes out has no dimension of them."""
+        """Return whether `tensor` carries rows and the result of `node` does not."""
         if self._axes is None or self._axes.find(node.name) is None:
             return False
         return bool(self._axes.find(tensor)) and not self._axes.find(node.name)

@@ -1,4 +1,4 @@
-"""What of training the outputs of a graph depend on: statistics of the batch, random numbers, what was assigned."""
+"""Find the batch statistics, random numbers and assignments that the outputs of a graph depend on."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# A constant of this size is weights: no axis, shape or seed.
+# A constant of this size holds weights, and no axis, shape or seed.
 _LARGE_BYTES = 65536
 _CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
-# Where, in the name of an operation, that of its layer has ended.
+# The part of an operation's name that follows the name of its layer.
 _OWN = re.compile(r"/(stateless_|stateful_|random_|truncated_|dropout/|Assign|Random|Stateless).*")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """What outputs depend on, by the names of operations (`statistics`) or of their layers.
+    """The operations (`statistics`) and layers that outputs depend on, by name.
 
-    `assigned` change variables and tables that the outputs read; `written` change any. `sees_all`: no operation hides
-    what it computes.
+    Layers in `assigned` change variables or tables that the outputs read. Layers in `written` change any.
+    `sees_all` is False where a program cannot be read.
     """
 
     statistics: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Dependence:
 def find_dependence(
     graph_def: "GraphDef", outputs: Sequence[str], inputs: Mapping[str, tuple[int | None, ...]]
 ) -> Dependence:
-    """What tensors `outputs` depend on. `inputs` are the sizes of what is fed, by placeholder, rows first."""
+    """Return what the tensors `outputs` depend on. `inputs` are the shapes that are fed, by placeholder."""
     import tensorflow as tf
 
     names = list(dict.fromkeys(map(node_of, outputs)))
@@ -65,9 +65,9 @@ def find_dependence(
 def _find_writes(
     walk: Walk, before: "Mapping[str, NodeDef]", ends: Sequence[str], random: "Sequence[NodeDef]"
 ) -> tuple[list[str], list[str]]:
-    """Operations that change what the outputs read, and all that change anything; without the states of generators.
+    """Return the operations that change what the outputs read, and those that change anything.
 
-    `before` are the nodes that the outputs are made of.
+    The states of random generators do not count. `before` are the nodes that the outputs are made of.
     """
     writes = [node for node in walk.needed(ends).values() if is_write(node)]
     seeds = roots_read(walk, (one for node in random for one in walk.before(node.input).values()))
@@ -105,7 +105,7 @@ def _copy_light(node: "NodeDef", copy: "NodeDef") -> None:
 def _find_statistics(
     flat: "GraphDef", walk: Walk, ends: Sequence[str], inputs: Mapping[str, tuple[int | None, ...]]
 ) -> list[str]:
-    """Averages over rows that go into an output that has rows."""
+    """Return the averages over rows that an output with rows depends on."""
     try:
         axes: RowAxes | None = RowAxes(flat, inputs)
     except ValueError:
@@ -116,7 +116,7 @@ def _find_statistics(
 
 
 def _find_in_program(program: "NodeDef", walk: Walk, inputs: Iterable[str]) -> list[str] | None:
-    """None where it cannot be read."""
+    """Return the averages in a StableHLO program, or None for a program that cannot be read."""
     of_rows = walk.after(inputs)
     given = [node_of(one) for one in program.input if one[0] != "^"]
     fed = [index for index, name in enumerate(given) if name in of_rows]
@@ -124,10 +124,10 @@ def _find_in_program(program: "NodeDef", walk: Walk, inputs: Iterable[str]) -> l
 
 
 def _places(names: Iterable[str]) -> tuple[str, ...]:
-    """Names as the layers' functions have them, without the calls around them."""
+    """Remove the calls from names, which leaves the names within the functions of the layers."""
     return tuple(sorted({_CALLS.sub("", name).removeprefix("/") for name in names}))
 
 
 def _layers(names: Iterable[str]) -> tuple[str, ...]:
-    """The layers that operations are of, by their names."""
+    """Return the names of the layers that operations belong to."""
     return tuple(sorted({_OWN.sub("", name) for name in _places(names)}))

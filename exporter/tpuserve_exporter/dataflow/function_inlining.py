@@ -1,4 +1,4 @@
-"""Graphs with the bodies of the functions that they call in the place of the calls."""
+"""Inline functions: put the bodies of functions in the place of their calls."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 # The attributes that hold the functions of a branch with two sides, and of a loop. `Case` has a list instead.
 _PARTS = ("then_branch", "else_branch", "cond", "body")
-# A value that an iteration makes of another reaches all variables of most loops in so many iterations.
+# In this many iterations, a value reaches all variables of most loops.
 _ITERATIONS = 2
 
 
 def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
-    """Return a copy that computes the same without calls, and what `tensors` are called in it.
+    """Return a copy that computes the same without calls, and the names of `tensors` in it.
 
     Branches and loops keep their functions.
     """
@@ -31,17 +31,17 @@ def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphD
 
 
 def inline_to_analyse(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
-    """Return a copy without functions, to look at and not to run, and what `tensors` are called in it.
+    """Return a copy without functions, for analysis only, and the names of `tensors` in it.
 
-    A `Merge` of all branches, which waits for the condition, takes the place of a branch. A loop becomes its first
-    iterations.
+    A `Merge` of all sides, which waits for the condition, takes the place of a branch. A loop becomes its first
+    iterations. A call of a function within itself stays.
     """
     inlining = _Inlining(graph_def, control_flow=True)
     return inlining.run(), [inlining.resolve(one) for one in tensors]
 
 
 class _Inlining:
-    """One pass over one graph. `_renamed` are outputs of nodes that are gone, by tensor: what stands for them."""
+    """One pass over one graph. `_renamed` holds the replacements for outputs of removed nodes, by tensor."""
 
     def __init__(self, graph_def: "GraphDef", *, control_flow: bool) -> None:
         self._source = graph_def
@@ -67,7 +67,7 @@ class _Inlining:
     def _add(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
         """Add `node`, whose inputs have their names in the flat graph, under `name`; or the functions that it calls.
 
-        `within` are the functions that the node is in. A call of one of them stays a call: inlining would not end.
+        `within` are the functions around the node. A call of one of them stays a call, or inlining would not end.
         """
         called = self._called(node)
         if not called or not within.isdisjoint(called):
@@ -82,7 +82,7 @@ class _Inlining:
             self._call(called[0], name, list(node.input), within)
 
     def _called(self, node: "NodeDef") -> list[str]:
-        """Return the functions to put in the place of `node`: one of a call, or all of a branch or a loop."""
+        """Return the functions that replace `node`: one for a call, all for a branch or a loop."""
         names = [node.op]
         if node.op in _CALLS:
             names = [node.attr["f"].func.name]
@@ -116,7 +116,7 @@ class _Inlining:
     def _merge(
         self, node: "NodeDef", name: str, results: Sequence[Sequence[str]], conditions: Sequence[str], ends: list[str]
     ) -> None:
-        """Let one node stand for each output of a branch or a loop: whichever of `results` it is."""
+        """Add one node for each output of a branch or a loop, which may be any of `results`."""
         kinds = node.attr["Tout"].list.type or node.attr["T"].list.type
         for index, merged in enumerate(zip(*results, strict=True)):
             added = self._flat.node.add(name=self._free(f"{name}/merged"), op="Merge")
@@ -127,7 +127,7 @@ class _Inlining:
         self._ends[name] = [*(one for result in results for one in result), *ends]
 
     def _free(self, name: str) -> str:
-        """`name`, or one like it that no node has; it is taken then."""
+        """Return `name`, or one like it that no node has, and reserve it."""
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
         free: str = next(one for one in names if one not in self._taken)
         self._taken.add(free)
@@ -163,7 +163,7 @@ class _Inlining:
         return results, [resolve(f"^{end}") for end in body.control_ret.values()]
 
     def _resolve(self, tensor: str) -> Iterator[str]:
-        """What stands for `tensor`: itself, or outputs of what was called; for `^call`, everything that it ran."""
+        """Yield the tensors that replace `tensor`. For `^call`, these are all its results and control outputs."""
         if tensor.startswith("^"):
             if tensor[1:] not in self._ends:
                 yield tensor
@@ -177,7 +177,7 @@ class _Inlining:
         yield name
 
     def resolve(self, tensor: str) -> str:
-        """The tensor of the flat graph that `tensor` has become."""
+        """Return the tensor of the flat graph that replaces `tensor`."""
         return next(iter(self._resolve(tensor)))
 
 
@@ -186,7 +186,7 @@ def _tensor(name: str, index: int) -> str:
 
 
 def _offsets(node: "NodeDef", functions: "Mapping[str, FunctionDef]") -> Callable[[str], int]:
-    """A function from the name of one of the node's outputs to the number of its first tensor."""
+    """Return a function from the name of an output of `node` to the number of its first tensor."""
     from tensorflow.python.framework import op_def_registry
 
     definition: OpDef | None = functions[node.op].signature if node.op in functions else op_def_registry.get(node.op)

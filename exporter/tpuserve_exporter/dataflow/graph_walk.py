@@ -1,4 +1,4 @@
-"""Walking a flat graph along its data: what a tensor is made of, and what is made of it."""
+"""Walk a flat graph along its data, to the nodes that a tensor is made of and to those made of it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# They give the shape of what they take, not its values.
+# Operations whose results depend on the shape of their input, not on its values.
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "TensorListLength"})
-# A branch's result depends on the condition, which it waits for.
+# The result of a branch depends on the condition that it waits for.
 _WAITING = frozenset({"Merge"})
-# What the number that says where a variable is kept passes through.
+# Operations that pass on a resource or a reference.
 _PASSING = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "RefIdentity", "IdentityN"})
 _PASSING |= {"NextIteration", "Exit"}
 
@@ -23,21 +23,21 @@ def node_of(tensor: str) -> str:
 
 
 class Walk:
-    """Nodes of one flat graph by name, and ways through them."""
+    """The nodes of one flat graph by name, and walks along them."""
 
     def __init__(self, graph_def: "GraphDef") -> None:
         self.nodes = {node.name: node for node in graph_def.node}
 
     def before(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
-        """The nodes whose values `tensors` are made of, their own among them, nearest first."""
+        """Return the nodes whose values `tensors` are made of, their own included, nearest first."""
         return self._collect(tensors, self.values_of)
 
     def reached(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
-        """Return the nodes that `tensors` depend on by data, shapes among it, nearest first."""
+        """Return the nodes that `tensors` depend on by values or shapes, nearest first."""
         return self._collect(tensors, lambda node: (one for one in node.input if one[0] != "^"))
 
     def needed(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
-        """The nodes that run when `tensors` are asked for: those that are only waited for, too."""
+        """Return the nodes that run for `tensors`, control inputs included."""
         return self._collect(tensors, lambda node: node.input)
 
     def _collect(self, tensors: Iterable[str], inputs: "Callable[[NodeDef], Iterable[str]]") -> dict[str, "NodeDef"]:
@@ -52,13 +52,13 @@ class Walk:
         return found
 
     def values_of(self, node: "NodeDef") -> list[str]:
-        """The inputs whose values a node's result depends on."""
+        """Return the inputs whose values the result of `node` depends on."""
         if node.op in _SHAPES:
             return []
         return [one for one in node.input if one[0] != "^" or node.op in _WAITING]
 
     def after(self, names: Iterable[str]) -> set[str]:
-        """The nodes whose values depend on those of the nodes `names`, which are among them."""
+        """Return the nodes whose values depend on the nodes `names`, these included."""
         consumers = defaultdict[str, list[str]](list)
         for node in self.nodes.values():
             for tensor in self.values_of(node):
@@ -73,7 +73,7 @@ class Walk:
         return found
 
     def root(self, tensor: str) -> str:
-        """The node that a resource or reference comes from: a variable, a table, or a captured one's placeholder."""
+        """Return the node that makes a resource or reference: a variable, a table, or the placeholder of a capture."""
         node = self.nodes.get(node_of(tensor))
         seen = set[str]()
         while node is not None and node.op in _PASSING and node.name not in seen and node.input:
@@ -82,7 +82,7 @@ class Walk:
         return node_of(tensor) if node is None else node.name
 
     def back(self, tensor: str, passing: frozenset[str]) -> "Iterator[NodeDef]":
-        """Nodes that `tensor` is made of: through operations of `passing`, and those that it comes to, once each."""
+        """Yield each node that a walk back from `tensor` meets. It continues only through operations in `passing`."""
         waiting, seen = [node_of(tensor)], set[str]()
         while waiting:
             node = self.nodes.get(waiting.pop())

@@ -1,4 +1,4 @@
-"""Which dimensions of a graph's tensors carry the rows of a batch: those whose size changes with the number of rows."""
+"""Find the dimensions of tensors that carry the rows of a batch: their size changes with the batch size."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -7,21 +7,21 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# Sizes of inputs by the names of their placeholders; the first is the rows'.
+# Shapes of inputs by the names of their placeholders, rows first.
 Sizes: TypeAlias = Mapping[str, tuple[int | None, ...]]
-# Numbers of rows to infer shapes for. Neither is a factor of the other, nor of what dimensions usually are.
+# Batch sizes to infer shapes for. Neither is a factor of the other, nor of usual dimensions.
 _ROWS = (7, 11)
 
 
 class RowAxes:
-    """What shape inference finds of a flat graph for two numbers of rows. Nothing is run."""
+    """The shapes of a flat graph for two batch sizes, by TensorFlow's shape inference. Nothing runs."""
 
     def __init__(self, graph_def: "GraphDef", sizes: Sizes) -> None:
-        """`sizes` are of the inputs that have rows. Raises ValueError where the graph takes no other number of rows."""
+        """Infer the shapes for inputs of `sizes`. Raises ValueError if the graph takes only one batch size."""
         self._graphs = [_import(graph_def, {name: (rows, *dims[1:]) for name, dims in sizes.items()}) for rows in _ROWS]
 
     def find(self, tensor: str) -> frozenset[int] | None:
-        """The axes of `tensor` that carry rows; None where its shape is unknown."""
+        """Return the axes of `tensor` that carry rows, or None if its shape is unknown."""
         few, more = (self._shape(graph, tensor) for graph in self._graphs)
         if few is None or more is None or len(few) != len(more):
             return None
@@ -34,7 +34,7 @@ class RowAxes:
         return None if shape is None else len(shape)
 
     def constant(self, tensor: str) -> "list[int] | None":
-        """The integers of a constant tensor; None where it is no constant."""
+        """Return the integers of a constant tensor, or None for any other tensor."""
         import tensorflow as tf
 
         found = self._graphs[0].get_tensor_by_name(tensor if ":" in tensor else f"{tensor}:0")

@@ -1,10 +1,10 @@
-"""Averages over rows within a program of StableHLO, as JAX and PyTorch models come in a graph."""
+"""Find averages over rows in a StableHLO program, the form of JAX and PyTorch models in a graph."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# What lies between the powers of a softmax and their sum.
+# Operations between the powers of a softmax and their sum.
 _OF_SOFTMAX = frozenset({"stablehlo.multiply", "stablehlo.convert", "stablehlo.select", "stablehlo.reshape"})
 # Operations between that sum and the division by it.
 _BETWEEN = frozenset({"stablehlo.abs", "stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
@@ -12,10 +12,10 @@ _BETWEEN |= {"stablehlo.dynamic_broadcast_in_dim", "stablehlo.optimization_barri
 
 
 def find_averages(program: bytes, fed: Sequence[int], count: int) -> list[str] | None:
-    """Sums over the first dimension, if that is the rows', and batch norms in training mode; by where they are.
+    """Return the places of sums over rows and of batch norms in training mode.
 
-    Arguments number `fed`, of the last `count`, are made of inputs: they begin with the rows. None where the library
-    that reads such programs is not here, or this one is of a format that it does not know.
+    Rows are the first dimension of the arguments that are made of inputs: numbers `fed` of the last `count`. Returns
+    None if jaxlib is missing or cannot read the program.
     """
     if importlib.util.find_spec("jaxlib") is None:
         return None
@@ -59,7 +59,7 @@ def _averages(operation: Any, rows: set[int | None]) -> bool:  # noqa: ANN401
 
 
 def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
-    """Its first dimension, None where that is free; nothing of a scalar or of a single row."""
+    """Return a list of the first dimension, None if it is free. The list is empty for a scalar or a single row."""
     from jaxlib.mlir import ir
 
     shape = ir.RankedTensorType(value.type)
@@ -71,7 +71,7 @@ def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
 
 
 def _divides(value: Any) -> bool:  # noqa: ANN401
-    """Whether something is divided by `value`, or its logarithm taken; an average is a sum that is divided itself."""
+    """Return whether the program divides by `value` or takes its logarithm. In an average, `value` is divided."""
     waiting = [value]
     while waiting:
         for use in waiting.pop().uses:
@@ -99,6 +99,6 @@ def _is_of_powers(value: Any) -> bool:  # noqa: ANN401
 
 
 def _place(operation: Any) -> str:  # noqa: ANN401
-    """The name of the operation in the code that it came from, where that was kept."""
+    """Return the name of the operation in the source code, if the program has it, else an empty string."""
     text = str(operation.location)
     return text.split('"')[1] if text.startswith('loc("') and "/" in text.split('"')[1] else ""

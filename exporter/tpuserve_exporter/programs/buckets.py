@@ -44,8 +44,8 @@ def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequ
 def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
     if ragged := [name for name, spec in (*signature.inputs.items(), *signature.outputs.items()) if spec.row_splits]:
         raise CannotLower(
-            f"{signature.name}: {ragged[0]!r} is ragged, and a device program is of one shape: let the model take and "
-            "give padded tensors and masks, or leave --device-programs out"
+            f"{signature.name}: {ragged[0]!r} is ragged, and a device program has one shape: let the model take and "
+            "return padded tensors and masks, or omit --device-programs"
         )
     for name, spec in signature.inputs.items():
         if spec.shape is None:

@@ -48,7 +48,7 @@ def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
 
 
 def free_row_counts(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
-    """The graph with its `tf.shape(x)[0]` taken from an input again; and whether there were any.
+    """Return the graph with each `tf.shape(x)[0]` taken from an input again, and whether there were any.
 
     In a graph built for batches of `rows`, TensorFlow writes that number in the place of `tf.shape(x)`.
     """
@@ -72,7 +72,7 @@ def _has_free_rows(graph: V1Graph, name: str, spec: "tf.TensorSpec") -> bool:
 
 
 def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int) -> bool:
-    """Whether `node` takes the first number of a constant called Shape, and that is `rows`."""
+    """Return whether `node` takes the first number, `rows`, of a constant called Shape."""
     import tensorflow as tf
 
     taken = [nodes[node_of(one)] for one in node.input]
@@ -83,14 +83,14 @@ def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int)
 
 
 def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:
-    """Raises OptionConflict where the graph runs in batches of `rows`, and not in one of another size.
+    """Run the graph. Raises OptionConflict if it runs in batches of `rows`, and not in one of another size.
 
-    Loops hide their shapes: only a run tells there.
+    Shape inference does not see into loops, so only a run can show it.
     """
     import tensorflow as tf
 
     if any(spec.dtype == tf.string for spec in graph.inputs.values()):
-        return  # no string is sure to be taken
+        return  # a graph may refuse any made-up string
     with contextlib.closing(SessionReference(graph, values)) as model:
         try:
             model.answer(_zeros(graph, rows))
@@ -103,7 +103,7 @@ def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:
 
 
 def _zeros(graph: V1Graph, rows: int) -> dict[str, Array]:
-    """Of each input, zeros; `rows` of them, and 1 in every other free dimension."""
+    """Return zeros for each input: `rows` rows, and 1 in every other free dimension."""
     zeros = {}
     for name, spec in graph.inputs.items():
         first, *others = spec.shape.as_list() or [1]

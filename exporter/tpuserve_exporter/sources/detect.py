@@ -45,7 +45,7 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     if len(kinds) > 1:
         raise SourceUnreadable(_explain_several(source, kinds, []))
     (kind,) = kinds
-    # Files of its own tell what a directory is; a subdirectory tells only where nothing else lies beside it.
+    # A file shows what its directory is. A subdirectory shows it only with no other source beside it.
     if kinds[kind].endswith("/") and (others := list_others(source, kind)):
         raise SourceUnreadable(_explain_several(source, kinds, others))
     return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind

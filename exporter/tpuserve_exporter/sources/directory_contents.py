@@ -1,4 +1,4 @@
-"""Sources in a directory: what it can be itself, and what lies in it."""
+"""Find sources in a directory: the kinds that it can be itself, and other sources in it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 from tpuserve_exporter.sources.orbax_layout import find_orbax
 
-# A TensorFlow checkpoint is one of TF2 or TF1, which its contents tell.
+# The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.
 DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "torch"]
 TITLES: dict[DirectoryKind, str] = {
     "savedmodel": "a SavedModel",
@@ -26,7 +26,7 @@ _MOST_NAMED = 6
 
 
 def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
-    """The kinds that the directory itself can be, each with the file or subdirectory that shows it."""
+    """Return the kinds that the directory itself can be, each with the file or subdirectory that shows it."""
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
     found: dict[DirectoryKind, str | None] = {
         "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
@@ -38,7 +38,7 @@ def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
 
 
 def list_others(directory: Path, kind: DirectoryKind | None) -> list[str]:
-    """Files and subdirectories of other kinds than `kind` that are sources of their own; the first few of many."""
+    """List files and subdirectories that are sources of other kinds than `kind`, the first few of many."""
     found = [*_files(directory), *_folders(directory, kind)]
     more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
     return [*found[:_MOST_NAMED], *more]

@@ -1,4 +1,4 @@
-"""Which variable keeps the moving average of a statistic: found by what updates it, not by its name.
+"""Find the variable that keeps the moving average of a statistic, by its updates and not by its name.
 
 `v -= (v - s) * (1 - decay)` in any spelling: AssignSub, AssignAdd, Assign, AssignMovingAvg, by way of a biased average.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _UPDATES = frozenset({"Assign", "AssignSub", "AssignAdd"})
 _UPDATES |= {"AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp"}
-# What an update is made of between the statistic and the variable.
+# Operations of an update between the statistic and the variable.
 _PASSED = frozenset({"Sub", "Add", "AddV2", "AddN", "Mul", "RealDiv", "Div", "Identity", "Cast", "Reshape", "Squeeze"})
 _PASSED |= {"ExpandDims", "StopGradient", "Switch", "Merge", "Select", "SelectV2", "IdentityN", "Enter", *_UPDATES}
 _READS = frozenset({"ReadVariableOp", "Identity", "Enter", "Switch", "Cast", "RefSwitch"})
@@ -32,7 +32,7 @@ class Average:
 
 
 def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average]:
-    """The moving averages of tensors that the nodes `fetched` are made of, by the updates in `graph_def`."""
+    """Return the moving averages in `graph_def` of tensors that the nodes `fetched` are made of."""
     walk = Walk(graph_def)
     served = walk.before(fetched)
     inputs = [node.name for node in graph_def.node if node.op.startswith("Placeholder")]
@@ -40,7 +40,7 @@ def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average
 
 
 def find_served_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> "list[NodeDef]":
-    """Updates of moving averages that the nodes `fetched` are made of: what they give is the average after them."""
+    """Return the updates of moving averages whose results the nodes `fetched` are made of."""
     walk = Walk(graph_def)
     updates = _Updates(walk, set(), set())
     return [
@@ -73,11 +73,11 @@ class _Updates:
         yield from self._without_biased(found, read)
 
     def reads_itself(self, update: "NodeDef") -> bool:
-        """Whether the variable's new value is made of its old one, and of a tensor more."""
+        """Return whether the variable's new value is made of its old one."""
         return self._walk.root(update.input[0]) in self._follow(update.input[1])[1]
 
     def _without_biased(self, found: dict[str, str], read: dict[str, set[str]]) -> Iterator[Average]:
-        """An average that another is made of begins at zero: that other is the one to use."""
+        """Yield the averages. A biased one begins at zero, and the unbiased one that is made of it takes its place."""
         for variable, statistic in found.items():
             shape = self._shape(variable)
             unbiased = [
@@ -95,9 +95,9 @@ class _Updates:
         return shape
 
     def _follow(self, tensor: str) -> tuple[set[str], set[str]]:
-        """The served tensors that an update is made of, the nearest on each way, and the variables it reads.
+        """Return the nearest served tensors that an update is made of, and the variables that it reads.
 
-        Where it is made of inputs in another way, it is no moving average: no tensor then.
+        An update that is made of inputs in another way is no moving average and has no tensors.
         """
         statistics, variables, otherwise = set[str](), set[str](), False
         waiting, seen = [tensor], set[str]()
@@ -111,7 +111,7 @@ class _Updates:
             if is_variable(node):
                 variables.add(name)
             elif node.op.startswith("FusedBatchNorm") and not is_norm(node):
-                otherwise = True  # it passes on the averages that it was given
+                otherwise = True  # it passes on given averages
             elif name in self._fed and name in self._served:
                 statistics.add(tensor.removesuffix(":0"))
             elif node.op in _PASSED or node.op in _READS:
@@ -121,7 +121,7 @@ class _Updates:
         return set() if otherwise else statistics, variables
 
     def _parts(self, node: "NodeDef") -> list[str]:
-        """The tensors whose values an operation passes on. A choice's condition and a shape are none of them."""
+        """Return the inputs whose values an operation passes on, without conditions and shapes."""
         values = [one for one in node.input if one[0] != "^"]
         if node.op in ("Select", "SelectV2"):
             return values[1:]

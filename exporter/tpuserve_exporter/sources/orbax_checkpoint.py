@@ -91,7 +91,7 @@ def _list_wanted(params: ParamTree) -> dict[KeyPath, ArraySpec]:
 
 
 def _stored_scalars(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> dict[KeyPath, ArraySpec]:
-    """Python's numbers have no width: a stored number of any dtype takes the place of one."""
+    """Return the stored scalars for Python numbers of the model. These have no width, so any dtype fits."""
     found = {keys: matching.pairs.get(keys) for name, keys in params.paths.items() if name in params.scalars}
     return {keys: tree.arrays[path] for keys, path in found.items() if path and not tree.arrays[path].shape}
 
@@ -123,11 +123,11 @@ def _stored(tree: OrbaxTree, path: KeyPath | None) -> ArraySpec | None:
 
 
 def _fill(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> tuple[ParamTree, Variables]:
-    """The tree with the stored scalars, and variables with the stored arrays, each in the model's dtype."""
+    """Return the tree with the stored scalars, and variables with the stored arrays in the model's dtypes."""
     stored = {name: matching.pairs[keys] for name, keys in params.paths.items()}
     values = tree.read(frozenset(stored.values()))
     scalars = {name: np.asarray(values.pop(stored[name])).item() for name in params.scalars}
-    # Each value leaves the dictionary as it goes into its variable: else all would be in memory twice.
+    # Each value leaves the dictionary for its variable, or memory would hold all values twice.
     arrays = ((name, _cast(values.pop(stored[name]), leaf)) for name, leaf in params.shapes.items())
     return params.with_scalars(scalars), Variables(arrays)
 

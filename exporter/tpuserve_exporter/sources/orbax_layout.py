@@ -34,9 +34,9 @@ def is_orbax(directory: Path) -> bool:
 
 
 def find_orbax(directory: Path) -> str | None:
-    """The name of the file or subdirectory that shows that Orbax wrote the directory, finished or not; else None.
+    """Return the file or subdirectory that shows that Orbax wrote the directory, finished or not, or None.
 
-    It is an item or a step itself, or holds items, or steps with items.
+    The directory is an item or a step, or holds items, or steps with items.
     """
     own = next((file for file in (TREE_FILE, _STEP_FILE) if (directory / file).is_file()), None)
     parts = (f"{path.name}/" for path in sorted(directory.iterdir()) if path.is_dir() and _is_part(path))
@@ -44,7 +44,7 @@ def find_orbax(directory: Path) -> str | None:
 
 
 def _is_part(directory: Path) -> bool:
-    """Whether Orbax wrote a directory as an item, a step, or a step that it has not finished."""
+    """Return whether Orbax wrote a directory as an item, a step, or an unfinished step."""
     if _is_marked(directory):
         return True
     is_step = _STEP.fullmatch(directory.name) or _UNFINISHED.search(directory.name)

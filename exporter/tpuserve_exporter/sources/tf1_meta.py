@@ -119,9 +119,10 @@ class NoInitialValues:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A graph to serve, and the same as training built it: for batches of `built_for`; None where it said no size.
+    """A graph to serve, and the same graph as training built it.
 
-    `rows`: the one size of batch that `as_built` takes; None where it takes any.
+    `built_for` is the batch size of training, if the graph has one. `rows` is the only batch size that `as_built`
+    takes, or None if it takes any.
     """
 
     served: V1Graph
@@ -227,7 +228,7 @@ def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) ->
 
 
 def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, fetched: Sequence[str]) -> None:
-    """Check that nothing else has to be fed, and nothing is random. Raises OptionConflict and TrainingMode."""
+    """Check that the outputs need no other inputs and no random numbers. Raises OptionConflict and TrainingMode."""
     ours = {_PLACEHOLDER + naming.name for naming in options.input_tensors}
     unfed = [one for one in find_entries(plain, fetched) if node_of(one) not in ours]
     needed = [one for one in unfed if not tensors.has_default(one)]

@@ -119,14 +119,14 @@ def leave_training_loop(graph_def: "GraphDef", fetched: Iterable[str]) -> None:
 
 
 def _is_of_loop(node: "NodeDef", nodes: "Mapping[str, NodeDef]") -> bool:
-    """Whether `node` makes a loop go round. Branches have operations of the same names."""
+    """Return whether `node` controls a loop. Branches have operations of the same names."""
     if node.op == "Merge":
         return any(nodes[node_of(one)].op == "NextIteration" for one in node.input)
     return bool(node.op == "Enter" or (node.op == "Switch" and nodes[node_of(node.input[1])].op == "LoopCond"))
 
 
 def _is_pivot(node: "NodeDef", nodes: "Mapping[str, NodeDef]", of_loop: set[str]) -> bool:
-    """Whether `node` stands for one of two branches: the constants in it wait for that."""
+    """Return whether `node` is one side of a branch, which the constants in it wait for."""
     before = nodes.get(node_of(node.input[0])) if node.op == "Identity" and node.input else None
     return before is not None and before.op == "Switch" and before.name not in of_loop
 
@@ -165,7 +165,7 @@ def _find_frames(graph_def: "GraphDef") -> dict[str, _Frame]:
 
 
 def find_looping(graph_def: "GraphDef") -> set[str]:
-    """The nodes that are in a loop of TensorFlow 1."""
+    """Return the names of nodes in a TensorFlow 1 loop."""
     return {name for name, frame in _find_frames(graph_def).items() if frame}
 
 

@@ -1,4 +1,4 @@
-"""Takes out what a graph does in training alone: dropout, and statistics of the batch.
+"""Remove what only training does from a graph: dropout, and statistics of the batch.
 
 The moving statistics that inference uses instead are variables of the same graph.
 """
@@ -27,13 +27,13 @@ _SCALING = frozenset({"Mul", "RealDiv"})
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
 # The variables that a fused batch norm takes at inference, in the order of its inputs.
 _STATISTICS = ("moving_mean", "moving_variance")
-GIVE_INFERENCE = "Export the graph of inference: give the function that makes it, --model, with its checkpoint"
+GIVE_INFERENCE = "Export the inference graph: give the function that builds it, --model, with its checkpoint"
 
 
 def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
-    """Take dropout and batch statistics out of what the nodes `fetched` depend on; returns what was done.
+    """Remove dropout and batch statistics that the nodes `fetched` depend on. Return a note for each change.
 
-    Statistics without a moving average stay, and so do random numbers that are no dropout's. Raises TrainingMode.
+    Statistics without a moving average stay, and random numbers of anything except dropout. Raises TrainingMode.
     """
     return [
         *_skip_updates(graph_def, fetched),
@@ -90,7 +90,7 @@ def _is_mask(node: "NodeDef", nodes: "dict[str, NodeDef]") -> bool:
 
 
 def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
-    """Let what is normalised by statistics of the batch use their moving averages.
+    """Put moving averages in the place of batch statistics.
 
     Raises TrainingMode for batch renormalisation, which uses both.
     """
@@ -106,28 +106,28 @@ def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Ite
 
 
 def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
-    """Let outputs that are made of an updated average be made of the average: ranges of quantisation are learned so."""
+    """Read moving averages without their updates, where outputs use the result, as ranges of quantisation do."""
     updates = find_served_updates(graph_def, fetched)
     for node in updates:
         pass_on(node, node.input[0], node.attr["T"].type)
     if updates:
         names = ", ".join(sorted(node.name for node in updates))
-        yield f"each request updated moving averages: they stay as the checkpoint has them now: {names}"
+        yield f"each request updated moving averages, which now keep the values of the checkpoint: {names}"
 
 
 def _check_renormalised(there: set[str], averages: Mapping[str, str]) -> None:
-    """`there` are the nodes that the outputs are made of."""
+    """Check that outputs use no statistic and its average both. `there` are the nodes that make the outputs."""
     if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
         raise TrainingMode(
-            f"what is served normalises by statistics of the batch and by their moving averages: {', '.join(both)}. "
-            f"That is batch renormalisation in training mode. {GIVE_INFERENCE}"
+            f"the outputs are normalised by batch statistics and by their moving averages: {', '.join(both)}. "
+            f"This is batch renormalisation in training mode. {GIVE_INFERENCE}"
         )
 
 
 def _switch_norm(
     graph_def: "GraphDef", node: "NodeDef", nodes: "dict[str, NodeDef]", averages: Mapping[str, str]
 ) -> bool:
-    """Take `node`, if it is a fused batch norm, out of training mode: where its moving statistics are found."""
+    """Take `node` out of training mode, if it is a fused batch norm with moving statistics in the graph."""
     if not is_norm(node):
         return False
     updated = [nodes[averages[one]] for one in (f"{node.name}:1", f"{node.name}:2") if one in averages]
@@ -141,7 +141,7 @@ def _switch_norm(
 
 
 def _given_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
-    """The variables that `norm` takes to put the statistics of this batch to."""
+    """Return the variables that `norm` takes to update with the statistics of the batch."""
     found = [_variable_of(tensor, nodes) for tensor in norm.input[3:5]]
     return found if all(map(is_variable, found)) else None
 
@@ -164,9 +164,9 @@ def _variable_of(tensor: str, nodes: "dict[str, NodeDef]") -> "NodeDef":
 
 
 def _replace_statistics(graph_def: "GraphDef", averages: Mapping[str, str]) -> list[str]:
-    """Let all that takes a tensor take its average instead, in the same shape; returns the tensors replaced.
+    """Put averages in the place of tensors, in the same shape. Return the replaced tensors.
 
-    A tensor in a loop that stays keeps its place: no value of the first iteration is that of the others.
+    A tensor in a remaining loop stays, because its values differ between iterations.
     """
     nodes = {node.name: node for node in graph_def.node}
     looping = find_looping(graph_def)
@@ -208,7 +208,7 @@ def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str
 
 
 def _find_row_axes(graph_def: "GraphDef") -> RowAxes | None:
-    """Return None for a graph that takes only one batch size."""
+    """Return the row axes, or None for a graph that takes only one batch size."""
     placeholders = (node for node in graph_def.node if node.op == "Placeholder")
     dims = {node.name: node.attr["shape"].shape.dim for node in placeholders}
     try:

@@ -1,6 +1,6 @@
-"""Scalars that tell a TensorFlow 1 graph whether it trains (`is_training`): set to what is inference, branches and all.
+"""Set the boolean placeholders that switch a TensorFlow 1 graph to training (`is_training`) to inference.
 
-Which value that is follows from the graph: with the other, the outputs depend on statistics of the batch.
+The graph shows the value: with the other one, the outputs depend on more operations of training.
 """
 
 from collections import defaultdict
@@ -25,9 +25,9 @@ _CHOICES = frozenset({"Switch", "RefSwitch"})
 
 
 def set_to_inference(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
-    """Change `graph_def` so that no switch of training is left before `fetched`; returns what was set to what.
+    """Remove switches of training before the nodes `fetched` from `graph_def`. Return a note for each.
 
-    A placeholder stays if the outputs depend on as much of training with either value.
+    A placeholder stays if the outputs depend on as many operations of training with either value.
     """
     notes = []
     for name in [node.name for node in reached(graph_def, fetched) if _is_switch(node)]:
@@ -49,7 +49,7 @@ def _is_switch(node: "NodeDef") -> bool:
 
 
 def _count_training(graph_def: "GraphDef", fetched: Sequence[str]) -> int:
-    """How many operations of training the nodes `fetched` depend on."""
+    """Count the operations of training that the nodes `fetched` depend on."""
     averaged = {node_of(one.statistic) for one in find_averages(graph_def, fetched)}
     norms = {one.name for one in reached(graph_def, fetched) if is_norm(one)}
     random = {one.name for one in find_random(graph_def, fetched)}
@@ -57,7 +57,7 @@ def _count_training(graph_def: "GraphDef", fetched: Sequence[str]) -> int:
 
 
 def _fold(graph_def: "GraphDef", name: str, value: bool) -> "GraphDef":
-    """A copy where the placeholder `name` is `value`, and what depends on that alone has gone."""
+    """Return a copy where the placeholder `name` is `value`, without the conditions and branches that this decides."""
     from tensorflow.core.framework import types_pb2
 
     folded = type(graph_def)()
@@ -76,7 +76,7 @@ def _fold(graph_def: "GraphDef", name: str, value: bool) -> "GraphDef":
 
 
 def _known_conditions(graph_def: "GraphDef", name: str, value: bool) -> dict[str, bool]:
-    """Nodes whose truth follows from that of `name`."""
+    """Return the nodes whose value follows from that of `name`, each with its value."""
     known = {name: value}
     waiting = [node for node in graph_def.node if node.op in ("Identity", "LogicalNot", "LogicalAnd", "LogicalOr")]
     grown = True
@@ -103,7 +103,7 @@ def _truth(node: "NodeDef", known: dict[str, bool]) -> bool | None:
 
 
 def _fold_branches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
-    """Call the one branch of `tf.cond` (of TensorFlow 2) that is taken; take the one side of `tf.where`."""
+    """Put the taken side in the place of each decided `tf.cond` of TensorFlow 2 and `tf.where`."""
     for node in graph_def.node:
         if node.op in _BRANCHES and node_of(node.input[0]) in known:
             taken = node.attr["then_branch" if known[node_of(node.input[0])] else "else_branch"].func
@@ -121,7 +121,7 @@ def _call(node: "NodeDef", function: str, taken: list[int], given: list[int]) ->
 
 
 def _fold_switches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
-    """Let each Merge of TensorFlow 1's branches take the one that is left."""
+    """Let each Merge of a decided TensorFlow 1 branch take the remaining side."""
     switches = [node for node in graph_def.node if node.op in _CHOICES and node_of(node.input[1]) in known]
     dead = _find_dead(graph_def, {f"{node.name}:{int(not known[node_of(node.input[1])])}" for node in switches})
     for node in graph_def.node:
@@ -136,7 +136,7 @@ def _fold_switches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
 
 
 def _find_dead(graph_def: "GraphDef", ends: set[str]) -> set[str]:
-    """Tensors, and nodes, that a branch not taken would make. `ends` are the outputs of switches into it."""
+    """Return the tensors and nodes of branches that are not taken. `ends` are the switch outputs into them."""
     consumers = defaultdict[str, list["NodeDef"]](list)
     for node in graph_def.node:
         for tensor in node.input:

@@ -104,9 +104,9 @@ _Originals: TypeAlias = Mapping[KeyPath, KeyPath]
 def _best_form(
     model: Mapping[KeyPath, ArraySpec], stored: Mapping[KeyPath, ArraySpec], renames: Sequence[Rename]
 ) -> tuple[_Originals, _Originals]:
-    """The paths of model and checkpoint, originals by compared ones: keys as they are, or taken apart at slashes.
+    """Return the original paths of model and checkpoint by the compared ones, with keys whole or split at slashes.
 
-    One side may have `mlp/~/linear_0` as a key, and the other `mlp` with `~` within, as --rename makes it, too.
+    One side may have `mlp/~/linear_0` as one key, and the other `mlp` with `~` within. --rename makes either form.
     """
     whole = unbox(model), _rename(unbox(stored), TreeNames(stored), renames)
     apart = _split(whole[0]), _split(whole[1])
@@ -122,7 +122,7 @@ def _best_form(
 
 
 def _split(paths: _Originals) -> _Originals | None:
-    """None where two paths would be one."""
+    """Return the paths with keys split at slashes, or None if two paths would become one."""
     apart = {split_keys(path): original for path, original in paths.items()}
     return apart if len(apart) == len(paths) else None
 
@@ -169,7 +169,7 @@ def _find_subtrees(
     tails = {path[len(part) :]: original for path, original in wanted.items() if path[: len(part)] == part}
     pairs: dict[KeyPath, dict[KeyPath, KeyPath]] = {}
     for path, original in originals.items():
-        for depth in range(len(path) or 1):  # the path of a tree that is one array is empty
+        for depth in range(len(path) or 1):  # a tree that is one array has an empty path
             if path[depth:] in tails:
                 pairs.setdefault(path[:depth], {})[tails[path[depth:]]] = original
     return [

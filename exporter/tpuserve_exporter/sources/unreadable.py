@@ -1,4 +1,4 @@
-"""Files and directories of a source that the operating system refuses to read."""
+"""Report files and directories of a source that the operating system refuses to read."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tpuserve_exporter.errors import SourceUnreadable
 
 @contextlib.contextmanager
 def source_errors(source: Path) -> Iterator[None]:
-    """Raise SourceUnreadable for an OSError of the body that names the source, or a file in or beside it."""
+    """Turn an OSError of the body that names the source, or a file in or beside it, into SourceUnreadable."""
     try:
         yield
     except OSError as error:
@@ -19,12 +19,12 @@ def source_errors(source: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: OSError) -> SourceUnreadable:
-    """The failure for a path that cannot be read, with what to do where permissions are missing."""
+    """Return the failure for a path that cannot be read, with a hint if permissions are missing."""
     reason = error.strerror or str(error)
     hint = ". Give the user that exports permission to read it" if isinstance(error, PermissionError) else ""
     return SourceUnreadable(f"cannot read {path}: {reason}{hint}")
 
 
 def _belongs(path: Path, source: Path) -> bool:
-    """A checkpoint's files lie beside its prefix."""
+    """Return whether `path` is the source, or lies in it or beside it, as the files of a checkpoint do."""
     return path == source or path.is_relative_to(source) or path.parent == source.parent
