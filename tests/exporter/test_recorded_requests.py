@@ -31,7 +31,7 @@ def exported(tensorflow: None, tiny_checkpoint: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def version(exported: Path, tmp_path: Path) -> Path:
-    """A copy to be changed."""
+    """Copy a version, for changes."""
     return shutil.copytree(exported, tmp_path / "tiny/1")
 
 

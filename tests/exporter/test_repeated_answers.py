@@ -1,4 +1,4 @@
-"""Models that answer the same differently are found out, whether at once or after another request."""
+"""The check finds models whose answer to one request changes, at once or after another request."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ SAMPLES = {"x": np.random.default_rng(0).random((6, 3)).astype(np.float32)}
 
 
 class _Model:
-    """A model that is a function of its input and of all inputs before."""
+    """A model whose answer is a function of its input and of all earlier inputs."""
 
     def __init__(self, function: Callable[[Array, list[Array]], Array]) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""What a directory is taken for: one source, or several, of which the user names one."""
+"""The export detects the source in a directory, and asks for the path or kind of one of several."""
 
 from pathlib import Path
 

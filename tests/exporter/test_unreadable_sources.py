@@ -1,4 +1,4 @@
-"""Sources that the operating system does not let the export read: exit code 6, and the file by name.
+"""Sources that the operating system refuses to read give exit code 6 and name the file.
 
 Root reads everything, so that a process without that capability runs the exports.
 """
@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(300)]
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
-# Source, what of it is locked, further arguments.
+# Source, locked file, further arguments.
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a directory": ("checkpoints", "checkpoints", ("--model", "tests.exporter.builders:tiny")),
     "a parent directory": ("checkpoints/ckpt-1", "checkpoints", ("--model", "tests.exporter.builders:tiny")),
@@ -107,5 +107,5 @@ def test_every_unreadable_source_is_exit_code_6_and_named(folder: Path) -> None:
         message = json.loads(export[2])["error"]
         assert Path(CASES[name][0]).stem in message or Path(CASES[name][1]).name in message, (name, message)
         assert "Errno" not in message, (name, message)
-    # To inspect a .meta graph takes no values.
+    # Inspecting a .meta graph reads no values.
     assert found == {**dict.fromkeys(CASES, (6, 6)), "its values": (6, 0)}

@@ -36,7 +36,7 @@ def random(x: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def whitening(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """Normalises each batch by its own statistics, and keeps none."""
+    """Normalise each batch by its own statistics, and keep none."""
     hidden = dense(x, 2, "head")
     mean, variance = tf.nn.moments(hidden, [0], name="whitening")
     return tf.identity((hidden - mean) * tf.math.rsqrt(variance + 1e-3), "scores")

@@ -46,9 +46,17 @@ class RowAxes:
         return None if shape.rank is None else list(shape.as_list())
 
 
-def _import(graph_def: "GraphDef", sizes: Sizes) -> "tf.Graph":
+def import_graph(graph_def: "GraphDef") -> "tf.Graph":
+    """Return a graph with the shapes that TensorFlow infers. Raises ValueError for shapes that do not fit."""
     import tensorflow as tf
 
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    return graph
+
+
+def _import(graph_def: "GraphDef", sizes: Sizes) -> "tf.Graph":
     sized = type(graph_def)()
     sized.CopyFrom(graph_def)
     for node in sized.node:
@@ -61,10 +69,7 @@ def _import(graph_def: "GraphDef", sizes: Sizes) -> "tf.Graph":
                 node.op = "Placeholder"
                 node.attr.pop("_output_shapes", None)
                 del node.input[:]
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(sized, name="")
-    return graph
+    return import_graph(sized)
 
 
 def _resize(shape: "tf.compat.v1.TensorShapeProto", sizes: tuple[int | None, ...]) -> None:

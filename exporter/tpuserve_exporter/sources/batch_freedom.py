@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.dataflow.graph_walk import node_of
+from tpuserve_exporter.dataflow.row_axes import import_graph
 from tpuserve_exporter.errors import OptionConflict, reason_of
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph
@@ -126,16 +127,6 @@ def check_free(graph: V1Graph, rows: int) -> None:
             import_graph(_with_rows(graph, other))
         except ValueError as error:
             raise _only_for(graph, rows, error) from error
-
-
-def import_graph(graph_def: "GraphDef") -> "tf.Graph":
-    """A graph, for the shapes in it. Raises ValueError where they do not go together."""
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
-    return graph
 
 
 def _with_rows(graph: V1Graph, rows: int) -> "GraphDef":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.changing_operations import is_random
 from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
-from tpuserve_exporter.dataflow.row_axes import RowAxes
+from tpuserve_exporter.dataflow.row_axes import RowAxes, import_graph
 from tpuserve_exporter.errors import TrainingMode
 from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable, pass_on
 from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
@@ -192,9 +192,7 @@ def _find_shapes(graph_def: "GraphDef", averages: Mapping[str, str]) -> dict[str
     part = tf.compat.v1.graph_util.extract_sub_graph(
         graph_def, list({node_of(one) for pair in averages.items() for one in pair})
     )
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(part, name="")
+    graph = import_graph(part)
     kinds = {node.name: node.attr["dtype"].type for node in part.node if is_variable(node)}
     found = {one: graph.get_tensor_by_name(one if ":" in one else f"{one}:0") for one in averages}
     axes = _find_row_axes(part)

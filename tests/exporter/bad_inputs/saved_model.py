@@ -44,7 +44,7 @@ def _number_parser(folder: Path) -> None:
 
 
 def _module(call: Callable[[Any, Any], Any]) -> Change:
-    """`module/`, a SavedModel of a function of `x` [4, 3] and of a variable of that shape."""
+    """Save `module/`, a SavedModel of a function of `x` [4, 3] and of a variable of that shape."""
 
     def change(folder: Path) -> None:
         import tensorflow as tf
