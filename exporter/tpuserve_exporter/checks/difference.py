@@ -96,7 +96,7 @@ class Difference:
 
     @property
     def is_misshapen(self) -> bool:
-        """Whether the names or shapes of outputs differ, and not only values."""
+        """True if the names or shapes of outputs differ, and not only values."""
         return bool(self.others) or any(one.beyond and not one.elements for one in self.outputs.values())
 
     @property

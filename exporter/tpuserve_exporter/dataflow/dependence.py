@@ -51,7 +51,10 @@ def find_dependence(
     before = walk.before(ends)
     random = [node for node in before.values() if is_random(node, walk)]
     assigned, written = _find_writes(walk, before, ends, random)
-    in_programs = [_find_in_program(node, walk, inputs) for node in before.values() if node.op == "XlaCallModule"]
+    programs = [node for node in before.values() if node.op == "XlaCallModule"]
+    in_programs = [_find_in_program(node, walk, inputs) for node in programs]
+    for node in programs:
+        node.attr["module"].s = b""  # it may hold weights, which shape inference would copy for each batch size
     statistics = _find_statistics(flat, walk, ends, inputs) + [one for found in in_programs for one in found or ()]
     return Dependence(
         statistics=_places(statistics),

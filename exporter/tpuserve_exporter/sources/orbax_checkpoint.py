@@ -72,7 +72,7 @@ def _check_options(options: ModelOptions) -> str:
 
 
 def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[ParamTree, Variables, RestoreReport]:
-    """The parameters with the stored values. Raises CheckpointMismatch before it reads any value."""
+    """Restore the parameters from the stored values. Raises CheckpointMismatch before it reads any value."""
     wanted = _list_wanted(model.tree)
     matching = match_trees(wanted, tree.arrays, options.weights, options.renames)
     report = _report(wanted | _stored_scalars(model.tree, tree, matching), tree, matching, options)

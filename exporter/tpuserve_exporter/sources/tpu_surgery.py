@@ -132,7 +132,7 @@ def _is_pivot(node: "NodeDef", nodes: "Mapping[str, NodeDef]", of_loop: set[str]
 
 
 def _unroll_once(node: "NodeDef") -> None:
-    """What an operation of a loop does in the first iteration."""
+    """Make `node` do what it does in the first iteration of its loop."""
     kind, value = _kind(node), node.input[0]
     if node.op == "Switch":
         replace_operation(node, "IdentityN", [value, value])

@@ -228,7 +228,7 @@ def _reshape(graph_def: "GraphDef", tensor: str, variable: "NodeDef", shape: Seq
 
 
 def _read(graph_def: "GraphDef", variable: "NodeDef", name: str) -> str:
-    """The name of a node, called `name`, that reads `variable`."""
+    """Add a node `name` that reads `variable`, and return its name."""
     is_resource = variable.op == RESOURCE_VARIABLE
     read = graph_def.node.add(name=name, op="ReadVariableOp" if is_resource else "Identity")
     read.input.append(variable.name)
