@@ -155,6 +155,20 @@ def test_a_graph_that_changes_its_variables_is_refused() -> None:
         freeze(function)
 
 
+def test_a_graph_that_writes_to_a_table_is_refused() -> None:
+    import tensorflow as tf
+
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def call(ids: Any) -> Any:  # noqa: ANN401 - a tensor
+        table.insert(ids, ids)
+        return {"seen": table.lookup(ids)}
+
+    function = ServedFunction({"ids": tf.TensorSpec([None], tf.int64, name="ids")}, call, [table])
+    with pytest.raises(CannotLower, match=r"changes its variables.*\(LookupTableInsertV2\)"):
+        freeze(function)
+
+
 def test_a_program_of_a_compiler_is_refused() -> None:
     jax2tf = pytest.importorskip("jax.experimental.jax2tf")
     function = freezable.function([None, 3], jax2tf.convert(lambda x: x * 2, polymorphic_shapes=["(b, 3)"]))

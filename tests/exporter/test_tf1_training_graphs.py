@@ -102,6 +102,7 @@ def _rows(saved: "Saved") -> np.ndarray:
         ("layer_norm", {}),
         ("attention", {}),
         ("counted", {}),
+        ("projected", {}),
         ("quantized", {}),
         ("quantized", {"resource": True}),
         ("recurrent", {}),

@@ -324,6 +324,11 @@ def counted(x: Tensor, training: Flag) -> Tensor:
     return _head(tf.concat([x, tf.zeros([tf.shape(x)[0], 8])], 1))
 
 
+def projected(x: Tensor, training: Flag) -> Tensor:
+    """Project the rows by random numbers of a constant seed, which are the same each time."""
+    return _head(x @ tf.random.stateless_normal([6, 8], seed=[1, 2]))
+
+
 def recurrent(x: Tensor, training: Flag) -> Tensor:
     """Run a loop from zeros, as many as the batch has rows."""
     kernel = v1.get_variable("kernel", [6, 6])
