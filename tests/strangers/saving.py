@@ -10,7 +10,7 @@ from tests.strangers.source_process import ANSWERS
 from tests.strangers.stranger import Answers, Stranger
 
 HERE = Path(sys.executable).parent
-TORCH = ROOT / ".torch/bin"
+TORCH = ROOT / ".torch"
 
 
 class SavingFailed(Exception):
@@ -21,7 +21,8 @@ def programs(stranger: Stranger) -> Path | None:
     """The folder of the `python` and `tpuserve` that the stranger's user has; None where PyTorch is not installed."""
     if not stranger.torch:
         return HERE
-    return TORCH if (TORCH / "python").exists() else None
+    # The last file that `make torch` writes. An installation that broke off leaves a Python without packages.
+    return TORCH / "bin" if (TORCH / ".installed").exists() else None
 
 
 def save(stranger: Stranger, folder: Path, processes: Processes) -> Answers:
