@@ -10,5 +10,5 @@ from tests.exporter.bad_inputs.running import run
 def check(section: Section, case: Case, sources: Path, folder: Path) -> None:
     said = run(case, sources, folder)
     assert said.code == case.code, said.err
-    assert said.faults == ()
+    assert said.faults == (), f"{said.faults}\n{said.out}{said.err}"
     assert write_case(case, said) in read_sections()[section.title], said.err
