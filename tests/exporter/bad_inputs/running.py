@@ -21,6 +21,7 @@ from tpuserve_exporter.cli import main
 
 # A path that begins with a slash, and is no part of a web address or of a longer path.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")
+_AUTOGRAPH = ("__autograph_generated_file", "__pycache__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ def run(case: Case, sources: Path, folder: Path) -> Said:
     with tempfile.TemporaryDirectory() as temporary, _in_folder(folder, Path(temporary)):
         with _without(case.without), _files_of_at_most(case.file_size_bytes):
             said = _run(shlex.split(case.command))
-        # What AutoGraph writes goes when the process ends.
-        temporaries = [name for name in os.listdir(temporary) if not name.startswith("__autograph_generated_file")]
+        # What AutoGraph writes goes when the process ends, but for its bytecode, which is TensorFlow's to delete.
+        temporaries = [name for name in os.listdir(temporary) if not name.startswith(_AUTOGRAPH)]
         left = [*sorted(_tree(folder).items() ^ before.items()), *temporaries]
     faults = [f"left behind: {one}" for one in left] + list(_find_faults(said, case))
     return replace(said, faults=tuple(faults))
