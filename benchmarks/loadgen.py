@@ -33,7 +33,6 @@ from tests.certificates import Authority, Pem
 USERS = 32
 # What the generator is to reach of plain Locust's rate.
 SHARE = 0.8
-WARM_UP_S = 1
 PLAIN, CLOSED, OPEN = "plain Locust", "tpuserve loadtest, closed", "tpuserve loadtest, open"
 
 
@@ -114,7 +113,7 @@ class Bench:
         scheme = "https" if self.ca else "http"
         host, user = (address, "GrpcUser") if protocol == "grpc" else (f"{scheme}://{address}", "RestUser")
         file = str(ROOT / "benchmarks" / "loadgen_plain.py")
-        size = ["-u", str(USERS), "-r", str(USERS), "-t", f"{self.seconds + WARM_UP_S}s", "--stop-timeout", "5"]
+        size = ["-u", str(USERS), "-r", str(USERS), "--stop-timeout", "5"]
         return ["-m", "locust", "-f", file, "--headless", "--only-summary", *size, "--host", host, user]
 
     def _ours(self, protocol: Protocol, *, users: int, rate: int) -> list[str]:
@@ -124,7 +123,7 @@ class Bench:
 
     def _python(self, protocol: Protocol, generator: str, arguments: Sequence[str]) -> Turn:
         command = [sys.executable, *arguments]
-        environment = os.environ | {"LOADGEN_CA": str(self.ca or "")}
+        environment = os.environ | {"LOADGEN_CA": str(self.ca or ""), "LOADGEN_SECONDS": str(self.seconds)}
         timeout_s = self.seconds + GRACE_S
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
         found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

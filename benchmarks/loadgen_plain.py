@@ -1,7 +1,8 @@
 """Plain Locust as its documentation has it, one user class for each protocol: what our generator is held against.
 
-Run by loadgen.py: `locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32 -t 6s --host 127.0.0.1:PORT GrpcUser`.
-At the end it prints a line of JSON: requests, failures, seconds and CPU seconds of the measured time.
+Run by loadgen.py: `locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32 --host 127.0.0.1:PORT GrpcUser`.
+When there have been as many answers as users, and a second more, it measures for LOADGEN_SECONDS, prints a line of JSON
+(requests, failures, seconds and CPU seconds of the measured time), and ends.
 Over TLS for a file of authorities in LOADGEN_CA; for HTTP --host is https://… then, whose certificate Locust does not
 check.
 """
@@ -89,15 +90,16 @@ def _measure(environment: Any, **_: object) -> None:  # noqa: ANN401  # Locust s
     def now() -> tuple[int, int, float, float]:
         return total.num_requests, total.num_failures, time.perf_counter(), time.process_time()
 
-    def watch() -> None:
+    def measure() -> None:
+        # Locust's own clock, --run-time, begins before its users do: a busy machine would leave them nothing of it.
+        while total.num_requests < environment.parsed_options.num_users:
+            gevent.sleep(0.05)
         gevent.sleep(WARM_UP_S)
         before = now()
+        gevent.sleep(float(os.environ["LOADGEN_SECONDS"]))
+        names = ("requests", "failures", "seconds", "cpu_s")
+        figures = (after - start for after, start in zip(now(), before, strict=True))
+        print("RESULT", json.dumps(dict(zip(names, figures, strict=True))))
+        environment.runner.quit()
 
-        def tell(**_: object) -> None:
-            names = ("requests", "failures", "seconds", "cpu_s")
-            figures = (after - start for after, start in zip(now(), before, strict=True))
-            print("RESULT", json.dumps(dict(zip(names, figures, strict=True))))
-
-        environment.events.test_stopping.add_listener(tell)
-
-    gevent.spawn(watch)
+    gevent.spawn(measure)
