@@ -62,14 +62,15 @@ class Transition:
         for servable_id in self._labelled:
             # Nothing of a model that was taken away comes any more.
             self._registry.failures(servable_id.name)
+        if None in outcomes or self._loading_labelled():
+            return False
+        # Asked last, when nothing loads any more: a version that failed between the two questions is not missed.
         failures = [failure for outcome in outcomes for failure in outcome or ()]
         failures += [
             (servable_id, error)
             for servable_id in self._labelled
             if (error := self._registry.failure(servable_id)) is not None and (servable_id, error) not in failures
         ]
-        if None in outcomes or self._loading_labelled():
-            return False
         if failures:
             raise Unknown(describe_failures(failures, "model(s)"))
         return True

@@ -174,10 +174,31 @@ def test_a_new_model_that_cannot_be_loaded_is_told_in_upstreams_words(house: Hou
 
 def test_a_labelled_version_that_cannot_be_loaded_is_told_and_the_label_stays(house: House) -> None:
     house.apply(house.config("a", {"stable": 1}, SPECIFIC_1_2))
-    (house.save("a", 2) / "2" / "bad").touch()
+    # In one step: it is looked for a hundred times a second.
+    (house.save("aside", 2) / "2" / "bad").touch()
+    (house.root / "aside" / "2").rename(house.root / "a" / "2")
     with pytest.raises(Unknown, match=r"\{name: a version: 2\} due to error: INTERNAL: broken"):
         house.apply(house.config("a", {"stable": 2}, SPECIFIC_1_2))
     assert house.number("a", "stable") == 1
+
+
+def test_a_labelled_version_that_fails_while_it_is_asked_about_is_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.loader.held.add(ServableId("a", 2))
+    (house.save("a", 2) / "2" / "bad").touch()
+    transition = house.models.begin([house.config("a", {"stable": 2}, SPECIFIC_1_2)])
+    ask = house.registry.is_awaited_by_label
+
+    def ask_and_let_it_fail(servable_id: ServableId) -> bool:
+        awaited = ask(servable_id)
+        house.loader.gate.set()
+        house.wait_for("a", 2, State.END)
+        return awaited
+
+    monkeypatch.setattr(house.registry, "is_awaited_by_label", ask_and_let_it_fail)
+    with pytest.raises(Unknown, match=r"\{name: a version: 2\} due to error: INTERNAL: broken"):
+        transition.is_settled()
 
 
 def test_who_does_not_wait_to_the_end_is_told_what_is_still_loading(house: House) -> None:
