@@ -1,8 +1,8 @@
 """Plain Locust as its documentation has it, one user class for each protocol: what our generator is held against.
 
-Run by loadgen.py: `locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32 --host 127.0.0.1:PORT GrpcUser`.
-When there have been as many answers as users, and a second more, it measures for LOADGEN_SECONDS, prints a line of JSON
-(requests, failures, seconds and CPU seconds of the measured time), and ends.
+Run by loadgen.py: `LOADGEN_SECONDS=5 locust -f benchmarks/loadgen_plain.py --headless -u 32 -r 32
+--host 127.0.0.1:PORT GrpcUser`. The warm-up of a second begins after as many answers as there are users. The run then
+measures for LOADGEN_SECONDS, prints a line of JSON (its requests, failures, seconds and CPU seconds), and ends.
 Over TLS for a file of authorities in LOADGEN_CA; for HTTP --host is https://… then, whose certificate Locust does not
 check.
 """
@@ -27,6 +27,7 @@ from benchmarks.targets import GRPC_PATH, REST_PATH
 grpc_gevent.init_gevent()
 
 WARM_UP_S = 1.0
+SECONDS = float(os.environ["LOADGEN_SECONDS"])
 _channels: dict[str, grpc.Channel] = {}
 
 
@@ -91,12 +92,12 @@ def _measure(environment: Any, **_: object) -> None:  # noqa: ANN401  # Locust s
         return total.num_requests, total.num_failures, time.perf_counter(), time.process_time()
 
     def measure() -> None:
-        # Locust's own clock, --run-time, begins before its users do: a busy machine would leave them nothing of it.
+        # Locust starts the clock of --run-time before its users: on a busy machine they may get no measured time.
         while total.num_requests < environment.parsed_options.num_users:
             gevent.sleep(0.05)
         gevent.sleep(WARM_UP_S)
         before = now()
-        gevent.sleep(float(os.environ["LOADGEN_SECONDS"]))
+        gevent.sleep(SECONDS)
         names = ("requests", "failures", "seconds", "cpu_s")
         figures = (after - start for after, start in zip(now(), before, strict=True))
         print("RESULT", json.dumps(dict(zip(names, figures, strict=True))))

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeAlias
 
-from benchmarks.process_tree import ServerDied, die_with_parent
+from benchmarks.process_tree import ServerDied
 from benchmarks.simulated_grid import greedy_setting
 from benchmarks.simulation import Device, poisson, simulate
 from benchmarks.targets import ROOT, model_server
@@ -179,10 +179,7 @@ def loadtest(
     lines: deque[str] = deque(maxlen=20)
     with (
         tempfile.TemporaryFile("w+") as output,
-        # A signal that comes before Popen returns leaves nobody to end the process.
-        subprocess.Popen(
-            command, stdout=output, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
-        ) as process,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True) as process,
         (running or Running()).counted(process),
     ):
         assert process.stderr is not None  # a pipe

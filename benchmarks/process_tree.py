@@ -85,7 +85,7 @@ def started(command: Sequence[str], log: Path, environment: Mapping[str, str] | 
             stdout=output,
             stderr=subprocess.STDOUT,
             env=None if environment is None else dict(environment),
-            preexec_fn=die_with_parent,
+            preexec_fn=_die_with_parent,
             start_new_session=True,
         )
     tree = ProcessTree(process, log)
@@ -93,11 +93,6 @@ def started(command: Sequence[str], log: Path, environment: Mapping[str, str] | 
         yield tree
     finally:
         _stop(tree)
-
-
-def die_with_parent() -> None:
-    """Have the kernel send SIGTERM when the thread that started this process ends; for Popen's `preexec_fn`."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def exit_on_sigterm() -> None:
@@ -122,6 +117,10 @@ def _stop(tree: ProcessTree) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

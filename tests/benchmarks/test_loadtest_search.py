@@ -24,7 +24,7 @@ def run_long(running: Running, begun: Event) -> int:
 
 
 def runs(process: psutil.Process) -> bool:
-    """False of a zombie, too: whoever outlives its parent is one until the machine's first process has seen it."""
+    """Whether the process runs. An orphan that has ended stays a zombie until process 1 reaps it."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -62,5 +62,6 @@ def test_sigterm_ends_a_benchmarks_load_test_too() -> None:
             children = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
-    while any(runs(child) for child in children):
-        time.sleep(0.05)
+    psutil.wait_procs(children, timeout=5)
+    assert children
+    assert not [child for child in children if runs(child)]

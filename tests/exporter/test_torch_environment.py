@@ -18,7 +18,7 @@ TORCH = ROOT / ".torch"
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="they are collected here")
 def test_models_of_pytorch_pass_their_own_tests() -> None:
-    # The last file that `make torch` writes. An installation that broke off leaves a Python without packages.
+    # `make torch` writes this file last. A broken-off installation has a Python without packages.
     if not (TORCH / ".installed").exists() and not os.environ.get("CI"):
         pytest.skip("there is no whole .torch: make torch")
     command = [str(TORCH / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/exporter/pytorch"]

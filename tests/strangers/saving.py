@@ -21,7 +21,7 @@ def programs(stranger: Stranger) -> Path | None:
     """The folder of the `python` and `tpuserve` that the stranger's user has; None where PyTorch is not installed."""
     if not stranger.torch:
         return HERE
-    # The last file that `make torch` writes. An installation that broke off leaves a Python without packages.
+    # `make torch` writes this file last. A broken-off installation has a Python without packages.
     return TORCH / "bin" if (TORCH / ".installed").exists() else None
 
 

@@ -64,7 +64,7 @@ class Transition:
             self._registry.failures(servable_id.name)
         if None in outcomes or self._loading_labelled():
             return False
-        # Asked last, when nothing loads any more: a version that failed between the two questions is not missed.
+        # Read the failures last: a version may fail just before the check above.
         failures = [failure for outcome in outcomes for failure in outcome or ()]
         failures += [
             (servable_id, error)

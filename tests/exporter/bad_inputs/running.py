@@ -21,7 +21,6 @@ from tpuserve_exporter.cli import main
 
 # A path that begins with a slash, and is no part of a web address or of a longer path.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")
-_AUTOGRAPH = ("__autograph_generated_file", "__pycache__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,7 @@ def run(case: Case, sources: Path, folder: Path) -> Said:
     with tempfile.TemporaryDirectory() as temporary, _in_folder(folder, Path(temporary)):
         with _without(case.without), _files_of_at_most(case.file_size_bytes):
             said = _run(shlex.split(case.command))
-        # What AutoGraph writes goes when the process ends, but for its bytecode, which is TensorFlow's to delete.
-        temporaries = [name for name in os.listdir(temporary) if not name.startswith(_AUTOGRAPH)]
-        left = [*sorted(_tree(folder).items() ^ before.items()), *temporaries]
+        left = [*sorted(_tree(folder).items() ^ before.items()), *_temporaries(Path(temporary))]
     faults = [f"left behind: {one}" for one in left] + list(_find_faults(said, case))
     return replace(said, faults=tuple(faults))
 
@@ -63,6 +60,12 @@ def _tree(folder: Path) -> dict[str, int]:
     """Every path below, with its size; bytecode of the user's module apart."""
     paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {path.relative_to(folder).as_posix(): path.lstat().st_size if path.is_file() else 0 for path in paths}
+
+
+def _temporaries(folder: Path) -> list[str]:
+    """Every path below, except AutoGraph's: TensorFlow deletes its sources at exit, and never their bytecode."""
+    paths = (path for path in folder.rglob("*") if path.name != "__pycache__")
+    return [path.name for path in paths if not path.name.startswith("__autograph_generated_file")]
 
 
 def _run(arguments: list[str]) -> Said:

@@ -174,7 +174,7 @@ def test_a_new_model_that_cannot_be_loaded_is_told_in_upstreams_words(house: Hou
 
 def test_a_labelled_version_that_cannot_be_loaded_is_told_and_the_label_stays(house: House) -> None:
     house.apply(house.config("a", {"stable": 1}, SPECIFIC_1_2))
-    # In one step: it is looked for a hundred times a second.
+    # Rename it into place: the source polls every 10 ms, and must not find the version without `bad`.
     (house.save("aside", 2) / "2" / "bad").touch()
     (house.root / "aside" / "2").rename(house.root / "a" / "2")
     with pytest.raises(Unknown, match=r"\{name: a version: 2\} due to error: INTERNAL: broken"):
