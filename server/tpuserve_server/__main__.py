@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from pydantic import ValidationError
 
+from tpuserve_server.command.flag_command import serve_command
+from tpuserve_server.command.listening import host_options
+from tpuserve_server.command.logs import configure_logging
+from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.finding import Finding, format_json, format_text, has_errors
-from tpuserve_server.flag_command import serve_command
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
-from tpuserve_server.listening import host_options
-from tpuserve_server.logs import configure_logging
 from tpuserve_server.process import build_server
-from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from tpuserve_server.banner import print_banner
+from tpuserve_server.command.banner import print_banner
+from tpuserve_server.command.options import (
+    cache_dir,
+    load_options,
+    loading_options,
+    pjrt_options,
+    request_log_options,
+    rest_options,
+    rotation,
+    tensorflow_options,
+)
+from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.start_report import report_start
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
@@ -35,21 +47,9 @@ from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.model_check import ModelCheck
-from tpuserve_server.options import (
-    cache_dir,
-    load_options,
-    loading_options,
-    pjrt_options,
-    request_log_options,
-    rest_options,
-    rotation,
-    tensorflow_options,
-)
 from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
-from tpuserve_server.settings import Settings
-from tpuserve_server.start_report import report_start
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tpuserve_server.command.listening import read_tls
+from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
@@ -16,9 +18,7 @@ from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import select_host
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import server_context
-from tpuserve_server.listening import read_tls
 from tpuserve_server.messages.official import ConfigProto
-from tpuserve_server.settings import Settings
 
 
 def check_configuration(settings: Settings) -> list[Finding]:

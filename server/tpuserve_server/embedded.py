@@ -5,10 +5,10 @@ The supervisor (`tpuserve serve`) passes the validated settings through the envi
 
 import os
 
+from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy_entry import EnvoyEntry
 from tpuserve_server.process import build_server
-from tpuserve_server.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 
 
 def _build() -> Application:

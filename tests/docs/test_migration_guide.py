@@ -5,7 +5,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tests.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.__main__ import serve
-from tpuserve_server.flags import UNNEEDED
+from tpuserve_server.command.flags import UNNEEDED
 
 GUIDE = (ROOT / "docs/migrating-from-tf-serving.md").read_text()
 SERVING = (ROOT / "docs/serving.md").read_text()

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from tests.deploy.dockerfile import ROOT
 from tests.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
-from tpuserve_server.flags import UNNEEDED
+from tpuserve_server.command.flags import UNNEEDED
 from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.upstream_metrics import upstream_page
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
+from tpuserve_server.command.flags import SECTIONS
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.flags import SECTIONS
 from tpuserve_server.launch.errors import StartFailed
 
 Models: TypeAlias = Mapping[str, str | os.PathLike[str]]

@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpuserve_server.command.start_report import START_REPORT_VARIABLE
 from tpuserve_server.launch.keyword_flags import Models, check_base_paths, check_keywords, flag_arguments, model_config
 from tpuserve_server.launch.loopback_ports import reserve_port
 from tpuserve_server.launch.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer
 from tpuserve_server.launch.server_process import ServerProcess
 from tpuserve_server.launch.start_progress import choose_show
 from tpuserve_server.launch.start_wait import StartPipe, wait_until_ready
-from tpuserve_server.start_report import START_REPORT_VARIABLE
 
 DEFAULT_START_TIMEOUT_S = 300.0
 

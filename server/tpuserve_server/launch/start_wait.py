@@ -5,11 +5,11 @@ import selectors
 import time
 from pathlib import Path
 
+from tpuserve_server.command.start_report import StartReport
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.launch.errors import StartFailed
 from tpuserve_server.launch.server_process import ServerProcess
 from tpuserve_server.launch.start_progress import Show
-from tpuserve_server.start_report import StartReport
 
 # For the end of the process after its last report.
 _END_TIMEOUT_S = 10.0

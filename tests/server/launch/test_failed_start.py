@@ -8,8 +8,8 @@ import pytest
 
 import tpuserve_server
 from tpuserve_server import StartFailed
+from tpuserve_server.command.start_report import START_REPORT_VARIABLE
 from tpuserve_server.launch import start
-from tpuserve_server.start_report import START_REPORT_VARIABLE
 
 
 class SilentProcess:

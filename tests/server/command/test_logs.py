@@ -3,7 +3,7 @@ import logging
 import subprocess
 import sys
 
-from tpuserve_server.logs import JsonFormatter
+from tpuserve_server.command.logs import JsonFormatter
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -37,7 +37,7 @@ def test_an_exception_is_in_the_same_line() -> None:
 def logged_by_a_process(log_format: str) -> str:
     """What a process writes to stderr: pytest has handlers of its own in this one."""
     program = (
-        "import logging; from tpuserve_server.logs import configure_logging; "
+        "import logging; from tpuserve_server.command.logs import configure_logging; "
         f"configure_logging({log_format!r}); logging.getLogger('tpuserve_server.x').warning('here')"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

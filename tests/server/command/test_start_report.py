@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_device import FakeServable, RecordingMetrics
+from tpuserve_server.command.start_report import START_REPORT_VARIABLE, StartReport, report_start
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.loader import LoadedVersion
@@ -14,7 +15,6 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, Pending, ServableId
 from tpuserve_server.hosts.application import Listening
-from tpuserve_server.start_report import START_REPORT_VARIABLE, StartReport, report_start
 
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", tls=True)
 

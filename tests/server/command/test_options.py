@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.options import cache_dir
-from tpuserve_server.settings import Settings
+from tpuserve_server.command.options import cache_dir
+from tpuserve_server.command.settings import Settings
 
 SETTINGS = Settings(model_base_path="/m")
 

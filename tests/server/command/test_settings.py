@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tpuserve_server.command.settings import Settings
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.mesh_shape import MeshShape
-from tpuserve_server.settings import Settings
 
 
 def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:

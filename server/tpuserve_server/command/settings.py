@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tpuserve_server.command.logs import LogFormat
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.mesh_shape import MeshShape
-from tpuserve_server.logs import LogFormat
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.ssl_config import read_ssl_config
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.settings import Settings
 
 
 def host_options(settings: Settings) -> HostOptions:

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from tpuserve_server.flags import SECTIONS, UNNEEDED, Flag, UnneededFlag
-from tpuserve_server.settings import Settings
+from tpuserve_server.command.flags import SECTIONS, UNNEEDED, Flag, UnneededFlag
+from tpuserve_server.command.settings import Settings
 
 # Not TPUSERVE alone: beside a Service named tpuserve Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
 ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"

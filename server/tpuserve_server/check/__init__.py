@@ -1,0 +1,1 @@
+"""`--check_config`: finds the problems of a configuration without serving."""

@@ -1,0 +1,1 @@
+"""Runs SavedModels by TensorFlow on the CPU."""

@@ -1,0 +1,1 @@
+"""Runs TensorFlow Lite models by LiteRT on the CPU."""

@@ -1,0 +1,1 @@
+"""The Envoy host: Envoy with this Python embedded in it, and its supervisor."""

@@ -1,0 +1,1 @@
+"""Metrics: what the server measures, and how Prometheus reads it."""
