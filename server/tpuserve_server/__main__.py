@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from pydantic import ValidationError
 
+from tpuserve_server.check.finding import Finding, format_json, format_text, has_errors
 from tpuserve_server.command.flag_command import serve_command
 from tpuserve_server.command.listening import host_options
 from tpuserve_server.command.logs import configure_logging
@@ -18,7 +19,6 @@ from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
-from tpuserve_server.finding import Finding, format_json, format_text, has_errors
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
 from tpuserve_server.process import build_server
@@ -92,7 +92,7 @@ def _check(values: Mapping[str, Any], *, as_json: bool) -> NoReturn:
 
 def _findings(values: Mapping[str, Any]) -> list[Finding]:
     """Return the errors of the flags, then the findings on the configuration that the valid flags make."""
-    from tpuserve_server.config_check import check_configuration
+    from tpuserve_server.check.configuration import check_configuration
 
     given = {name: value for name, value in values.items() if value is not None}
     try:

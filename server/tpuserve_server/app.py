@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from tpuserve_server.check.models import ModelCheck
 from tpuserve_server.command.banner import print_banner
 from tpuserve_server.command.options import (
     cache_dir,
@@ -46,7 +47,6 @@ from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
-from tpuserve_server.model_check import ModelCheck
 from tpuserve_server.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tpuserve_server.check.finding import Finding, look
 from tpuserve_server.command.listening import read_tls
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
-from tpuserve_server.finding import Finding, look
 from tpuserve_server.hosts.addresses import listen
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import select_host

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from tpuserve_server.check.finding import Finding, look
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.local_storage import refuse_links_out
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.storage import Storage, VersionLocation
-from tpuserve_server.finding import Finding, look
 
 # Entries of a base path without versions, in one finding.
 _MOST_NAMED = 3
