@@ -33,7 +33,7 @@ from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import Array, AspiredVersion, ServableId
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
-from tpuserve_server.measurements import Measurements
+from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 

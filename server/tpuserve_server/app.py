@@ -47,7 +47,7 @@ from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import HostError, Listening
-from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.storage.by_scheme import StorageByScheme

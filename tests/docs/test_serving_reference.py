@@ -10,8 +10,8 @@ from tests.deploy.dockerfile import ROOT
 from tests.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
-from tpuserve_server.prometheus import PrometheusMetrics
-from tpuserve_server.upstream_metrics import upstream_page
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.upstream import upstream_page
 
 TEXT = (ROOT / "docs/serving.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]

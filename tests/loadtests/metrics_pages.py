@@ -4,8 +4,8 @@ from tests.measured import finish, run_batch
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.prometheus import PrometheusMetrics
-from tpuserve_server.upstream_metrics import upstream_page
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.upstream import upstream_page
 
 
 class MetricsPages:

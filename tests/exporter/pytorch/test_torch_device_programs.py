@@ -12,9 +12,9 @@ from tests.exporter.pytorch import modules
 from tests.fake_device import FakeClock
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 pytestmark = pytest.mark.timeout(300)
 

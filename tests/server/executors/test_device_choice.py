@@ -16,12 +16,12 @@ from tests.device_programs import FOLDER, double_and_add, read_manifest, write_d
 from tests.fake_device import FakeClock, FakeExecutor
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)

@@ -20,12 +20,12 @@ from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.preferring_tflite import PreferringTflite
 from tpuserve_server.executors.session_config import TensorFlowOptions
 from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 pytestmark = pytest.mark.timeout(120)
 PJRT = ("pjrt", "mesh", "accelerator")

@@ -13,9 +13,9 @@ from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.device_measurements import DeviceMeasurements
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 
 def no_host() -> Executor:

@@ -8,8 +8,8 @@ from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
-from tpuserve_server.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.bounds import LATENCY_BOUNDS_S
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 
 def samples(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from tpuserve_server.core.errors import Code
-from tpuserve_server.histogram import Histogram
-from tpuserve_server.measurements import Measurements, RequestKey, Warmup
-from tpuserve_server.metric_bounds import (
+from tpuserve_server.metrics.bounds import (
     BOTH_LATENCY_BOUNDS_S,
     MICROSECONDS,
     UPSTREAM_LATENCY_BOUNDS_S,
     UPSTREAM_LATENCY_BOUNDS_US,
 )
-from tpuserve_server.series import Key, Series, summed
+from tpuserve_server.metrics.histogram import Histogram
+from tpuserve_server.metrics.measurements import Measurements, RequestKey, Warmup
+from tpuserve_server.metrics.series import Key, Series, summed
 
 _BATCHING = "tensorflow:serving:batching_session"
 # model_servers/server.cc names the pool so, unless the batching parameters do.

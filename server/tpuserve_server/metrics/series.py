@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tpuserve_server.histogram import Histogram
+from tpuserve_server.metrics.histogram import Histogram
 
 Key = TypeVar("Key")
 _Group = TypeVar("_Group")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.metric_bounds import (
+from tpuserve_server.metrics.bounds import (
     ERROR_BOUNDS_S,
     LATENCY_BOUNDS_S,
     MICROSECONDS,
@@ -20,7 +20,7 @@ from tpuserve_server.metric_bounds import (
     UPSTREAM_QUEUE_BOUNDS_US,
     UPSTREAM_ROW_BOUNDS,
 )
-from tpuserve_server.series import Series
+from tpuserve_server.metrics.series import Series
 
 # Counted at once, on the device thread that noted the last of them: in 0.1 ms, or 0.3 ms if each had 32 requests.
 _MOST_NOTED = 64

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from tpuserve_server.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.device_measurements import DeviceMeasurements
-from tpuserve_server.histogram import Histogram
-from tpuserve_server.metric_bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
-from tpuserve_server.series import Series
+from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
+from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.histogram import Histogram
+from tpuserve_server.metrics.series import Series
 
 # Models that went show the state of their last version; those of names that never come again would pile up.
 _MAX_ENDED = 1000

@@ -11,13 +11,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from tpuserve_server.batch_measurements import BatchKey, RunKey
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.histogram import Histogram
-from tpuserve_server.measurements import Measurements, RequestKey
-from tpuserve_server.metric_bounds import LATENCY_BOUNDS_S
-from tpuserve_server.series import Key
-from tpuserve_server.upstream_metrics import upstream_page
+from tpuserve_server.metrics.batch_measurements import BatchKey, RunKey
+from tpuserve_server.metrics.bounds import LATENCY_BOUNDS_S
+from tpuserve_server.metrics.histogram import Histogram
+from tpuserve_server.metrics.measurements import Measurements, RequestKey
+from tpuserve_server.metrics.series import Key
+from tpuserve_server.metrics.upstream import upstream_page
 
 _REQUEST_LABELS = ("model_name", "version", "signature", "method", "protocol", "code")
 _VERSION_LABELS = ("model_name", "version")

@@ -8,14 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.measured import ID, finish, run_batch
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.metric_bounds import (
+from tpuserve_server.metrics.bounds import (
     UPSTREAM_EXAMPLE_BOUNDS,
     UPSTREAM_LATENCY_BOUNDS_US,
     UPSTREAM_QUEUE_BOUNDS_US,
     UPSTREAM_ROW_BOUNDS,
 )
-from tpuserve_server.prometheus import PrometheusMetrics
-from tpuserve_server.upstream_metrics import upstream_page
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.upstream import upstream_page
 
 
 def lines(metrics: PrometheusMetrics, name: str) -> list[str]:
