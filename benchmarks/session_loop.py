@@ -14,8 +14,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks import resnet_model
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.session_config import TensorFlowOptions
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 
 SIGNATURE = "serving_default"
 

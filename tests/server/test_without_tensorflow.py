@@ -9,7 +9,7 @@ import pytest
 import tpuserve_server
 
 # What runs SavedModels; imported when the first is loaded.
-RUNS_TENSORFLOW = {f"tpuserve_server.executors.{name}" for name in ("saved_session", "tensorflow", "tensorflow_c")}
+RUNS_TENSORFLOW = {f"tpuserve_server.executors.tensorflow.{name}" for name in ("saved_session", "executor", "c_api")}
 MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
 
 

@@ -13,7 +13,7 @@ from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
 from tpuserve_server.core.manager import LoadOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.executors.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions
 from tpuserve_server.messages.official import ConfigProto
 from tpuserve_server.request_log.request_logs import RequestLogOptions

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, TensorSpec
-from tpuserve_server.executors.meta_graph import read_signatures
+from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
 from tpuserve_server.messages.official import MetaGraphDef, TensorInfo
 
 logger = logging.getLogger(__name__)

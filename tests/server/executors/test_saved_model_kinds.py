@@ -14,8 +14,8 @@ from tests.saved_models import predict_request, save_function, save_half_plus_tw
 from tests.served_model import ServedModel
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.types import Array, ServableId
-from tpuserve_server.executors.session_config import TensorFlowOptions
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 
 pytestmark = pytest.mark.timeout(120)
 WHOLE_LINE, LINE_NUMBER = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER

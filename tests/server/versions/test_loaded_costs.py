@@ -19,8 +19,8 @@ from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import AspiredVersion, ServableId
-from tpuserve_server.executors.session_config import TensorFlowOptions
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 from tpuserve_server.versions.warmup import WarmupOptions

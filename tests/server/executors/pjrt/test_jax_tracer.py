@@ -10,7 +10,7 @@ from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import TraceOptions
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
-from tpuserve_server.executors.tensorflow_tracer import TensorFlowTracer
+from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
 
 # Before JAX starts: it would look for a TPU.
 jax.config.update("jax_platforms", "cpu")

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tests.saved_models import save_mlp
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors import tensorflow_c
-from tpuserve_server.executors.saved_session import SavedSession
-from tpuserve_server.executors.session_config import TensorFlowOptions, run_options, session_config
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow import c_api
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.saved_session import SavedSession
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, run_options, session_config
 from tpuserve_server.messages.official import CallableOptions, ConfigProto
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,7 +51,7 @@ def test_the_meta_graph_is_handed_out_once(mlp: Path) -> None:
 def test_errors_of_the_library_carry_its_code(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"Could not find SavedModel \.pb"):
         open_session(tmp_path)
-    with pytest.raises(InvalidArgument), tensorflow_c.session_options(b"\xff"):
+    with pytest.raises(InvalidArgument), c_api.session_options(b"\xff"):
         raise AssertionError("no ConfigProto")
 
 
@@ -86,8 +86,8 @@ from pathlib import Path
 import numpy as np
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.session_config import TensorFlowOptions
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 
 executor = TensorFlowExecutor(TensorFlowOptions(inter_op_parallelism=2))
 for version in (1, 2):

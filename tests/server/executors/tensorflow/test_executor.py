@@ -9,8 +9,8 @@ import tensorflow as tf
 from tests.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.executors.session_config import TensorFlowOptions, cpu_has_bfloat16
-from tpuserve_server.executors.tensorflow import TensorFlowExecutor, TensorFlowServable
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, cpu_has_bfloat16
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.session_config import TensorFlowOptions
-from tpuserve_server.executors.tensorflow_start import start_tensorflow
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 
 class TensorFlowOnDemand:
@@ -37,7 +37,7 @@ class TensorFlowOnDemand:
 def _start(options: TensorFlowOptions) -> Executor:
     try:
         start_tensorflow()
-        from tpuserve_server.executors.tensorflow import TensorFlowExecutor
+        from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
     except ImportError as error:
         raise FailedPrecondition(f"a SavedModel needs TensorFlow, which cannot be imported: {error.msg}") from error
     return TensorFlowExecutor(options)

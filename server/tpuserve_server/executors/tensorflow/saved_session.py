@@ -13,8 +13,8 @@ from typing import Any
 from tensorflow.python.client import pywrap_tf_session
 
 from tpuserve_server.core.types import Array
-from tpuserve_server.executors import tensorflow_c
-from tpuserve_server.executors.session_config import IN_CALLERS_THREAD
+from tpuserve_server.executors.tensorflow import c_api
+from tpuserve_server.executors.tensorflow.session_config import IN_CALLERS_THREAD
 from tpuserve_server.messages.official import CallableOptions, ConfigProto, RunOptions
 
 # typeid(TF_Session).name(), as pybind11's conduit names capsules.
@@ -36,9 +36,9 @@ class SavedSession:
         Raises:
             ServingError: with TensorFlow's code and message, which may hold the path.
         """
-        library = tensorflow_c.library()
+        library = c_api.library()
         self._capsule: Any = None
-        self._session: tensorflow_c.Pointer | None = None
+        self._session: c_api.Pointer | None = None
         self._graph = library.TF_NewGraph()
         try:
             self._meta_graph = self._load(str(path).encode(), tags, config)
@@ -56,12 +56,12 @@ class SavedSession:
         tag_set = (ctypes.c_char_p * len(tags))(*(tag.encode() for tag in tags))
         run_options = RunOptions(inter_op_thread_pool=IN_CALLERS_THREAD).SerializeToString()
         with (
-            tensorflow_c.session_options(config.SerializeToString()) as options,
-            tensorflow_c.buffer(run_options) as run,
-            tensorflow_c.buffer() as meta_graph,
-            tensorflow_c.status() as done,
+            c_api.session_options(config.SerializeToString()) as options,
+            c_api.buffer(run_options) as run,
+            c_api.buffer() as meta_graph,
+            c_api.status() as done,
         ):
-            self._session = tensorflow_c.library().TF_LoadSessionFromSavedModel(
+            self._session = c_api.library().TF_LoadSessionFromSavedModel(
                 options, run, path, tag_set, len(tags), self._graph, meta_graph, done.pointer
             )
             done.check()
@@ -85,11 +85,11 @@ class SavedSession:
 
     def close(self) -> None:
         """Give the session, its variables and its graph back. No callable may be running; none runs afterwards."""
-        library = tensorflow_c.library()
+        library = c_api.library()
         self._capsule = None
         session, self._session = self._session, None
         graph, self._graph = self._graph, None
-        with tensorflow_c.status() as ignored:
+        with c_api.status() as ignored:
             if session:
                 library.TF_CloseSession(session, ignored.pointer)
                 library.TF_DeleteSession(session, ignored.pointer)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
-from tpuserve_server.executors.tensorflow_start import start_tensorflow
+from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 # What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."

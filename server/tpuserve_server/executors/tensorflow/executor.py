@@ -20,9 +20,9 @@ from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import ServableId, Signature, Tensors
-from tpuserve_server.executors.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
-from tpuserve_server.executors.saved_session import SavedSession, SessionCallable
-from tpuserve_server.executors.session_config import (
+from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
+from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
+from tpuserve_server.executors.tensorflow.session_config import (
     TensorFlowOptions,
     cpu_has_bfloat16,
     run_options,
