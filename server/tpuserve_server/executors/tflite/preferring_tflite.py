@@ -30,7 +30,7 @@ class PreferringTflite:
     def _tflite(self) -> Executor:
         try:
             # Only here: the runtime is an extra, and of no use to a server that has no such model.
-            from tpuserve_server.executors.tflite import TfliteExecutor, TfliteOptions
+            from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteOptions
         except ImportError as error:
             raise FailedPrecondition(
                 f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"

@@ -7,7 +7,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.executors.tflite_signatures import Ends, generated_signature, metadata_signatures, tensor_spec
+from tpuserve_server.executors.tflite.signatures import Ends, generated_signature, metadata_signatures, tensor_spec
 
 _Run: TypeAlias = Callable[[Tensors, Sequence[str]], Tensors]
 

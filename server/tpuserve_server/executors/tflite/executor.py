@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import ServableId, Signature, Tensors
-from tpuserve_server.executors.tflite_model import TfliteModel
+from tpuserve_server.executors.tflite.model import TfliteModel
 
 MODEL_FILE = "model.tflite"
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.executors.tflite import TfliteExecutor, TfliteOptions, TfliteServable
+from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteOptions, TfliteServable
 
 pytestmark = pytest.mark.timeout(120)
 
