@@ -13,8 +13,8 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.edge import Edge
-from tpuserve_server.frontends.openapi import V1_COMPONENTS, V1_PATHS
-from tpuserve_server.frontends.rest_v1 import V1, RestOptions
+from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
+from tpuserve_server.frontends.tf_rest.v1 import V1, RestOptions
 from tpuserve_server.request_log.request_logs import RequestLogs
 
 if TYPE_CHECKING:

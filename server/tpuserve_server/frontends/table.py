@@ -8,14 +8,14 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.frontends.edge import Edge
-from tpuserve_server.frontends.examples import ExampleMethods
 from tpuserve_server.frontends.health import HealthMethods
-from tpuserve_server.frontends.model_status import ModelMethods
-from tpuserve_server.frontends.prediction import PredictionMethods
-from tpuserve_server.frontends.profiler import ProfilerMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
-from tpuserve_server.frontends.reload import ReloadMethods
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.tf_grpc.examples import ExampleMethods
+from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
+from tpuserve_server.frontends.tf_grpc.prediction import PredictionMethods
+from tpuserve_server.frontends.tf_grpc.profiler import ProfilerMethods
+from tpuserve_server.frontends.tf_grpc.reload import ReloadMethods
 from tpuserve_server.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE

@@ -26,7 +26,7 @@ from tpuserve_server.core.errors import (
     Unimplemented,
 )
 from tpuserve_server.core.types import Precision, ServableId, Signature, State, TensorSpec, VersionStatus
-from tpuserve_server.frontends import rest_v1
+from tpuserve_server.frontends.tf_rest import v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 PREDICT = "/v1/models/m:predict"
@@ -115,7 +115,7 @@ async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytes
         return decode
 
     for name in ("parse_predict_body", "decode_predict_inputs"):
-        monkeypatch.setattr(rest_v1, name, recorded(getattr(rest_v1, name)))
+        monkeypatch.setattr(v1, name, recorded(getattr(v1, name)))
     padding = b" " * (1 << 20)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
         for body, is_here in ((ROWS, True), (ROWS + padding, False)):

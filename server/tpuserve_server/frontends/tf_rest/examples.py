@@ -10,10 +10,10 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.edge import MeasuredRequest
-from tpuserve_server.frontends.examples import LOG_KINDS, run_examples
-from tpuserve_server.frontends.rest_request import LARGE_BODY_BYTES, ClientWatch
-from tpuserve_server.frontends.rest_response import JsonResponse
-from tpuserve_server.frontends.rest_route import Action
+from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
+from tpuserve_server.frontends.tf_rest.request import LARGE_BODY_BYTES, ClientWatch
+from tpuserve_server.frontends.tf_rest.response import JsonResponse
+from tpuserve_server.frontends.tf_rest.route import Action
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.example_request import encode_example_request
 from tpuserve_server.wire.example_run import find_run

@@ -10,7 +10,7 @@ from tests.example_models import CLASSIFY, REGRESS, save_example_model
 from tests.fakes import Finished
 from tests.served_model import ServedModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.frontends import rest_examples
+from tpuserve_server.frontends.tf_rest import examples
 
 EXAMPLES = [{"x": 0.25}, {"x": [1.0]}, {"x": -3.0, "bonus": 1.0}]
 
@@ -77,7 +77,7 @@ async def test_not_finite_numbers_go_both_ways(model: ServedModel) -> None:
 
 async def test_a_large_body_is_answered_as_a_small_one_is(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     small = await model.post(":regress", {"examples": EXAMPLES})
-    monkeypatch.setattr(rest_examples, "LARGE_BODY_BYTES", 0)
+    monkeypatch.setattr(examples, "LARGE_BODY_BYTES", 0)
     large = await model.post(":regress", {"examples": EXAMPLES})
     assert (large.status_code, large.content) == (200, small.content)
 

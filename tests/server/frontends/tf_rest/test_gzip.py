@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from tests.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rest_errors import BodyTooLarge
-from tpuserve_server.frontends.rest_gzip import MAX_UNCOMPRESSED_BYTES, MIN_GZIP_BYTES, accepts_gzip, compress, gunzip
+from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge
+from tpuserve_server.frontends.tf_rest.gzip import (
+    MAX_UNCOMPRESSED_BYTES,
+    MIN_GZIP_BYTES,
+    accepts_gzip,
+    compress,
+    gunzip,
+)
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [1, 3]}'

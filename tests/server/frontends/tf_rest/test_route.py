@@ -4,7 +4,7 @@ import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec
-from tpuserve_server.frontends.rest_route import Action, Route, parse_route
+from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 
 
 @pytest.mark.parametrize(
