@@ -4,7 +4,7 @@ import asyncio
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, DeadlineExceeded
-from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN, RpcFailure
+from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
 
 _DEADLINE_PASSED = RpcFailure(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
 _CALLER_LEFT = RpcFailure(Code.CANCELLED, "The client went away")

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.rpc_failure import SHUTTING_DOWN
 from tpuserve_server.hosts.unread_body import BodyReceive, discard, has_body, is_small
 
 if TYPE_CHECKING:

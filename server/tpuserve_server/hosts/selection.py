@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tpuserve_server.hosts.application import HostError
-from tpuserve_server.hosts.envoy_process import check_runs, embedding_library, envoy_binary, libpython
+from tpuserve_server.hosts.envoy.process import check_runs, embedding_library, envoy_binary, libpython
 
 Backend: TypeAlias = Literal["envoy", "python"]
 

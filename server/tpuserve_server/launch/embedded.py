@@ -7,7 +7,7 @@ import os
 
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.hosts.application import Application
-from tpuserve_server.hosts.envoy_entry import EnvoyEntry
+from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.launch.process import build_server
 
 

@@ -26,8 +26,8 @@ from tpuserve_server.core.errors import (
     Unimplemented,
 )
 from tpuserve_server.core.types import Precision, ServableId, Signature, State, TensorSpec, VersionStatus
-from tpuserve_server.frontends.tf_rest import v1
 from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.tf_rest import v1
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [1, 3]}'

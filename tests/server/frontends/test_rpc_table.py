@@ -21,8 +21,8 @@ from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
 from tpuserve_server.hosts.disconnects import DisconnectWatch
+from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 
 CONTEXT = CallContext(Deadline(1234.5), {})

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tpuserve_server.hosts import envoy_process
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.envoy_config import Embedding, bootstrap
+from tpuserve_server.hosts.envoy import process as envoy_process
+from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
 
 _ROUTER = {
     "name": "envoy.filters.http.router",

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.hosts import envoy_process, selection
+from tpuserve_server.hosts import selection
 from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.envoy import process as envoy_process
 from tpuserve_server.hosts.selection import Selection, select_host
 
 
@@ -73,6 +74,6 @@ def test_environment_is_for_envoy_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_supervisor_imports_nothing_heavy() -> None:
-    program = "import sys, tpuserve_server.hosts.envoy; print(*{name.partition('.')[0] for name in sys.modules})"
+    program = "import sys, tpuserve_server.hosts.envoy.host; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert not {"tensorflow", "numpy", "fastapi", "starlette", "grpc", "uvicorn", "pydantic"} & set(loaded)

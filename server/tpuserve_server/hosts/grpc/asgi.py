@@ -9,11 +9,11 @@ from tpuserve_server.core.errors import Cancelled
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
-from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, FrameReader, frame
-from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, is_grpc
+from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
+from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, frame
+from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, is_grpc
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.interruption import Interruption
-from tpuserve_server.hosts.rpc_failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -14,9 +14,9 @@ from tests.server.hosts.plain_envoy import plain_envoy
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
-from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
-from tpuserve_server.hosts.envoy_entry import EnvoyEntry
+from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
+from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
+from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

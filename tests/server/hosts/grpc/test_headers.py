@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Internal
-from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message
+from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message
 
 
 class StoppedClock:

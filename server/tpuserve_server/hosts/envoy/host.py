@@ -18,12 +18,13 @@ from pathlib import Path
 
 import click
 
-from tpuserve_server.hosts import envoy_config, envoy_process
 from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostError, HostOptions
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, until
-from tpuserve_server.hosts.envoy_channel import VARIABLE, Channel, ChildSetup
-from tpuserve_server.hosts.grpc_arguments import unknown_to_envoy
+from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
+from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
+from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
+from tpuserve_server.hosts.envoy.process import EMBEDDING_VARIABLES, child_environment, embedding_library, envoy_binary
+from tpuserve_server.hosts.grpc.arguments import unknown_to_envoy
 from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile, socket_file
 from tpuserve_server.hosts.stop_signals import StopSignals
 from tpuserve_server.hosts.tls import server_context
@@ -48,7 +49,7 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
         check_free(options)
         if options.tls is not None:
             server_context(options.tls)  # For its errors, which Envoy would not tell in one line.
-        embedding = envoy_config.Embedding(envoy_process.embedding_library(), asgi_entry)
+        embedding = Embedding(embedding_library(), asgi_entry)
         with _runtime_folder() as folder, socket_file(options) as file:
             return asyncio.run(_Supervisor(options, embedding, folder, file).run(environment))
     except HostError as error:
@@ -69,9 +70,7 @@ def _runtime_folder() -> Iterator[Path]:
 class _Supervisor:
     """One run of Envoy."""
 
-    def __init__(
-        self, options: HostOptions, embedding: envoy_config.Embedding, folder: Path, file: SocketFile | None
-    ) -> None:
+    def __init__(self, options: HostOptions, embedding: Embedding, folder: Path, file: SocketFile | None) -> None:
         # Envoy binds another name. The supervisor renames the socket once Envoy listens.
         self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
         self._file = file
@@ -120,23 +119,23 @@ class _Supervisor:
     async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
         config = self._folder / _CONFIG
         config.touch(mode=0o600)
-        config.write_text(json.dumps(envoy_config.bootstrap(self._options, self._embedding, self._admin.path)))
+        config.write_text(json.dumps(bootstrap(self._options, self._embedding, self._admin.path)))
         setup = ChildSetup(
             # An environment can be read by more than our own process: no key goes there.
             options=dataclasses.replace(self._options, tls=None),
             admin_socket=str(self._admin.path),
             channel=channel,
             directory=os.getcwd(),
-            environment={name: os.environ.get(name) for name in envoy_process.EMBEDDING_VARIABLES},
+            environment={name: os.environ.get(name) for name in EMBEDDING_VARIABLES},
         )
         return await asyncio.create_subprocess_exec(
-            envoy_process.envoy_binary(),
+            envoy_binary(),
             *("--config-path", config, "--disable-hot-restart", "--concurrency", str(_WORKER_THREADS)),
             *("--log-level", "warning"),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[channel],
             cwd=self._folder,
-            env={**envoy_process.child_environment(environment), VARIABLE: setup.to_json()},
+            env={**child_environment(environment), VARIABLE: setup.to_json()},
             # Ctrl-C in a terminal goes to every process of its group; it is for this one alone to pass on.
             start_new_session=True,
         )

@@ -6,7 +6,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tpuserve_server.hosts.envoy_paths import HAS_ENCODED_BYTES, IS_TEXT
+from tpuserve_server.hosts.envoy.paths import HAS_ENCODED_BYTES, IS_TEXT
 
 
 def is_refused(path: str) -> bool:

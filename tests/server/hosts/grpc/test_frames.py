@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.hosts.asgi_client import Exchange, body
-from tpuserve_server.hosts.grpc_frames import FrameReader, frame
+from tpuserve_server.hosts.grpc.frames import FrameReader, frame
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpuserve_server.hosts.addresses import join
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy_config import FAREWELL_S, STAT_PREFIX, addresses
+from tpuserve_server.hosts.envoy.config import FAREWELL_S, STAT_PREFIX, addresses
 
 _TIMEOUT_S = 5.0
 _ASK_AGAIN_S = 0.02

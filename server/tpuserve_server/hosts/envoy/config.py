@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
-from tpuserve_server.hosts.envoy_paths import path_filter
-from tpuserve_server.hosts.envoy_replies import local_replies
-from tpuserve_server.hosts.grpc_arguments import apply_to_manager
+from tpuserve_server.hosts.envoy.paths import path_filter
+from tpuserve_server.hosts.envoy.replies import local_replies
+from tpuserve_server.hosts.grpc.arguments import apply_to_manager
 from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.

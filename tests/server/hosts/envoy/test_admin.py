@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.server.hosts.plain_envoy import plain_envoy
-from tpuserve_server.hosts import envoy_admin
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, NoAnswerYet, drain, until
+from tpuserve_server.hosts.envoy import admin as envoy_admin
+from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, NoAnswerYet, drain, until
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tpuserve_server.core.errors import Code, NotFound
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
-from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
 from tpuserve_server.hosts.disconnects import DisconnectWatch
-from tpuserve_server.hosts.grpc_frames import frame
+from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
+from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 
 if TYPE_CHECKING:

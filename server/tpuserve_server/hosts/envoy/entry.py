@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.hosts.application import Application, HostError, Listening
-from tpuserve_server.hosts.asgi_grpc import GrpcOverAsgi
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
-from tpuserve_server.hosts.envoy_admin import EnvoyAdmin, drain, until
-from tpuserve_server.hosts.envoy_channel import Channel, ChildSetup
+from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
+from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
+from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 
