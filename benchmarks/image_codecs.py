@@ -15,8 +15,8 @@ from tensorflow.core.framework import tensor_pb2
 
 from benchmarks.codec_report import CodecCost, CodecTable
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, TensorSpec
-from tpuserve_server.wire.json_response import encode_predictions
-from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.response import encode_predictions
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
 
 ROUNDS = 25

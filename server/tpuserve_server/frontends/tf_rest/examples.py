@@ -19,7 +19,7 @@ from tpuserve_server.wire.example_request import encode_example_request
 from tpuserve_server.wire.example_run import find_run
 from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_response
-from tpuserve_server.wire.json_examples import decode_json_examples
+from tpuserve_server.wire.json.examples import decode_json_examples
 
 if TYPE_CHECKING:
     from starlette.types import Receive

@@ -33,8 +33,8 @@ from tpuserve_server.frontends.tf_rest.response import (
 )
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
-from tpuserve_server.wire.json_response import encode_predictions
-from tpuserve_server.wire.json_tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.response import encode_predictions
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 

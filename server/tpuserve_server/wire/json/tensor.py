@@ -13,14 +13,14 @@ import numpy as np
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
 from tpuserve_server.messages.dtypes import BY_DTYPE, WireType
-from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json_body import JsonObject, JsonValue, check_depth, parse_json
-from tpuserve_server.wire.json_explain import explain_columns, explain_rows
-from tpuserve_server.wire.json_known import KnownBody, recall, remember
-from tpuserve_server.wire.json_numbers import NumericBody, parse_numbers
-from tpuserve_server.wire.json_ragged import ragged_columns
-from tpuserve_server.wire.json_request import check_object, signature_name
-from tpuserve_server.wire.json_text import value_text
+from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
+from tpuserve_server.wire.json.explain import explain_columns, explain_rows
+from tpuserve_server.wire.json.known import KnownBody, recall, remember
+from tpuserve_server.wire.json.numbers import NumericBody, parse_numbers
+from tpuserve_server.wire.json.ragged import ragged_columns
+from tpuserve_server.wire.json.request import check_object, signature_name
+from tpuserve_server.wire.json.text import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

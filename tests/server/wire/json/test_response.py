@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
 from tpuserve_server.messages.dtypes import BY_DTYPE
-from tpuserve_server.wire.json_response import encode_predictions
+from tpuserve_server.wire.json.response import encode_predictions
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Oc"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json_body import MAX_DEPTH, check_depth, parse_json
+from tpuserve_server.wire.json.body import MAX_DEPTH, check_depth, parse_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(),

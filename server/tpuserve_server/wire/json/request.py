@@ -1,8 +1,8 @@
 """What every REST request's document has: it is an object, and may name a signature."""
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json_body import JsonObject, JsonValue
-from tpuserve_server.wire.json_text import value_text
+from tpuserve_server.wire.json.body import JsonObject, JsonValue
+from tpuserve_server.wire.json.text import value_text
 
 
 def check_object(document: JsonValue) -> JsonObject:

@@ -10,7 +10,7 @@ import orjson
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
 from tpuserve_server.messages.dtypes import BY_DTYPE, type_name
-from tpuserve_server.wire.json_ragged import nest_rows
+from tpuserve_server.wire.json.ragged import nest_rows
 
 # String outputs with such a name are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
 _BYTES_SUFFIX = "_bytes"

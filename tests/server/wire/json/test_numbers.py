@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.messages.dtypes import BY_DTYPE
-from tpuserve_server.wire import json_tensor
-from tpuserve_server.wire.json_numbers import parse_numbers
-from tpuserve_server.wire.json_tensor import JsonInputs, decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json import tensor
+from tpuserve_server.wire.json.numbers import parse_numbers
+from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Ocb"]
 # So much whitespace that no body is too small for objects to be worth the way.
@@ -107,8 +107,8 @@ def decode(body: bytes, wanted: Signature) -> JsonInputs:
 
 def decode_plainly(body: bytes, wanted: Signature) -> JsonInputs:
     with (
-        mock.patch.object(json_tensor, "recall", return_value=None),
-        mock.patch.object(json_tensor, "parse_numbers", return_value=None),
+        mock.patch.object(tensor, "recall", return_value=None),
+        mock.patch.object(tensor, "parse_numbers", return_value=None),
     ):
         return decode(body, wanted)
 

@@ -1,6 +1,6 @@
 """What is wrong with a REST predict request, in TensorFlow Serving's words.
 
-A request that json_tensor cannot convert is walked here once more, value by value and in upstream's order, until the
+A request that tensor cannot convert is walked here once more, value by value and in upstream's order, until the
 first thing that upstream would refuse (tensorflow_serving/util/json_tensor.cc). Nothing is converted. Callers have
 checked the depth, so recursion is bounded.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.types import Signature
 from tpuserve_server.messages.dtypes import BY_DTYPE, type_name
-from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json_body import JsonObject, JsonValue
-from tpuserve_server.wire.json_text import type_text, value_text
+from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json.body import JsonObject, JsonValue
+from tpuserve_server.wire.json.text import type_text, value_text
 
 
 def explain_rows(rows: list[JsonValue], signature: Signature) -> NoReturn:

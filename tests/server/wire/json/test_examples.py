@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorflow.core.example.example_pb2 import Example
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json_examples import decode_json_examples
+from tpuserve_server.wire.json.examples import decode_json_examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False, width=32)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuserve_server.wire.json_text import MAX_CHARACTERS, type_text, value_text
+from tpuserve_server.wire.json.text import MAX_CHARACTERS, type_text, value_text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import orjson
 
-from tpuserve_server.wire.json_body import JsonValue
+from tpuserve_server.wire.json.body import JsonValue
 
 # tensorflow_serving/util/json_tensor.cc, kMaxJsonDebugStringBytes.
 MAX_CHARACTERS = 256

@@ -12,7 +12,7 @@ import numpy as np
 import simdjson
 
 from tpuserve_server.core.types import Signature, Tensors
-from tpuserve_server.wire.json_numbers import NUMBER_TEXT, REFUSALS, SOURCES, NumericBody, narrow
+from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, NumericBody, narrow
 
 # Larger ones spend their time elsewhere, and take memory here.
 _MAX_BODY_BYTES = 1 << 12

@@ -13,10 +13,10 @@ import numpy as np
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
 from tpuserve_server.wire.example_request import example_array, with_context
-from tpuserve_server.wire.json_base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json_body import JsonObject, JsonValue, parse_json
-from tpuserve_server.wire.json_request import check_object, signature_name
-from tpuserve_server.wire.json_text import type_text, value_text
+from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json.body import JsonObject, JsonValue, parse_json
+from tpuserve_server.wire.json.request import check_object, signature_name
+from tpuserve_server.wire.json.text import type_text, value_text
 from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_server.wire.varint import packed_varints, varint
 

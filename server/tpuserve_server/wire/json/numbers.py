@@ -2,7 +2,7 @@
 
 simdjson parses, and copies the numbers of an array out whatever their nesting. That the nesting is regular is proved by
 the text: what is left of it without digits and whitespace must be what the shapes say. Whatever is unusual is left to
-json_tensor's other way, which also knows what is wrong with a request: None here means "look there".
+tensor's other way, which also knows what is wrong with a request: None here means "look there".
 """
 
 import contextvars

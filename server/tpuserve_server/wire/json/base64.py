@@ -2,7 +2,7 @@
 
 import binascii
 
-from tpuserve_server.wire.json_body import JsonObject, JsonValue
+from tpuserve_server.wire.json.body import JsonObject, JsonValue
 
 _KEY = "b64"
 
