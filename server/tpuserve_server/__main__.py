@@ -21,7 +21,7 @@ from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
-from tpuserve_server.launch.process import build_server
+from tpuserve_server.process.build import build_server
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -133,7 +133,7 @@ def _run(selection: Selection, settings: Settings) -> int:
         from tpuserve_server.hosts.envoy import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
-        return envoy.run("tpuserve_server.launch.embedded:asgi", options, environment)
+        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment)
     from tpuserve_server.hosts import python
 
     return python.run(lambda: build_server(settings, host_note), options)

@@ -162,8 +162,8 @@ def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp
 
 
 def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tflite", "tflite_model", "tflite_signatures"):
-        monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.{name}", raising=False)
+    for name in ("executor", "model", "signatures"):
+        monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.tflite.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), max_interpreters=2, num_threads=1)
     with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):

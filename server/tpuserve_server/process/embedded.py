@@ -8,7 +8,7 @@ import os
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
-from tpuserve_server.launch.process import build_server
+from tpuserve_server.process.build import build_server
 
 
 def _build() -> Application:

@@ -1,0 +1,1 @@
+"""The process that serves: built once, by itself or embedded in Envoy."""
