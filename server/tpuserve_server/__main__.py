@@ -4,7 +4,7 @@ import logging
 import os
 import posixpath
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -96,7 +96,7 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
 
     given = {name: value for name, value in values.items() if value is not None}
     try:
-        return check_configuration(Settings(**given))
+        return check_configuration(Settings(**given), _check_models)
     except ValidationError as error:
         errors = error.errors()
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
@@ -104,6 +104,13 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
     others = {name: value for name, value in given.items() if name not in wrong}
     # An error of flags that do not fit together names none of them: the check ends there.
     return [*findings, *_findings(others)] if wrong else findings
+
+
+def _check_models(settings: Settings) -> Iterator[Finding]:
+    # This imports most of the server.
+    from tpuserve_server.app import build_model_check, read_models
+
+    return build_model_check(settings).findings(read_models(settings))
 
 
 def _explain(error: "ErrorDetails") -> str:

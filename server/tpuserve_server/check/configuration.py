@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,18 +21,18 @@ from tpuserve_server.hosts.tls import server_context
 from tpuserve_server.messages.official import ConfigProto
 
 
-def check_configuration(settings: Settings) -> list[Finding]:
-    """Check every file and folder that a flag names, and every model and version. Blocks on disks and stores."""
+def check_configuration(settings: Settings, check_models: Callable[[Settings], Iterable[Finding]]) -> list[Finding]:
+    """Check every file and folder that a flag names, then every model and version by `check_models`.
+
+    Blocks on disks and stores.
+    """
     findings = [look(f"--{name}", check) for name, check in _checks(settings).items()]
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
     if "model_config_file" in broken:
         return findings
-    # This imports most of the server.
-    from tpuserve_server.app import build_model_check, read_models
-
     # Without the broken files, the check can still look at the models.
     usable = settings.model_copy(update={name: None for name in broken if name.endswith("_file")})
-    return [*findings, *build_model_check(usable).findings(read_models(usable))]
+    return [*findings, *check_models(usable)]
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
