@@ -46,7 +46,7 @@ from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_as_said, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model import copy_saved_model, saved_values
+from tpuserve_exporter.sources.saved_model.directory import copy_saved_model, saved_values
 from tpuserve_exporter.sources.unreadable import source_errors
 from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.fingerprint import holds

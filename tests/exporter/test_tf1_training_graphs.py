@@ -50,7 +50,7 @@ def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
 
     from tpuserve_exporter.models.served_function import ServedFunction
     from tpuserve_exporter.options.export_options import InputNaming, ModelOptions, TensorNaming
-    from tpuserve_exporter.sources.tf1_meta import open_source
+    from tpuserve_exporter.sources.tf1.meta import open_source
 
     given = f"x:float32{[32, *saved.shape]}".replace(" ", "")
     options = ModelOptions(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.inspection.operations import find_needed
-from tpuserve_exporter.sources.saved_model_file import read_saved_model
+from tpuserve_exporter.sources.saved_model.file import read_saved_model
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo

@@ -5,7 +5,7 @@ from pathlib import Path
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.variables_files import list_arrays, list_files
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
-from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
+from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 
 def inspect_checkpoint(path: Path) -> Contents:

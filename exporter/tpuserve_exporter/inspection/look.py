@@ -64,7 +64,7 @@ def _read_directory(path: Path, verify: bool) -> Contents:
     from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
     from tpuserve_exporter.inspection.orbax import inspect_orbax
     from tpuserve_exporter.inspection.saved_model import inspect_saved_model
-    from tpuserve_exporter.sources.orbax_layout import is_orbax
+    from tpuserve_exporter.sources.orbax.layout import is_orbax
 
     if _is_saved_model(path):
         return inspect_saved_model(path, verify)

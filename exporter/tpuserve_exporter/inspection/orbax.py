@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.models.tree_path import TreeNames
-from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
+from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_layout
 
 _OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
 
@@ -33,7 +33,7 @@ def inspect_orbax(path: Path) -> Contents:
 
 
 def _list_arrays(path: Path) -> Iterator[StoredArray]:
-    from tpuserve_exporter.sources.orbax_tree import OrbaxTree
+    from tpuserve_exporter.sources.orbax.tree import OrbaxTree
 
     arrays = OrbaxTree(path).arrays
     names = TreeNames(arrays)

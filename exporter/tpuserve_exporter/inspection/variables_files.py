@@ -10,8 +10,8 @@ from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.name_based import OPTIMIZER_SCALARS
-from tpuserve_exporter.sources.object_graph import (
+from tpuserve_exporter.sources.tf1.name_based import OPTIMIZER_SCALARS
+from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     ROOT,
     ObjectGraph,

@@ -8,7 +8,7 @@ from tpuserve_exporter.options.export_options import SourceKind
 from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.directory_contents import OPTIONS, TITLES, DirectoryKind, find_kinds, list_others
-from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
+from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 _KERAS_SUFFIXES = (".keras", ".h5")
 _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")

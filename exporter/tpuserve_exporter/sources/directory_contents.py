@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from tpuserve_exporter.sources.orbax_layout import find_orbax
+from tpuserve_exporter.sources.orbax.layout import find_orbax
 
 # The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.
 DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "torch"]

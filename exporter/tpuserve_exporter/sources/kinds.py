@@ -33,19 +33,19 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2_checkpoint"),
-        Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1_checkpoint"),
-        Kind("tf1-meta", "a .meta graph of TensorFlow 1, beside its checkpoint", "tf1_meta"),
-        Kind("keras", "a .keras or .h5 file", "keras_file"),
-        Kind("orbax", "an Orbax checkpoint", "orbax_checkpoint", "jax", ("jax", "flax", "orbax")),
+        Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2.checkpoint"),
+        Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1.checkpoint"),
+        Kind("tf1-meta", "a .meta graph of TensorFlow 1, beside its checkpoint", "tf1.meta"),
+        Kind("keras", "a .keras or .h5 file", "keras.file"),
+        Kind("orbax", "an Orbax checkpoint", "orbax.checkpoint", "jax", ("jax", "flax", "orbax")),
         Kind(
             "torch",
             "a PyTorch model (.pt, .pt2 or safetensors)",
-            "torch_file",
+            "torch.file",
             extra="torch",
             packages=("torch", "torchax", "safetensors", "jax"),
         ),
-        Kind("savedmodel", "a SavedModel", "saved_model"),
+        Kind("savedmodel", "a SavedModel", "saved_model.directory"),
     )
 }
 

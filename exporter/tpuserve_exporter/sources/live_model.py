@@ -82,7 +82,7 @@ def _open_torch(model: object, options: ModelOptions) -> OpenedSource:
     from tpuserve_exporter.sources.kinds import require_packages
 
     require_packages("torch", _describe(model))
-    from tpuserve_exporter.sources.torch_file import open_live_torch
+    from tpuserve_exporter.sources.torch.file import open_live_torch
 
     return open_live_torch(model, _describe(model), options)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY
+from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY
 from tpuserve_exporter.version.graph_hash import hash_graph
 from tpuserve_exporter.version.manifest import Manifest, ManifestFile, ManifestSignature
 from tpuserve_exporter.version.manifest_device import ManifestDevice

@@ -14,9 +14,14 @@ from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_object_graph, read_tensor
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model_file import check_whole, read_saved_model
+from tpuserve_exporter.sources.saved_model.file import check_whole, read_saved_model
+from tpuserve_exporter.sources.variables.object_graph import (
+    OBJECT_GRAPH_KEY,
+    open_checkpoint,
+    read_object_graph,
+    read_tensor,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -13,8 +13,8 @@ from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
 from tpuserve_exporter.dataflow.row_axes import RowAxes, import_graph
 from tpuserve_exporter.errors import TrainingMode
 from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable, pass_on
-from tpuserve_exporter.sources.moving_statistics import find_averages, find_served_updates
-from tpuserve_exporter.sources.tpu_surgery import find_looping, reached
+from tpuserve_exporter.sources.tf1.moving_statistics import find_averages, find_served_updates
+from tpuserve_exporter.sources.tf1.tpu_surgery import find_looping, reached
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
-from tpuserve_exporter.sources.functional_loop import lift_training_loops
 from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
+from tpuserve_exporter.sources.tf1.functional_loop import lift_training_loops
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,9 +12,9 @@ from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, g
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
-from tpuserve_exporter.sources.name_based import read_checkpoint, restore
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_graph
+from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph, cut_graph
+from tpuserve_exporter.sources.tf1.name_based import read_checkpoint, restore
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,9 +11,9 @@ from tpuserve_exporter.dataflow.batch_statistics import is_norm
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
 from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
-from tpuserve_exporter.sources.moving_statistics import find_averages
-from tpuserve_exporter.sources.tpu_surgery import reached
-from tpuserve_exporter.sources.training_mode import find_random
+from tpuserve_exporter.sources.tf1.moving_statistics import find_averages
+from tpuserve_exporter.sources.tf1.tpu_surgery import reached
+from tpuserve_exporter.sources.tf1.training_mode import find_random
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -25,8 +25,8 @@ from tpuserve_exporter.models.normalization import renew_constants
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.sources.h5_restore import restore_h5, restore_h5_averages
-from tpuserve_exporter.sources.keras_archive import KerasArchive, read_archive
+from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
+from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
 from tpuserve_exporter.sources.opened import OpenedSource
 
 if TYPE_CHECKING:

@@ -11,12 +11,17 @@ from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import step_of
-from tpuserve_exporter.sources.object_graph import OBJECT_GRAPH_KEY, open_checkpoint, read_tensor, restore_tensor
+from tpuserve_exporter.sources.variables.object_graph import (
+    OBJECT_GRAPH_KEY,
+    open_checkpoint,
+    read_tensor,
+    restore_tensor,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tpuserve_exporter.sources.v1_graph import GraphVariable
+    from tpuserve_exporter.sources.tf1.graph import GraphVariable
 
 # What tf.train.ExponentialMovingAverage calls the average of a variable, below its name.
 _AVERAGE = "/ExponentialMovingAverage"

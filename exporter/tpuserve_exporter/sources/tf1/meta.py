@@ -11,20 +11,20 @@ from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceU
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
-from tpuserve_exporter.sources.graph_tensors import GraphTensors, find_entries
-from tpuserve_exporter.sources.name_based import read_checkpoint, restore
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.tpu_surgery import (
+from tpuserve_exporter.sources.tf1.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
+from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph, cut_graph, variable_names
+from tpuserve_exporter.sources.tf1.graph_tensors import GraphTensors, find_entries
+from tpuserve_exporter.sources.tf1.name_based import read_checkpoint, restore
+from tpuserve_exporter.sources.tf1.tpu_surgery import (
     leave_training_loop,
     reached,
     remove_tpu_operations,
     replace_inputs,
 )
-from tpuserve_exporter.sources.training_mode import find_random, stop_training
-from tpuserve_exporter.sources.training_switch import set_to_inference
-from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph, cut_graph, variable_names
+from tpuserve_exporter.sources.tf1.training_mode import find_random, stop_training
+from tpuserve_exporter.sources.tf1.training_switch import set_to_inference
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.sources.tree_matching import OPTIMIZER, TreeMatching
+from tpuserve_exporter.sources.orbax.tree_matching import OPTIMIZER, TreeMatching
 
 _RANDOM = re.compile(r"(.*_)?(rngs?|prng|prng_key|random_key)(_.*)?")
 # Flax collections that belong to a model, so that one of them left over tells of another model.

@@ -18,9 +18,9 @@ from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.orbax_tree import OrbaxTree
-from tpuserve_exporter.sources.tree_leftover import sort_leftover
-from tpuserve_exporter.sources.tree_matching import TreeMatching, match_trees
+from tpuserve_exporter.sources.orbax.tree import OrbaxTree
+from tpuserve_exporter.sources.orbax.tree_leftover import sort_leftover
+from tpuserve_exporter.sources.orbax.tree_matching import TreeMatching, match_trees
 
 _STEP = "step"
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tpuserve_exporter.sources.object_graph import ObjectGraph, StoredVariable
+from tpuserve_exporter.sources.variables.object_graph import ObjectGraph, StoredVariable
 
 # What people call a model that holds the averages, beside the one that is trained.
 _AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)

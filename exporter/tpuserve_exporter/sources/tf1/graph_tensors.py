@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.sources.tpu_surgery import reached
+from tpuserve_exporter.sources.tf1.tpu_surgery import reached
 
 if TYPE_CHECKING:
     import tensorflow as tf

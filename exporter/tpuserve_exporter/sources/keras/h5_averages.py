@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.sources.h5_variables import dtype_of, is_named, names_in, optimizer_state_names
-from tpuserve_exporter.sources.keras_archive import KerasArchive
-from tpuserve_exporter.sources.model_variables import ModelVariable
-from tpuserve_exporter.sources.object_graph import StoredVariable
+from tpuserve_exporter.sources.keras.archive import KerasArchive
+from tpuserve_exporter.sources.keras.h5_variables import dtype_of, is_named, names_in, optimizer_state_names
+from tpuserve_exporter.sources.variables.model_variables import ModelVariable
+from tpuserve_exporter.sources.variables.object_graph import StoredVariable
 
 if TYPE_CHECKING:
     import h5py

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
     from tensorflow.core.framework.variable_pb2 import SaveSliceInfoDef, VariableDef
 
-    from tpuserve_exporter.sources.name_based import RestoredValues
+    from tpuserve_exporter.sources.tf1.name_based import RestoredValues
 
 _PLACEMENT = ("_class", "_output_shapes", "_xla_inferred_shapes")
 # What a graph is imported under, so that no node of it meets the name of an argument.

@@ -6,10 +6,10 @@ from typing import Any
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames
 from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
-from tpuserve_exporter.sources.model_variables import ModelVariable, model_variables
-from tpuserve_exporter.sources.moving_average import is_averaged_model
-from tpuserve_exporter.sources.object_graph import ObjectGraph
-from tpuserve_exporter.sources.variable_matching import Matching, Way, compare, match, other_models
+from tpuserve_exporter.sources.variables.matching import Matching, Way, compare, match, other_models
+from tpuserve_exporter.sources.variables.model_variables import ModelVariable, model_variables
+from tpuserve_exporter.sources.variables.moving_average import is_averaged_model
+from tpuserve_exporter.sources.variables.object_graph import ObjectGraph
 
 # What holds averages that are in no object of their own: Keras' use_ema, slots called `average`.
 OPTIMIZER = "optimizer"

@@ -14,9 +14,9 @@ from tpuserve_exporter.models.quantization import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, step_of
-from tpuserve_exporter.sources.object_graph import ROOT, ObjectGraph, read_object_graph
-from tpuserve_exporter.sources.object_restore import restore
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.tf2.object_restore import restore
+from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, read_object_graph
 
 _STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
 

@@ -13,8 +13,8 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.models.tree_path import KeyPath, flatten, keys_of
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.orbax_layout import TREE_FILE, OrbaxLayout, find_layout
-from tpuserve_exporter.sources.orbax_loop import run_apart
+from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_layout
+from tpuserve_exporter.sources.orbax.loop import run_apart
 
 _Answer = TypeVar("_Answer")
 # How tensorstore begins to say so.

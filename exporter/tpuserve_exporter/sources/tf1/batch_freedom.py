@@ -10,7 +10,7 @@ from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.dataflow.row_axes import import_graph
 from tpuserve_exporter.errors import OptionConflict, reason_of
 from tpuserve_exporter.signature import Array
-from tpuserve_exporter.sources.v1_graph import SessionReference, V1Graph
+from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-    from tpuserve_exporter.sources.name_based import RestoredValues
+    from tpuserve_exporter.sources.tf1.name_based import RestoredValues
 
 
 def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
