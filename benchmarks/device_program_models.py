@@ -37,7 +37,15 @@ def find_or_export(size: Size, folder: Path) -> Path:
         return base
     name = size.builder.partition(":")[2]
     _run(str(ROOT / "benchmarks" / "tpu_builders.py"), str(checkpoints), name)
-    command = ["-m", "tpuserve_exporter.cli", str(checkpoints), str(base), "--device-programs", "--model", size.builder]
+    command = [
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+        "--model",
+        size.builder,
+    ]
     # 50 layers of other kernels than the source's differ a little more than a small model's do.
     _run(*command, "--batch-sizes", f"1,{size.rows}", "--atol", "1e-3", "--rtol", "1e-3")
     return base

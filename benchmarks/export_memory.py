@@ -61,7 +61,15 @@ def measure(case: Case, folder: Path) -> Measured:
     checkpoints, base = folder / "checkpoints", folder / "models"
     _run([sys.executable, str(Path(__file__).with_name(f"{case.module}.py")), str(checkpoints), case.model])
     found = list(checkpoints.glob("*.pt")) or [checkpoints]
-    command = [sys.executable, "-m", "tpuserve_exporter.cli", str(found[0]), str(base), "--batch-sizes", "1,4,8"]
+    command = [
+        sys.executable,
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(found[0]),
+        str(base),
+        "--batch-sizes",
+        "1,4,8",
+    ]
     started = time.monotonic()
     usage = _run([*command, "--model", f"benchmarks.{case.module}:{case.model}", *case.arguments])
     wall = time.monotonic() - started

@@ -36,7 +36,14 @@ def export(folder: Path) -> Path:
     checkpoints, base = folder / "checkpoints", folder / "resnet50"
     models = Path(__file__).with_name("export_models.py")
     subprocess.run([sys.executable, str(models), str(checkpoints), "resnet50"], check=True, env=_ENVIRONMENT)
-    command = [sys.executable, "-m", "tpuserve_exporter.cli", str(checkpoints), str(base), "--device-programs"]
+    command = [
+        sys.executable,
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+    ]
     model = ("--model", "benchmarks.export_models:resnet50", "--batch-sizes", BATCH_SIZES)
     subprocess.run([*command, *model, *_TOLERANCE], check=True, cwd=ROOT, env=_ENVIRONMENT)
     return base / "1"
@@ -44,7 +51,7 @@ def export(folder: Path) -> Path:
 
 def check(version: Path, tpu: str) -> float:
     """Print what was found and what it took, and return the seconds: endless where a program does not pass."""
-    command = [sys.executable, "-m", "tpuserve_exporter.check_cli", str(version), "--tpu", tpu, "--json"]
+    command = [sys.executable, "-m", "tpuserve_exporter.command.checking", str(version), "--tpu", tpu, "--json"]
     before, started = _cpu_seconds(), time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_ENVIRONMENT)
     seconds, cpu_seconds = time.monotonic() - started, _cpu_seconds() - before

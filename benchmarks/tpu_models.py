@@ -100,7 +100,15 @@ def export(case: TpuCase, folder: Path) -> float:
         np.savez(folder / "check.npz", **strings)
         rows = ["--check", str(folder / "check.npz")]
     base = folder / "versions" / case.name
-    command = ["-m", "tpuserve_exporter.cli", str(checkpoints), str(base), "--device-programs", "--model", case.model]
+    command = [
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+        "--model",
+        case.model,
+    ]
     started_s = time.monotonic()
     run(folder / "export.log", *command, *case.options, *rows)
     return time.monotonic() - started_s
@@ -128,7 +136,7 @@ def check(case: TpuCase, version: Path, families: Sequence[str], outcome: Outcom
     command = [
         sys.executable,
         "-m",
-        "tpuserve_exporter.check_cli",
+        "tpuserve_exporter.command.checking",
         str(version),
         "--tpu",
         ",".join(topologies),
@@ -238,7 +246,7 @@ def show_too_large(folder: Path, console: Console) -> bool:
     ):
         quoted = " ".join(f"'{flag}'" if "$" in flag else flag for flag in flags)
         console.print(f"\n$ tpuserve check {TOO_LARGE}/1 {quoted}", markup=False, highlight=False, soft_wrap=True)
-        command = [sys.executable, "-m", "tpuserve_exporter.check_cli", str(version), *flags]
+        command = [sys.executable, "-m", "tpuserve_exporter.command.checking", str(version), *flags]
         done = subprocess.run(command, cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
         console.print(done.stdout + done.stderr, end="", markup=False, highlight=False, soft_wrap=True)
         console.print(f"exit code {done.returncode}", highlight=False)

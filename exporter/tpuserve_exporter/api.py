@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tpuserve_exporter.errors import ExportError, OptionConflict
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.export_run import Exported
     from tpuserve_exporter.options.export_options import ExportOptions
     from tpuserve_exporter.progress import Progress
+    from tpuserve_exporter.stages.run import Exported
 
 # Arrays by the inputs' names, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
@@ -99,8 +99,8 @@ def export(
 
 
 def _parse(source: str, out_base: str, given: Mapping[str, object]) -> "ExportOptions":
-    from tpuserve_exporter.cli import command
-    from tpuserve_exporter.keyword_options import parse_keywords
+    from tpuserve_exporter.command.exporting import command
+    from tpuserve_exporter.command.keywords import parse_keywords
 
     return parse_keywords(command, [source, out_base], given)
 
@@ -139,7 +139,7 @@ def _export(options: "ExportOptions", live: object | None, progress: "Progress")
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
-    from tpuserve_exporter.export_run import Export
+    from tpuserve_exporter.stages.run import Export
 
     with quiet_tensorflow():
         return Export(options, progress, live).run()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpuserve_exporter.cli import main
+from tpuserve_exporter.command.exporting import main
 from tpuserve_exporter.tensorflow_start import start_tensorflow
 
 

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from tests.exporter.conftest import Finished
-from tpuserve_exporter.export_run import Exported
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalProgress
 from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.stages.run import Exported
 from tpuserve_exporter.version.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
 
 COMMAND = Path(sys.executable).with_name("tpuserve-export")
@@ -36,7 +36,7 @@ def test_help_names_the_command_as_users_call_it_and_every_exit_code() -> None:
 
 
 def test_help_does_not_wait_for_tensorflow() -> None:
-    look = "import sys, tpuserve_exporter.cli; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    look = "import sys, tpuserve_exporter.command.exporting; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.exporter import device_builders
 from tests.exporter.conftest import Finished, read_manifest
-from tpuserve_exporter import inspect_cli
+from tpuserve_exporter.command import inspecting
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -49,7 +49,7 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
     assert done.document["suggested_batch_sizes"]
     assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB a device" in page.read_text()
     assert "All together: fits, " in page.read_text()
-    told = CliRunner().invoke(inspect_cli.command, [str(tmp_path / "m/1")], standalone_mode=False).stdout
+    told = CliRunner().invoke(inspecting.command, [str(tmp_path / "m/1")], standalone_mode=False).stdout
     assert re.search(rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", told)
     assert re.search(r"on v5e:2x2 +all together: fits, over --mesh data=2,model=2", told)
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)

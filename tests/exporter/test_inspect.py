@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from tests.exporter import builders
 from tests.exporter.conftest import Finished
 from tpuserve_exporter import export
-from tpuserve_exporter.inspect_cli import command
+from tpuserve_exporter.command.inspecting import command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group(__name__)]
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_read_is_said_in_one_line(
 
 def test_the_program_is_quick_to_help_and_quiet(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("tpuserve-inspect")
-    started = [program] if program.exists() else [sys.executable, "-m", "tpuserve_exporter.inspect_cli"]
+    started = [program] if program.exists() else [sys.executable, "-m", "tpuserve_exporter.command.inspecting"]
     done = subprocess.run([*started, "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: tpuserve inspect [OPTIONS] PATH")
     gone = subprocess.run([*started, tmp_path / "nowhere"], capture_output=True, text=True, check=False)

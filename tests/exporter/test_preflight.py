@@ -24,7 +24,7 @@ from tests.exporter.shaped_versions import (
     write_version,
     write_wide,
 )
-from tpuserve_exporter.check_cli import command
+from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
 from tpuserve_exporter.preflight.advice import rows_wasted, suggest_batch_sizes

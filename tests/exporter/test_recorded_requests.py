@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.exporter.conftest import Finished, read_manifest
-from tpuserve_exporter.check_cli import command
-from tpuserve_exporter.cli import command as export_command
+from tpuserve_exporter.command.checking import command
+from tpuserve_exporter.command.exporting import command as export_command
 from tpuserve_exporter.version import warmup
 from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
 from tpuserve_loadtests.recording.golden_version import read_golden_version

@@ -41,8 +41,8 @@ PROGRAM = """
 import json, stat, sys
 from pathlib import Path
 from click.testing import CliRunner
-from tpuserve_exporter.cli import command
-from tpuserve_exporter.inspect_cli import command as inspect
+from tpuserve_exporter.command.exporting import command
+from tpuserve_exporter.command.inspecting import command as inspect
 
 for source, locked, arguments in json.load(sys.stdin):
     mode = stat.S_IMODE(Path(locked).stat().st_mode)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve_rows
-from tpuserve_exporter.inspect_cli import command as inspect
+from tpuserve_exporter.command.inspecting import command as inspect
 from tpuserve_exporter.signature import Array
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]

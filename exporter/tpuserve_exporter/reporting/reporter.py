@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from tpuserve_exporter.command_run import BROKEN_OFF
+from tpuserve_exporter.command.running import BROKEN_OFF
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.reporting.report_files import write_report
 from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.export_run import Exported
+    from tpuserve_exporter.stages.run import Exported
 
 _BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
 # Columns of tables written to a file or a pipe.

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.exporter.bad_inputs.case import Case
-from tpuserve_exporter.cli import main
+from tpuserve_exporter.command.exporting import main
 
 # A path that begins with a slash, and is no part of a web address or of a longer path.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_exporter.cli_options import REPORTING, read_options
+from tpuserve_exporter.command.options import REPORTING, read_options
 from tpuserve_exporter.errors import OptionConflict
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import CannotLower, OptionConflict
 from tpuserve_exporter.examples.asking import ExampleAsking, ShownSample
-from tpuserve_exporter.export_manifest import describe_version
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.inspection.variables_files import list_served
@@ -48,6 +47,7 @@ from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import copy_saved_model, saved_values
 from tpuserve_exporter.sources.unreadable import source_errors
+from tpuserve_exporter.stages.manifest import describe_version
 from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.fingerprint import holds
 from tpuserve_exporter.version.loaded_model import SessionModel

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from tpuserve_exporter.command_run import report_failure, run_program
+from tpuserve_exporter.command.running import report_failure, run_program
 from tpuserve_exporter.errors import ExportError, SourceUnreadable
 from tpuserve_exporter.inspection.look import inspect
 from tpuserve_exporter.inspection.view import print_contents

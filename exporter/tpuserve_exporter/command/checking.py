@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tpuserve_exporter.cli_types import MESH, SHARD, TOPOLOGIES
-from tpuserve_exporter.command_run import report_failure, run_program
+from tpuserve_exporter.command.parameter_types import MESH, SHARD, TOPOLOGIES
+from tpuserve_exporter.command.running import report_failure, run_program
 from tpuserve_exporter.errors import CannotLower, ExportError, ParityFailed, SourceUnreadable
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.tpu_topology import TpuTopology

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from tpuserve_exporter.cli_options import REPORTING, read_options
-from tpuserve_exporter.cli_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
-from tpuserve_exporter.command_run import run_program
+from tpuserve_exporter.command.options import REPORTING, read_options
+from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
+from tpuserve_exporter.command.running import run_program
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
@@ -24,7 +24,7 @@ from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.reporting.reporter import Reporter
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.export_run import Exported
+    from tpuserve_exporter.stages.run import Exported
 
 PROG_NAME = "tpuserve export"
 
@@ -331,7 +331,7 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
 
     with progress.step("Start TensorFlow"):
         start_tensorflow()
-    from tpuserve_exporter.export_run import Export
+    from tpuserve_exporter.stages.run import Export
 
     return Export(options, progress).run()
 
