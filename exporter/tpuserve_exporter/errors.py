@@ -19,6 +19,9 @@ ExportError                 1   (nothing more exact is known)
 import re
 from typing import Any, ClassVar
 
+# Exit code of an interrupted command, as a shell reports a process that SIGINT ended.
+BROKEN_OFF = 130
+
 # What TensorFlow puts around the sentence that says what went wrong.
 _FRAME = re.compile(
     r"\s*(Graph execution error:|<stack traces unavailable>|Detected at node|Node: '|\[\[|Errors may have|"

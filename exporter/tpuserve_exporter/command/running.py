@@ -6,10 +6,7 @@ from typing import NoReturn
 
 import click
 
-from tpuserve_exporter.errors import ExportError
-
-# As a shell has it of a process that SIGINT ended.
-BROKEN_OFF = 130
+from tpuserve_exporter.errors import BROKEN_OFF, ExportError
 
 
 def run_program(command: click.Command, name: str) -> NoReturn:

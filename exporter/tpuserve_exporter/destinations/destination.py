@@ -47,11 +47,3 @@ def open_destination(out_base: OutBase) -> Destination:
     from tpuserve_exporter.destinations.object_store import ObjectStore
 
     return ObjectStore(out_base)
-
-
-def choose_number(choice: VersionChoice, taken: list[int], now_s: float) -> int:
-    """The number to publish as. A timestamp that is behind what is there goes on counting from the highest."""
-    if isinstance(choice, int):
-        return choice
-    following = max(taken, default=0) + 1
-    return following if choice == "next" else max(int(now_s), following)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpuserve_exporter.destinations.destination import choose_number
 from tpuserve_exporter.destinations.staging import staging_directory
+from tpuserve_exporter.destinations.version_number import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.version.manifest import MANIFEST_FILE

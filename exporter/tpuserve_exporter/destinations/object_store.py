@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tpuserve_exporter.destinations.destination import choose_number
 from tpuserve_exporter.destinations.staging import staging_directory
 from tpuserve_exporter.destinations.store_files import StoreFiles
+from tpuserve_exporter.destinations.version_number import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.options.store_uri import StoreUri

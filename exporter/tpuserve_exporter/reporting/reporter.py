@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from tpuserve_exporter.command.running import BROKEN_OFF
-from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.errors import BROKEN_OFF, ExportError
 from tpuserve_exporter.reporting.report_files import write_report
 from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
 

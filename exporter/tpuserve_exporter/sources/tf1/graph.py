@@ -13,59 +13,18 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.samples.samples import count_rows, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
-from tpuserve_exporter.sources.graph_operations import (
-    RESOURCE_VARIABLE,
-    check_operations,
-    drop_unused_functions,
-    is_variable,
-)
+from tpuserve_exporter.sources.graph_operations import check_operations, drop_unused_functions, is_variable
+from tpuserve_exporter.sources.tf1.graph_variable import GraphVariable, Slice, read_variable
+from tpuserve_exporter.sources.tf1.name_based import RestoredValues
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.framework.variable_pb2 import SaveSliceInfoDef, VariableDef
-
-    from tpuserve_exporter.sources.tf1.name_based import RestoredValues
+    from tensorflow.core.framework.variable_pb2 import VariableDef
 
 _PLACEMENT = ("_class", "_output_shapes", "_xla_inferred_shapes")
 # What a graph is imported under, so that no node of it meets the name of an argument.
 _SCOPE = "graph"
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Where a part of a partitioned variable lies in the whole, which is what a checkpoint holds."""
-
-    whole: str
-    whole_shape: tuple[int, ...]
-    spec: str
-
-    @classmethod
-    def read(cls, info: "SaveSliceInfoDef") -> "Slice":
-        """`spec` is as RestoreV2 takes it: `20 4 0,10:0,4` is the first half of [20, 4]."""
-        offsets = ":".join(f"{start},{size}" for start, size in zip(info.var_offset, info.var_shape, strict=True))
-        whole = " ".join(str(size) for size in info.full_shape)
-        return cls(info.full_name, tuple(info.full_shape), f"{whole} {offsets}")
-
-
-@dataclass(frozen=True, slots=True)
-class GraphVariable:
-    """One variable of a graph: the name of its node, which is its name in a checkpoint, too, where it is no part."""
-
-    name: str
-    dtype: "tf.DType"
-    shape: tuple[int, ...]
-    is_resource: bool
-    part: Slice | None = None
-
-    @property
-    def stored_name(self) -> str:
-        return self.part.whole if self.part else self.name
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return self.part.whole_shape if self.part else self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +42,10 @@ class V1Graph:
 
     def variables(self) -> list[GraphVariable]:
         """Raises SourceUnreadable for one whose shape the graph does not say."""
-        variables = [_read_variable(node) for node in self.graph_def.node if is_variable(node)]
+        variables = [read_variable(node) for node in self.graph_def.node if is_variable(node)]
         return [replace(one, part=self.parts.get(one.name)) for one in variables]
 
-    def serve(self, values: "RestoredValues") -> ServedFunction:
+    def serve(self, values: RestoredValues) -> ServedFunction:
         """The graph as a function of its inputs, over variables with these values. Raises SourceUnreadable."""
         import tensorflow as tf
 
@@ -138,7 +97,7 @@ class SessionReference:
     one filled up.
     """
 
-    def __init__(self, graph: V1Graph, values: "RestoredValues", rows: int | None = None) -> None:
+    def __init__(self, graph: V1Graph, values: RestoredValues, rows: int | None = None) -> None:
         self._graph = graph
         self._values = values
         self._rows = rows
@@ -236,13 +195,3 @@ def cut_graph(
 def variable_names(graph_def: "GraphDef") -> list[str]:
     """All variables of a graph, served or not."""
     return [node.name for node in graph_def.node if is_variable(node)]
-
-
-def _read_variable(node: "NodeDef") -> GraphVariable:
-    import tensorflow as tf
-
-    shape = tf.TensorShape(node.attr["shape"].shape)
-    if not shape.is_fully_defined():
-        raise SourceUnreadable(f"the graph does not say the shape of its variable {node.name}")
-    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
-    return GraphVariable(node.name, dtype, tuple(shape.as_list()), node.op == RESOURCE_VARIABLE)

@@ -11,6 +11,7 @@ from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle
 from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import step_of
+from tpuserve_exporter.sources.tf1.graph_variable import GraphVariable
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     open_checkpoint,
@@ -20,8 +21,6 @@ from tpuserve_exporter.sources.variables.object_graph import (
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from tpuserve_exporter.sources.tf1.graph import GraphVariable
 
 # What tf.train.ExponentialMovingAverage calls the average of a variable, below its name.
 _AVERAGE = "/ExponentialMovingAverage"
@@ -71,7 +70,7 @@ class RestoredValues:
     """
 
     checkpoint: NameBasedCheckpoint
-    pairs: "Mapping[str, tuple[GraphVariable, Stored]]"
+    pairs: Mapping[str, tuple[GraphVariable, Stored]]
     initial: Mapping[str, Array]
 
     def read(self, name: str) -> "tf.Tensor":
@@ -110,7 +109,7 @@ class Initializer(Protocol):
 
 
 def restore(
-    checkpoint: NameBasedCheckpoint, variables: "Sequence[GraphVariable]", options: ModelOptions, what: str,
+    checkpoint: NameBasedCheckpoint, variables: Sequence[GraphVariable], options: ModelOptions, what: str,
     initializer: Initializer, left_out: Iterable[str] = (),
 ) -> tuple[RestoredValues, RestoreReport]:  # fmt: skip
     """Pair `variables` with what is stored. `left_out` are variables that the graph has and does not serve;
@@ -132,7 +131,7 @@ def restore(
 
 
 def _choose(
-    checkpoint: NameBasedCheckpoint, variables: "Sequence[GraphVariable]", weights: Weights
+    checkpoint: NameBasedCheckpoint, variables: Sequence[GraphVariable], weights: Weights
 ) -> tuple[dict[str, Stored], int]:
     """The tensor to take for each variable, and for how many it is the average."""
     stored = checkpoint.stored
@@ -148,14 +147,14 @@ def _choose(
     return raw | taken, len(taken)
 
 
-def _compare(variable: "GraphVariable", stored: Stored | None, averaged: bool) -> Entry:
+def _compare(variable: GraphVariable, stored: Stored | None, averaged: bool) -> Entry:
     model = ArraySpec(variable.dtype.name, variable.stored_shape)
     return Entry.compare(variable.name, model, None if stored is None else stored.spec, averaged)
 
 
 def _report(
     checkpoint: NameBasedCheckpoint,
-    pairs: "Mapping[str, tuple[GraphVariable, Stored]]",
+    pairs: Mapping[str, tuple[GraphVariable, Stored]],
     entries: list[Entry],
     options: ModelOptions,
     averages: int,
