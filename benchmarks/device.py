@@ -28,7 +28,7 @@ import numpy as np
 # Run by path, so that it works from anywhere: the workspace's root is not on the path then.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.virtual_time import SILENT_METRICS
+from tests.support.virtual_time import SILENT_METRICS
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock

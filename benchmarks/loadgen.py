@@ -28,7 +28,7 @@ from benchmarks.load_tools import GRACE_S, ToolFailed, framed, missing_tools, ru
 from benchmarks.loadgen_body import grpc_answer, rest_answer
 from benchmarks.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.targets import GRPC_PATH, PROTOCOLS, REST_PATH, ROOT, Protocol, Target, echoes
-from tests.certificates import Authority, Pem
+from tests.support.certificates import Authority, Pem
 
 USERS = 32
 # What the generator is to reach of plain Locust's rate.

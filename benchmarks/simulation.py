@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.objective import Sizes, capacity
 from tpuserve_server.core.batching.options import BatchingOptions

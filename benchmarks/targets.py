@@ -15,7 +15,7 @@ from benchmarks import mlp_model
 from benchmarks.process_tree import ProcessTree, ServerDied, started
 
 if TYPE_CHECKING:
-    from tests.certificates import Pem
+    from tests.support.certificates import Pem
 
 Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]

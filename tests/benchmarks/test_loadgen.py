@@ -8,7 +8,7 @@ from benchmarks.load_tools import missing_tools
 from benchmarks.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from benchmarks.loadgen_body import grpc_answer
 from benchmarks.targets import Protocol, echoes
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec

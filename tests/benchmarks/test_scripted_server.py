@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.loadtest_search import Found
 from benchmarks.scripted_server import ScriptedServable
-from tests.fake_device import FakeServable
+from tests.support.fake_device import FakeServable
 
 
 def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() -> None:

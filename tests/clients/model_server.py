@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.certificates import ServerTls
+from tests.support.certificates import ServerTls
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import Code

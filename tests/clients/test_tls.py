@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Authority, ServerTls
 from tests.clients.clients_under_test import Clock, make_client
 from tests.clients.model_server import ModelServer, serving
+from tests.support.certificates import Authority, ServerTls
 from tpuserve_client import Client, InvalidArgument, Tls, Unavailable
 
 MODEL = "affine"

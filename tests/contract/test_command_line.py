@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.free_ports import free_ports
+from tests.support.free_ports import free_ports
 from tpuserve_server import __main__ as entry
 
 pytestmark = pytest.mark.timeout(120)

@@ -19,7 +19,7 @@ from tests.contract.conftest import HOSTS, Models
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
-from tests.saved_models import write_logs
+from tests.support.saved_models import write_logs
 from tpuserve_client import Client
 
 pytestmark = pytest.mark.timeout(180)

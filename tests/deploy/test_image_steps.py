@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 
 from tests.deploy.dockerfile import ROOT, Instruction, arguments, environment, instruction, read_dockerfile
-from tests.free_ports import free_ports
+from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tests.upstream_flags import UPSTREAM_FLAGS
+from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
 

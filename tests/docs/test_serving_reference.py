@@ -7,7 +7,7 @@ import click
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
-from tests.measured import ID, finish, run_batch
+from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
 from tpuserve_server.metrics.prometheus import PrometheusMetrics

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.e2e.running_server import RunningServer, run_server
-from tests.saved_models import save_mlp, write_manifest
+from tests.support.saved_models import save_mlp, write_manifest
 
 HOSTS = ["envoy", "python"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.free_ports import free_ports
+from tests.support.free_ports import free_ports
 from tpuserve_client import Client
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")

@@ -14,7 +14,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
-from tests.saved_models import predict_request, save_mlp
+from tests.support.saved_models import predict_request, save_mlp
 from tpuserve_client import Client
 
 pytestmark = pytest.mark.timeout(120)

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from tests.device_programs import Part, write_programs
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_server
 from tests.e2e.test_profiler import load
-from tests.free_ports import free_ports
-from tests.saved_models import save_function
+from tests.support.device_programs import Part, write_programs
+from tests.support.free_ports import free_ports
+from tests.support.saved_models import save_function
 from tpuserve_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -18,8 +18,8 @@ from tensorflow_serving.apis import (
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.e2e.test_official_clients import curl, needs_curl
-from tests.example_models import CLASSIFY, REGRESS, example, save_example_model
-from tests.saved_models import write_logs
+from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
+from tests.support.saved_models import write_logs
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.saved_models import save_mlp, write_manifest
+from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, Retry, State, TpuserveError, Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

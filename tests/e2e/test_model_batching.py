@@ -16,7 +16,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
-from tests.saved_models import save_mlp
+from tests.support.saved_models import save_mlp
 from tpuserve_client import Client, InvalidArgument
 from tpuserve_server.wire.model_server_config_message import ModelServerConfig
 

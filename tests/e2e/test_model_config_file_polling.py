@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.test_config_files import START_TIMEOUT_S
-from tests.free_ports import free_ports
-from tests.saved_models import save_half_plus_two
+from tests.support.free_ports import free_ports
+from tests.support.saved_models import save_half_plus_two
 from tpuserve_client import Client, TpuserveError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

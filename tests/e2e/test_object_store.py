@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.running_server import RunningServer, run_server
-from tests.object_stores import RunningStore, running_store
-from tests.saved_models import save_mlp, write_manifest
+from tests.support.object_stores import RunningStore, running_store
+from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.device_programs import double_and_add, write_programs
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import run_server
-from tests.saved_models import predict_request, write_warmup
+from tests.support.device_programs import double_and_add, write_programs
+from tests.support.saved_models import predict_request, write_warmup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

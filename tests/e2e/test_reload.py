@@ -24,8 +24,8 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
-from tests.free_ports import free_ports
-from tests.saved_models import save_function, write_manifest
+from tests.support.free_ports import free_ports
+from tests.support.saved_models import save_function, write_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 PATIENCE_S = 60

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.sequence_models import TOKENS, save_tagger
+from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_client import AsyncClient, Client
 from tpuserve_client.errors import InvalidArgument
 

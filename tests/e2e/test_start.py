@@ -18,8 +18,8 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import START_TIMEOUT_S, STOP_TIMEOUT_S
-from tests.free_ports import free_ports
-from tests.saved_models import predict_request, save_mlp, write_manifest
+from tests.support.free_ports import free_ports
+from tests.support.saved_models import predict_request, save_mlp, write_manifest
 from tpuserve_client.cli import main as client_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.saved_models import save_half_plus_two
-from tests.tflite_models import half_plus_two, save
+from tests.support.saved_models import save_half_plus_two
+from tests.support.tflite_models import half_plus_two, save
 from tpuserve_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.saved_models import save_function
+from tests.support.saved_models import save_function
 from tpuserve_client import Client, ResourceExhausted, Retry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -7,10 +7,10 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from tests.device_programs import double_and_add, write_programs
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.saved_models import predict_request, write_warmup
+from tests.support.device_programs import double_and_add, write_programs
+from tests.support.saved_models import predict_request, write_warmup
 from tpuserve_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -16,8 +16,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from tests.browser import open_browser
-from tests.notebook_kernel import execute
+from tests.support.browser import open_browser
+from tests.support.notebook_kernel import execute
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "notebooks" / "train_export_serve.ipynb"

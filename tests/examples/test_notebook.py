@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from tests.examples.notebook_pictures import NOTEBOOK, ROOT, render, without_remarks
-from tests.notebook_kernel import execute, text_of
+from tests.support.notebook_kernel import execute, text_of
 
 LARGEST_BYTES = 300_000
 # Run after the notebook's own cells, in its kernel.

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from tests.browser import open_browser
+from tests.support.browser import open_browser
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs/images"

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from tests.exporter import builders, device_builders, flax_builders
 from tests.exporter.conftest import Finished, read_manifest
-from tests.sequence_models import save_tagger
+from tests.support.sequence_models import save_tagger
 from tpuserve_exporter import api
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.version.loaded_model import open_session

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests.exporter.conftest import Finished, read_manifest
-from tests.saved_models import save_function, save_mlp
-from tests.sequence_models import save_tagger
+from tests.support.saved_models import save_function, save_mlp
+from tests.support.sequence_models import save_tagger
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
 

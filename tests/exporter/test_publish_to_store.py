@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.exporter.conftest import Finished
-from tests.free_ports import free_ports
-from tests.object_stores import RunningStore, running_store
+from tests.support.free_ports import free_ports
+from tests.support.object_stores import RunningStore, running_store
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.object_store import CLAIM_FILE, ObjectStore
 from tpuserve_exporter.destinations.store_files import StoreFiles

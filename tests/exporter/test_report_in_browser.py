@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from tests.browser import PROGRAM, Browser, open_browser
 from tests.exporter.report_documents import published, refused
+from tests.support.browser import PROGRAM, Browser, open_browser
 from tpuserve_exporter.report_page.page import render_page
 
 pytestmark = [

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from tests.certificates import ServerTls
+from tests.support.certificates import ServerTls
 from tpuserve_client import tensor
 from tpuserve_client._proto import serving_pb2
 

@@ -1,6 +1,6 @@
 """Pages of metrics that the server's own code makes, of requests that were made up."""
 
-from tests.measured import finish, run_batch
+from tests.support.measured import finish, run_batch
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
 from tpuserve_server.core.types import ServableId, State

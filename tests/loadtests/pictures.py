@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from PIL import Image
 
-from tests.browser import Browser, open_browser
 from tests.e2e.running_server import run_configured_server, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
-from tests.saved_models import save_mlp
+from tests.support.browser import Browser, open_browser
+from tests.support.saved_models import save_mlp
 
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
 # Options of each command, and the heading of the last section that its picture shows.

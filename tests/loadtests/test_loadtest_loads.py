@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.free_ports import free_ports
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support.free_ports import free_ports
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.browser import PROGRAM, Browser, open_browser
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.report_pages import PAGES
+from tests.support.browser import PROGRAM, Browser, open_browser
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),

@@ -15,8 +15,8 @@ from fastapi import FastAPI, Response
 from tests.e2e.running_server import RunningServer, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
 from tests.loadtests.metrics_pages import MetricsPages
-from tests.measured import finish
-from tests.saved_models import save_mlp
+from tests.support.measured import finish
+from tests.support.saved_models import save_mlp
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder

@@ -16,11 +16,11 @@ from typing import Any
 import click
 import pytest
 
-from tests.certificates import Authority, ServerTls
 from tests.clients.model_server import ModelServer
 from tests.clients.model_server import serving as serving_models
-from tests.free_ports import free_ports
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support.certificates import Authority, ServerTls
+from tests.support.free_ports import free_ports
 from tpuserve_client import Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli import handshake

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.free_ports import free_ports
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support.free_ports import free_ports
 from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats
 from tpuserve_loadtests.traffic.worker_name import worker_name
 

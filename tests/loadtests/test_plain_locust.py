@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.free_ports import free_ports
 from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
+from tests.support.free_ports import free_ports
 
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.loadtests.recorded_logs import predict_entry, write_log
-from tests.saved_models import save_function, write_manifest
+from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tests.free_ports import free_ports
 from tests.strangers.asking import ask_all
 from tests.strangers.line import Verdict
 from tests.strangers.stranger import Stranger
+from tests.support.free_ports import free_ports
 
 
 def test_a_server_that_is_gone_makes_every_line_wrong() -> None:

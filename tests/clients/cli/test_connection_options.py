@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.certificates import Authority, ServerTls
 from tests.clients.model_server import ModelServer, serving
+from tests.support.certificates import Authority, ServerTls
 from tpuserve_client.cli import main
 
 TOKEN = "s3cr3t-token"

@@ -9,7 +9,7 @@ import torch
 
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.pytorch import modules
-from tests.fake_device import FakeClock
+from tests.support.fake_device import FakeClock
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor

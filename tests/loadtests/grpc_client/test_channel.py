@@ -13,7 +13,7 @@ import pytest
 from gevent.socket import wait_read
 
 from benchmarks.targets import GRPC_PATH, echoes
-from tests.free_ports import free_ports
+from tests.support.free_ports import free_ports
 from tpuserve_loadtests.grpc_client.channel import Channel
 from tpuserve_loadtests.grpc_client.status import GrpcError
 

@@ -11,8 +11,8 @@ import gevent
 import grpc
 import pytest
 
-from tests.certificates import Authority, ServerTls
-from tests.free_ports import free_ports
+from tests.support.certificates import Authority, ServerTls
+from tests.support.free_ports import free_ports
 from tpuserve_client import InvalidArgument, Tls
 from tpuserve_loadtests.grpc_client.channel import Channel
 from tpuserve_loadtests.grpc_client.status import GrpcError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 from tpuserve_server.__main__ import serve
 
 PYTHON = "--host_backend=python"

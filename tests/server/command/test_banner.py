@@ -1,6 +1,6 @@
 import pytest
 
-from tests.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.command.banner import format_banner, print_banner
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal

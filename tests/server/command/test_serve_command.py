@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.deploy.dockerfile import ROOT
-from tests.upstream_flags import UPSTREAM_FLAGS
+from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.__main__ import serve
 
 

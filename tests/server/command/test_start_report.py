@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.command.start_report import START_REPORT_VARIABLE, StartReport, report_start
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.configured_house import CLOCK, House
+from tests.support.configured_house import CLOCK, House
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     DeadlineExceeded,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from tests.fake_device import RecordingMetrics
+from tests.support.fake_device import RecordingMetrics
 from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry

@@ -4,7 +4,7 @@ import queue
 
 import pytest
 
-from tests.fake_device import FakeClock
+from tests.support.fake_device import FakeClock
 from tpuserve_server.core.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.retry_timer import RetryTimer
 from tpuserve_server.core.types import ServableId

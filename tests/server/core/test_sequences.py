@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fake_device import DOUBLE, DOUBLE_WIDE
+from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.padding import empty_batch, fill_padded, split_rows
 from tpuserve_server.core.sequences import Axis, Sequences, find_sequences

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
-from tests.fake_device import FakeClock, FakeExecutor
+from tests.support.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
+from tests.support.fake_device import FakeClock, FakeExecutor
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.device_choice import DeviceChoice

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import device_programs
-from tests.device_programs import write_programs
-from tests.saved_models import save_function
-from tests.tflite_models import convert, save
+from tests.support import device_programs
+from tests.support.device_programs import write_programs
+from tests.support.saved_models import save_function
+from tests.support.tflite_models import convert, save
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.mesh_shape import MeshShape

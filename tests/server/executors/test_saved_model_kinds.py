@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from tests import v1_models
-from tests.saved_models import predict_request, save_function, save_half_plus_two
-from tests.served_model import ServedModel
+from tests.support import v1_models
+from tests.support.saved_models import predict_request, save_function, save_half_plus_two
+from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -175,7 +175,7 @@ def keras3_save(path: Path) -> tuple[Array, Array]:
 
 def keras2_save(folder: Path) -> tuple[Array, Array]:
     """The same model as `save` and as `export`."""
-    script = Path(__file__).parents[2] / "keras2_model.py"
+    script = Path(__file__).parents[2] / "support" / "keras2_model.py"
     subprocess.run([sys.executable, str(script), str(folder)], check=True, capture_output=True, timeout=100)
     return np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.load(folder / "answer.npy")
 

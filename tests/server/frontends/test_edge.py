@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, NotFound, ServingError, Unavailable
 from tpuserve_server.core.priority import Priority

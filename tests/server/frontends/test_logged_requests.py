@@ -12,10 +12,10 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
-from tests.example_models import CLASSIFY, REGRESS, example, save_example_model
-from tests.fakes import FakeClock
-from tests.served_model import ServedModel
 from tests.server.request_log.predict_entries import CountingMetrics, read_lines
+from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
+from tests.support.fakes import FakeClock
+from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.request_log.request_logs import RequestLogOptions, RequestLogs

@@ -9,7 +9,7 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, predict_pb2, regression_pb2
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.core.priority import Priority

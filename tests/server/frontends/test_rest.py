@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from openapi_spec_validator import validate
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished, half_plus_two
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished, half_plus_two
 from tpuserve_server.core.errors import (
     Code,
     DeadlineExceeded,

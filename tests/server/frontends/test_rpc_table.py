@@ -15,8 +15,8 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tests.server.hosts.asgi_client import Exchange
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod

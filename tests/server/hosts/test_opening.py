@@ -10,9 +10,9 @@ import grpc
 import psutil
 import pytest
 
-from tests.free_ports import free_ports
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tests.support.free_ports import free_ports
 
 
 @pytest.fixture(params=["envoy", "python"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tflite_models import half_plus_two, save
+from tests.support.tflite_models import half_plus_two, save
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from nbformat import NotebookNode
 
-from tests.notebook_kernel import kernel_of, text_of
+from tests.support.notebook_kernel import kernel_of, text_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import tpuserve_server
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 from tpuserve_client import Client, Tls
 from tpuserve_server import RunningServer, StartFailed
 

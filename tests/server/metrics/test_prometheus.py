@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.measured import ID, finish, run_batch
+from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority

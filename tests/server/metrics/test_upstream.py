@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.measured import ID, finish, run_batch
+from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.bounds import (

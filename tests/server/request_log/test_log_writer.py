@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeClock
 from tests.server.request_log.predict_entries import CountingMetrics, entry, inputs_of, read_lines
+from tests.support.fakes import FakeClock
 from tpuserve_server.request_log import writer as writer_module
 from tpuserve_server.request_log.entry import LogTarget
 from tpuserve_server.request_log.rotation import Rotation

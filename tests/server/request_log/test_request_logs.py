@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeClock
 from tests.server.request_log.predict_entries import CountingMetrics
+from tests.support.fakes import FakeClock
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.request_log.entry import LogTarget

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.object_stores import RunningStore, running_store
+from tests.support.object_stores import RunningStore, running_store
 
 
 @pytest.fixture(scope="session", params=["s3", "gs"])

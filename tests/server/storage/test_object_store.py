@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from tests.object_stores import BUCKET, RunningStore
+from tests.support.object_stores import BUCKET, RunningStore
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject

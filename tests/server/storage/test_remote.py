@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.object_stores import RunningStore
+from tests.support.object_stores import RunningStore
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ResourceExhausted, Unavailable
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.storage import download

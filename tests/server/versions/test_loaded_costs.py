@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fake_device import FakeExecutor, RecordingMetrics
-from tests.saved_models import save_mlp, write_manifest
+from tests.support.fake_device import FakeExecutor, RecordingMetrics
+from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_notes import describe_costs

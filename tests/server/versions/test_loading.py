@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.fake_device import FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
-from tests.saved_models import (
+from tests.support.fake_device import FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
+from tests.support.saved_models import (
     predict_request,
     save_half_plus_two,
     save_mlp,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.saved_models import write_manifest
+from tests.support.saved_models import write_manifest
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, missing_file

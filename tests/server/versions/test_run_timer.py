@@ -1,6 +1,6 @@
 import pytest
 
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.versions.run_timer import RunTimer
 

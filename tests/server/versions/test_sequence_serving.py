@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetrics
-from tests.saved_models import predict_request, save_mlp, write_manifest, write_warmup
-from tests.sequence_models import TOKENS, save_tagger
+from tests.support.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetrics
+from tests.support.saved_models import predict_request, save_mlp, write_manifest, write_warmup
+from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
 from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.fake_device import FakeServable
+from tests.support.fake_device import FakeServable
 from tpuserve_server.versions.shape_watch import ShapeWatch
 
 

@@ -15,8 +15,8 @@ from tensorflow_serving.apis import (
     session_service_pb2,
 )
 
-from tests.example_models import CLASSIFY, REGRESS, example, save_example_model
-from tests.saved_models import predict_request, save_function, save_mlp, write_logs, write_warmup
+from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
+from tests.support.saved_models import predict_request, save_function, save_mlp, write_logs, write_warmup
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.errors import (
     DataLoss,

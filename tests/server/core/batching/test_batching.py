@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import batcher
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice, double_task
+from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.device_share import DeviceShare

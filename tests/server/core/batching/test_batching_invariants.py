@@ -9,8 +9,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from tests.fake_device import DOUBLE_WIDE
-from tests.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
+from tests.support.fake_device import DOUBLE_WIDE
+from tests.support.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
 from tpuserve_server.core.batching.regroup import MOST_WAIT_S
 from tpuserve_server.core.errors import (

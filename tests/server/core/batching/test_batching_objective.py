@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 from tpuserve_server.core.cost_model import CostModel

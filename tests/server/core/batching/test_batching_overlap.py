@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
+from tests.support.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.deadline import Deadline

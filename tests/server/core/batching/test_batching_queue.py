@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.fake_device import DOUBLE, DOUBLE_WIDE
+from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Outcome, Task

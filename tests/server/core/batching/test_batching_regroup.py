@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.lane import Lane
 from tpuserve_server.core.batching.options import BatchingOptions

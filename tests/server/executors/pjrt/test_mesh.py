@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tests.device_programs import Part, write_programs
+from tests.support.device_programs import Part, write_programs
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 

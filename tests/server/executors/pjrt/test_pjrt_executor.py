@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.device_programs import FOLDER, Part, double_and_add, read_manifest, write_device_manifest, write_programs
-from tests.fake_device import FakeClock
-from tests.saved_models import save_function
+from tests.support.device_programs import (
+    FOLDER,
+    Part,
+    double_and_add,
+    read_manifest,
+    write_device_manifest,
+    write_programs,
+)
+from tests.support.fake_device import FakeClock
+from tests.support.saved_models import save_function
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
-from tests.device_programs import write_weights
+from tests.support.device_programs import write_weights
 from tpuserve_server.core.errors import DataLoss
 from tpuserve_server.executors.pjrt.weights_file import map_weights
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.saved_models import save_function, save_half_plus_two, save_mlp
+from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable

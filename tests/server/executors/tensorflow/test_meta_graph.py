@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from tests.saved_models import save_mlp
-from tests.v1_models import set_default
+from tests.support.saved_models import save_mlp
+from tests.support.v1_models import set_default
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow.meta_graph import (
     needs_exact_ranks,

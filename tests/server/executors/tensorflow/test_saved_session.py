@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.saved_models import save_mlp
+from tests.support.saved_models import save_mlp
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow import c_api

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.saved_models import save_half_plus_two
+from tests.support.saved_models import save_half_plus_two
 
 LOAD = """
 import gc, logging, sys, threading

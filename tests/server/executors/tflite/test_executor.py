@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
+from tests.support.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteOptions, TfliteServable

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, regression_pb2
 
-from tests.example_models import CLASSIFY, REGRESS, example, save_example_model, save_native_example_model
-from tests.fakes import Finished
-from tests.served_model import ServedModel
+from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model, save_native_example_model
+from tests.support.fakes import Finished
+from tests.support.served_model import ServedModel
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, ServingError

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from google.protobuf.message import Message
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.tracer import TraceOptions

@@ -8,8 +8,8 @@ import pytest
 from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest, ReloadConfigResponse
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
-from tests.configured_house import CLOCK, House
-from tests.fakes import FakeMetrics
+from tests.support.configured_house import CLOCK, House
+from tests.support.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.types import ServableId, State

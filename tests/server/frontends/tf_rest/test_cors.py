@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 PREDICT = "/v1/models/m:predict"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.example_models import CLASSIFY, REGRESS, save_example_model
-from tests.fakes import Finished
-from tests.served_model import ServedModel
+from tests.support.example_models import CLASSIFY, REGRESS, save_example_model
+from tests.support.fakes import Finished
+from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.tf_rest import examples
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes import FakeClock, FakeMetrics, FakeService
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge

@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from benchmarks.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline

@@ -13,7 +13,7 @@ from gcp_storage_emulator.server import create_server
 from gcsfs.core import GCSFileSystem
 from moto.server import ThreadedMotoServer
 
-from tests.free_ports import free_ports
+from tests.support.free_ports import free_ports
 
 BUCKET = "tpuserve-bucket"
 # No look for credentials at a metadata address, ever.

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Internal

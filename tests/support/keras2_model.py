@@ -1,4 +1,4 @@
-"""Writes a Keras 2 model (`python tests/keras2_model.py FOLDER`) as `save` and as `export`, and what it answers.
+"""Writes a Keras 2 model (`python keras2_model.py FOLDER`) as `save` and as `export`, and what it answers.
 
 In a process of its own: Keras 2 and 3 do not share one.
 """

@@ -8,8 +8,8 @@ from typing import Self
 import httpx
 from google.protobuf.message import Message
 
-from tests.fake_device import RecordingMetrics
-from tests.fakes import FakeMetrics
+from tests.support.fake_device import RecordingMetrics
+from tests.support.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.registry import ModelRegistry

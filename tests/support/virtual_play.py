@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.virtual_time import VirtualClock, VirtualLoop
-from tests.fake_device import DOUBLE_WIDE, RecordingMetrics
+from tests.support.fake_device import DOUBLE_WIDE, RecordingMetrics
+from tests.support.virtual_time import VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.cost_model import CostModel
