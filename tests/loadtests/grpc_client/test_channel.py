@@ -12,7 +12,7 @@ import grpc
 import pytest
 from gevent.socket import wait_read
 
-from benchmarks.targets import GRPC_PATH, echoes
+from benchmarks.harness.targets import GRPC_PATH, echoes
 from tests.support.free_ports import free_ports
 from tpuserve_loadtests.grpc_client.channel import Channel
 from tpuserve_loadtests.grpc_client.status import GrpcError

@@ -1,0 +1,153 @@
+"""Texts of many lengths through the batcher: padded to buckets, to the longest there may be, or run as they came.
+
+Run from anywhere: `.venv/bin/python benchmarks/batching/sequences.py` (about a minute). In one process, without a front-end.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# TensorFlow's first lines say nothing about sequences.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
+from tpuserve_server.core.batching.batcher import Task
+from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.types import Array, AspiredVersion, ServableId
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.metrics.measurements import Measurements
+from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+from tpuserve_server.versions.manifest import missing_file
+
+TEXTS = 1000
+IN_FLIGHT = 64
+BATCHES = (1, 2, 4, 8, 16, 32)
+ALONE = "one by one, as they came"
+# How texts may share batches; what is not said is the same for all.
+WAYS = {
+    ALONE: LoadingOptions(enable_batching=False),
+    "batches of one length": LoadingOptions(
+        enable_batching=True, parameters=BatchingParameters(allowed_batch_sizes=BATCHES)
+    ),
+    f"all padded to {LONGEST}": LoadingOptions(
+        enable_batching=True, parameters=BatchingParameters(allowed_batch_sizes=BATCHES, sequence_buckets=(LONGEST,))
+    ),
+    "sequence buckets": LoadingOptions(
+        enable_batching=True,
+        parameters=BatchingParameters(allowed_batch_sizes=BATCHES, sequence_buckets=(16, 32, 64, 128, LONGEST)),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way's best round, and how far its answers are from those of texts that are run alone."""
+
+    name: str
+    texts_per_s: float
+    difference: float
+
+
+class Loaded:
+    """The model, loaded to be batched in one way."""
+
+    def __init__(self, path: Path, options: LoadingOptions) -> None:
+        """Load and warm; blocks."""
+        executor = TensorFlowExecutor(TensorFlowOptions())
+        self._loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), Measurements())
+        self._version = self._loader.load(AspiredVersion(ServableId("texts", 1), VersionLocation(str(path))))
+
+    async def run(self, texts: Sequence[Array]) -> list[Array]:
+        """Every text once, IN_FLIGHT at a time; the classes of each."""
+        waiting = iter(enumerate(texts))
+        answers: list[Array] = [np.empty(0)] * len(texts)
+
+        async def work() -> None:
+            for index, text in waiting:
+                answers[index] = await self._classify(text)
+
+        await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+        return answers
+
+    async def _classify(self, ids: Array) -> Array:
+        batcher = self._version.batcher
+        future = asyncio.get_running_loop().create_future()
+        shareable = batcher.batches("serving_default")
+        batcher.submit(Task("serving_default", ("classes",), {"ids": ids}, 1, Deadline.never(), future, shareable))
+        outcome = await future
+        if isinstance(outcome, ServingError):
+            raise outcome
+        classes: Array = outcome["classes"]
+        return classes
+
+    def close(self) -> None:
+        """Stop its threads."""
+        self._loader.unload(self._version)
+
+
+def measure(path: Path, texts: Sequence[Array], rounds: int) -> list[Way]:
+    """Each way in turn, `rounds` times; the best of each, and how far its answers are from those alone."""
+    loaded = {name: Loaded(path, options) for name, options in WAYS.items()}
+    best_s = dict.fromkeys(WAYS, float("inf"))
+    answers: dict[str, list[Array]] = {}
+    try:
+        for _ in range(rounds):
+            for name, model in loaded.items():
+                started_s = time.perf_counter()
+                answers[name] = asyncio.run(model.run(texts))
+                best_s[name] = min(best_s[name], time.perf_counter() - started_s)
+    finally:
+        for model in loaded.values():
+            model.close()
+    return [Way(name, len(texts) / best_s[name], _difference(answers[name], answers[ALONE])) for name in WAYS]
+
+
+def _difference(some: Sequence[Array], others: Sequence[Array]) -> float:
+    return max(float(np.abs(one - other).max()) for one, other in zip(some, others, strict=True))
+
+
+def show(ways: Sequence[Way], console: Console) -> None:
+    """A table; ratios survive a noisy machine better than rates do."""
+    table = Table(title=f"{TEXTS} texts of {IN_FLIGHT} in flight, best of alternating rounds")
+    for column in ("way", "texts/s", "to one by one", "largest difference"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    alone = next(way for way in ways if way.name == ALONE)
+    for way in ways:
+        ratio = way.texts_per_s / alone.texts_per_s
+        table.add_row(way.name, f"{way.texts_per_s:,.0f}", f"{ratio:.2f}", f"{way.difference:.1g}")
+    console.print(table)
+
+
+@click.command()
+@click.option("--rounds", default=3, show_default=True, help="Best of so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def main(rounds: int, as_json: bool) -> None:
+    """Compare ways to batch texts of many lengths."""
+    with tempfile.TemporaryDirectory() as directory:
+        ways = measure(write_model(Path(directory, "texts", "1")), random_texts(TEXTS), rounds)
+    if as_json:
+        click.echo(json.dumps([asdict(way) for way in ways], indent=2))
+    else:
+        show(ways, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Simulate batching: the real batcher, in virtual time, before devices whose batches cost t0 + a * rows.
+
+Run from anywhere: `.venv/bin/python benchmarks/batching/simulate.py [--quick]`. Nothing but Python runs; it needs no device.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.batching import simulated_grid, simulated_paper
+
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
+QUICK_LOADS = (0.5, 0.9, 1.2, 2.0)
+WIDTH = 132
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["paper", "grid", "all"]), default="all")
+@click.option("--quick", is_flag=True, help="Fewer loads and requests, one device of the grid: shows that all works.")
+@click.option("--requests", default=None, type=click.IntRange(100), help="Requests a run of the grid (12,000).")
+@click.option("--jitter", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Spread of a batch's cost.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: bool) -> None:
+    """Simulate the TPU paper's Table 4 (paper), an objective beside a grid of fixed settings (grid), or both.
+
+    Capacity, of which loads are shares, is the rate at which evenly spaced requests can all be in time: rows of the
+    best allowed size over its cost, of sizes of which two batches fit the objective. Goodput: requests answered within
+    the objective, a second. The batcher knows no absolute times: a device that is a thousand times slower gives the
+    same figures, and is simulated that much faster than it would run.
+
+    \b
+    benchmarks/batching/simulate.py --quick
+    benchmarks/batching/simulate.py grid --jitter 0.05
+    benchmarks/batching/simulate.py all --json > simulated.json
+
+    Exit codes: 0 all goals reached, 1 one was missed, 2 usage.
+    """
+    console = Console(stderr=True)
+    found: dict[str, object] = {}
+    reached = True
+    if what != "grid":
+        rows = list(simulated_paper.measure(console.print, *([5] if quick else [])))
+        found["paper"] = simulated_paper.as_json(rows)
+        if not as_json:
+            simulated_paper.print_rows(rows, Console(width=WIDTH))
+    if what != "paper":
+        devices = simulated_grid.shapes(jitter)
+        loads, count = (QUICK_LOADS, 4_000) if quick else (LOADS, 12_000)
+        points = list(
+            simulated_grid.measure(devices[1:2] if quick else devices, loads, requests or count, console.print)
+        )
+        found["grid"] = simulated_grid.as_json(points)
+        reached = all(goal.reached for goal in simulated_grid.goals(points))
+        if not as_json:
+            simulated_grid.print_points(points, Console(width=WIDTH))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    sys.exit(0 if reached else 1)
+
+
+if __name__ == "__main__":
+    main()

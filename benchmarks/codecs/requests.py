@@ -1,0 +1,210 @@
+"""What one request costs in the wire codecs and in the REST application, without transport, batcher and model.
+
+A part of `benchmarks/codecs/codecs.py`: microseconds, the best of several rounds, beside what the obvious way costs.
+"""
+
+import asyncio
+import timeit
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import FastAPI
+from tensorflow_serving.apis import predict_pb2
+
+from benchmarks.codecs.report import CodecCost, CodecTable
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.service import HeldModel, InferenceService
+from tpuserve_server.core.types import (
+    DEFAULT_SIGNATURE_NAME,
+    Array,
+    ModelSpec,
+    PredictResult,
+    ServableId,
+    Signature,
+    Tensors,
+    TensorSpec,
+)
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.wire.json.response import encode_predictions
+from tpuserve_server.wire.json.tensor import decode_predict_inputs as decode_json_inputs
+from tpuserve_server.wire.json.tensor import parse_predict_body
+from tpuserve_server.wire.predict_proto import (
+    decode_predict_inputs,
+    decode_predict_spec,
+    encode_predict_response,
+    parse_predict_request,
+)
+
+ROUNDS, CALLS = 5, 4000
+FLOAT = np.dtype(np.float32)
+SIGNATURE = Signature(
+    DEFAULT_SIGNATURE_NAME,
+    {"x": TensorSpec("x", FLOAT, (None, 64))},
+    {"y": TensorSpec("y", FLOAT, (None, 10))},
+)
+X = np.random.default_rng(0).random((1, 64), np.float32)
+RESULT = PredictResult(
+    ServableId("m", 7), DEFAULT_SIGNATURE_NAME, {"y": np.random.default_rng(1).random((1, 10), np.float32)}
+)
+ROWS = orjson.dumps({"instances": X}, option=orjson.OPT_SERIALIZE_NUMPY)
+Body = dict[str, Any]  # JSON
+
+
+class ConstantModel(HeldModel):
+    """Answers at once: what is left is the front-end."""
+
+    def __init__(self) -> None:
+        """Holds nothing."""
+        self.signature = SIGNATURE
+
+    def __exit__(self, *exception: object) -> None:
+        """Holds nothing."""
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version that the result is of."""
+        return RESULT.servable
+
+    def promises(self, signature_name: str) -> bool:
+        """No latency objective: there is no batcher to keep it."""
+        return False
+
+    async def predict(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> PredictResult:
+        """The same result for everybody."""
+        return RESULT
+
+
+class ConstantService(InferenceService):
+    """Has one model, whatever it is called."""
+
+    def __init__(self) -> None:
+        """Needs no registry."""
+
+    def hold(self, spec: ModelSpec) -> HeldModel:
+        """The one model."""
+        return ConstantModel()
+
+
+def measure() -> CodecTable:
+    """One row of 64 floats in, ten out; takes half a minute."""
+    content, typed = request_bytes(as_content=True), request_bytes(as_content=False)
+    app = rest_app(ConstantService(), PrometheusMetrics(), SystemClock(), lambda: (b"", ""), RestOptions())
+    rows: list[tuple[str, float, float]] = [
+        ("decode PredictRequest, tensor_content", cost(lambda: decode(content)), cost(lambda: plain_decode(content))),
+        ("decode PredictRequest, float_val", cost(lambda: decode(typed)), cost(lambda: plain_decode(typed))),
+        ("encode PredictResponse", cost(lambda: encode_predict_response(RESULT)), cost(plain_encode)),
+        ("decode JSON rows", cost(decode_rows), cost(lambda: np.array(orjson.loads(ROWS)["instances"], np.float32))),
+        (
+            "encode JSON predictions",
+            cost(lambda: encode_predictions(RESULT.outputs, is_row=True)),
+            cost(lambda: orjson.dumps({"predictions": RESULT.outputs["y"].tolist()})),
+        ),
+        ("REST predict, beside a FastAPI route", drive(app, "/v1/models/m:predict"), drive(plain_app(), "/predict")),
+    ]
+    return CodecTable("One small request", "us", [CodecCost(*row) for row in rows])
+
+
+def cost(act: Callable[[], object]) -> float:
+    """Microseconds a call."""
+    return min(timeit.repeat(act, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
+
+
+def request_bytes(*, as_content: bool) -> bytes:
+    """A PredictRequest of one row."""
+    request = predict_pb2.PredictRequest(model_spec={"name": "m"})
+    tensor = request.inputs["x"]
+    tensor.dtype = 1
+    for size in X.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    if as_content:
+        tensor.tensor_content = X.tobytes()
+    else:
+        tensor.float_val.extend(X.reshape(-1))
+    return bytes(request.SerializeToString())
+
+
+def decode(body: bytes) -> Tensors:
+    """As the gRPC front-end does."""
+    proto = parse_predict_request(body)
+    decode_predict_spec(proto)
+    return decode_predict_inputs(proto, len(body))
+
+
+def decode_rows() -> object:
+    """As the REST front-end does."""
+    return decode_json_inputs(parse_predict_body(ROWS), SIGNATURE)
+
+
+def plain_decode(body: bytes) -> Array:
+    """Message to array with the least checking that gives the right numbers."""
+    tensor = predict_pb2.PredictRequest.FromString(body).inputs["x"]
+    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, np.float32).reshape(shape)
+    return np.array(list(tensor.float_val), np.float32).reshape(shape)
+
+
+def plain_encode() -> bytes:
+    """The response through messages."""
+    response = predict_pb2.PredictResponse(
+        model_spec={"name": "m", "version": {"value": 7}, "signature_name": DEFAULT_SIGNATURE_NAME}
+    )
+    tensor = response.outputs["y"]
+    tensor.dtype = 1
+    for size in RESULT.outputs["y"].shape:
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.float_val.extend(RESULT.outputs["y"].reshape(-1).tolist())
+    return bytes(response.SerializeToString())
+
+
+def plain_app() -> FastAPI:
+    """An endpoint as FastAPI's documentation writes them, with no checks."""
+    app = FastAPI()
+
+    @app.post("/predict")
+    async def predict(body: Body) -> Body:
+        np.array(body["instances"], np.float32)
+        return {"predictions": RESULT.outputs["y"].tolist()}
+
+    return app
+
+
+def drive(app: Any, path: str) -> float:  # noqa: ANN401 (an ASGI application)
+    """Microseconds a request, through ASGI."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ROWS))],
+    }
+
+    async def receive() -> Body:
+        return {"type": "http.request", "body": ROWS, "more_body": False}
+
+    async def send(message: Body) -> None:
+        if message.get("status", 200) != 200:
+            raise RuntimeError(f"{path} answered {message}")
+
+    async def round_s() -> float:
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        for _ in range(CALLS):
+            await app(dict(scope), receive, send)
+        return clock() - started_s
+
+    async def best_s() -> float:
+        return min([await round_s() for _ in range(ROUNDS)])
+
+    return asyncio.run(best_s()) / CALLS * 1e6

@@ -1,0 +1,63 @@
+"""The models of `benchmarks/devices/device_programs.py`, exported with device programs as a user would; weights are random."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness.process_tree import ServerDied
+from benchmarks.harness.targets import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model, the rows of the batches it is measured with, and those of a request.
+
+    `turns` lengthens the rounds: what the end of one cuts off counts as nothing, which is to be little of many batches.
+    """
+
+    name: str
+    title: str
+    builder: str
+    rows: int
+    of_request: int
+    turns: int = 1
+
+
+MLP = Size("mlp", "MLP, 5 x 2048", "benchmarks.devices.tpu_builders:mlp", 64, 8)
+RESNET = Size("resnet50", "ResNet-50", "benchmarks.devices.tpu_builders:resnet50", 8, 1, turns=3)
+SIZES = (MLP, RESNET)
+
+
+def find_or_export(size: Size, folder: Path) -> Path:
+    """The base path of version 1 below `folder`; some minutes for the ResNet-50. Raises ServerDied with what failed."""
+    base, checkpoints = folder / size.name, folder / "checkpoints" / size.name
+    if (base / "1").exists():
+        return base
+    name = size.builder.partition(":")[2]
+    _run(str(Path(__file__).with_name("tpu_builders.py")), str(checkpoints), name)
+    command = [
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+        "--model",
+        size.builder,
+    ]
+    # 50 layers of other kernels than the source's differ a little more than a small model's do.
+    _run(*command, "--batch-sizes", f"1,{size.rows}", "--atol", "1e-3", "--rtol", "1e-3")
+    return base
+
+
+def _run(*arguments: str) -> None:
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerDied(f"the model could not be exported:\n{(done.stdout + done.stderr)[-2000:]}")

@@ -1,0 +1,248 @@
+"""ResNet-50 through gRPC beside a bare loop over the same session, in float32 and in bfloat16. Linux only.
+
+Run from anywhere: `.venv/bin/python benchmarks/devices/resnet.py`. Some 8 minutes, of which one or two write the model
+(`--model FOLDER` keeps it for the next run). Everything is started here, on loopback, and stopped again whatever
+happens.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.devices import resnet_model
+from benchmarks.harness.load_tools import ToolFailed, framed, missing_tools, run_h2load
+from benchmarks.harness.measurement import predict_request
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import GRPC_PATH, ROOT, Target, model_server
+from tpuserve_client import Client
+
+IN_FLIGHT = 8
+COPIES = 2
+# The same batch as the loop's: with as many in flight as a batch has rows, each leaves full. By default a batch leaves
+# when the device is free, or a moment later, for those who come straight back: not all do so soon.
+FULL, GREEDY = f"batches of {IN_FLIGHT}", "greedy, the default"
+WAYS = {FULL: (f"--max_batch_size={IN_FLIGHT}", "--batch_timeout_micros=100000"), GREEDY: ()}
+# float32's name in --mixed_precision is nothing.
+PRECISIONS = {"float32": "", "bfloat16": "bfloat16"}
+GOAL_OF_LOOP, GOAL_OF_BFLOAT16 = 0.95, 1.7
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Pictures a second of each round, which took turns."""
+
+    served: dict[str, list[float]]
+    loop: list[float]
+
+    def ratio(self, way: str) -> float:
+        """Of the rounds' medians: served over the loop."""
+        return statistics.median(self.served[way]) / statistics.median(self.loop)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How alike the two precisions answer."""
+
+    pictures: int
+    top_1: float
+    # Of either precision: how often the picture was recognised.
+    right: dict[str, float]
+    largest_difference: float
+
+
+class SessionLoop:
+    """A loop such as benchmarks/devices/session_loop.py in a process of its own, which sleeps between the rounds."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def rate(self, rows: int, seconds: float) -> float:
+        """Rows a second with batches of `rows`."""
+        return float(self._ask(f"{rows} {seconds}"))
+
+    def wait_until_ready(self) -> None:
+        """Block until the version is loaded."""
+        self._ask(None)
+
+    def _ask(self, line: str | None) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if line is not None:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        if not (answer := self._process.stdout.readline()):
+            raise ServerDied("the session loop ended")
+        return answer
+
+
+@contextmanager
+def loop_process(program: str, *arguments: str) -> Iterator[SessionLoop]:
+    """The loop of a program in benchmarks/, loaded; gone after the block."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name(program)), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        loop = SessionLoop(process)
+        loop.wait_until_ready()
+        yield loop
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path) -> tuple[Rates, resnet_model.Floats]:
+    """Rates of one precision, and what the server says of the disturbed pictures, shape (256, 1000)."""
+    body = write_body(scratch)
+    with ExitStack() as running:
+        servers = {
+            way: running.enter_context(
+                model_server(
+                    "envoy", base, scratch, f"--mixed_precision={PRECISIONS[precision]}", *flags, name=resnet_model.NAME
+                )
+            )["grpc"]
+            for way, flags in WAYS.items()
+        }
+        loop = running.enter_context(loop_process("session_loop.py", str(base / "1"), precision))
+        answers = classify(servers[FULL])
+        rates = Rates({way: [] for way in WAYS}, [])
+        for _ in range(rounds):
+            for way, server in servers.items():
+                load = run_h2load(
+                    server.port, GRPC_PATH, body, in_flight=IN_FLIGHT, duration_s=seconds, scratch=scratch
+                )
+                rates.served[way].append(load.rate_per_s)
+            rates.loop.append(loop.rate(IN_FLIGHT, seconds))
+        return rates, answers
+
+
+def write_body(scratch: Path) -> Path:
+    """A picture as a framed gRPC request of 602 KB."""
+    message = predict_request(resnet_model.NAME, {resnet_model.INPUT: resnet_model.images(1)})
+    path = scratch / "picture.grpc"
+    path.write_bytes(framed(message))
+    return path
+
+
+def classify(target: Target) -> resnet_model.Floats:
+    """What the server says of the pictures, asked by a real client, eight at a time."""
+    pictures = resnet_model.disturbed(COPIES)
+    with Client(f"127.0.0.1:{target.port}", timeout_s=120) as client:
+        answers = [
+            client.predict(resnet_model.NAME, {resnet_model.INPUT: pictures[start : start + IN_FLIGHT]})
+            for start in range(0, len(pictures), IN_FLIGHT)
+        ]
+    return np.concatenate([answer[resnet_model.OUTPUT] for answer in answers])
+
+
+def compare(answers: dict[str, resnet_model.Floats]) -> Agreement:
+    """How alike the two precisions' probabilities of the disturbed pictures are."""
+    classes = {precision: each.argmax(axis=1) for precision, each in answers.items()}
+    one, other = (answers[precision] for precision in PRECISIONS)
+    truth = np.tile(np.arange(resnet_model.KNOWN), COPIES)
+    return Agreement(
+        pictures=len(one),
+        top_1=float((classes["float32"] == classes["bfloat16"]).mean()),
+        right={precision: float((each == truth).mean()) for precision, each in classes.items()},
+        largest_difference=float(np.abs(one - other).max()),
+    )
+
+
+@click.command(epilog="Exit codes: 0 measured (goals may be missed, see the table), 1 something did not work.")
+@click.option("--rounds", default=3, show_default=True, help="Turns of server and loop, of which the median counts.")
+@click.option("--seconds", default=15, show_default=True, help="Seconds a turn.")
+@click.option("--model", type=click.Path(path_type=Path), help="Folder that keeps the model from run to run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
+def main(rounds: int, seconds: int, model: Path | None, as_json: bool) -> None:
+    """Serve ResNet-50 and compare it with its own session; then both with bfloat16."""
+    exit_on_sigterm()
+    console = Console(stderr=as_json)
+    if missing := missing_tools():
+        raise click.ClickException(f"h2load is needed: apt-get install {' '.join(missing)}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tpuserve-resnet-") as folder:
+            report = run(model or Path(folder), Path(folder), rounds, seconds, console)
+    except (ServerDied, ToolFailed, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        print(json.dumps(report, indent=2))
+
+
+def run(model: Path, scratch: Path, rounds: int, seconds: int, console: Console) -> dict[str, object]:
+    """Measure both precisions, print the table, and return what was found."""
+    base = model / resnet_model.NAME
+    if not (base / "1").exists():
+        console.print("exporting ResNet-50 …")
+        write_model(model, scratch)
+    rates, answers = {}, {}
+    for precision in PRECISIONS:
+        console.print(f"measuring {precision} …")
+        rates[precision], answers[precision] = measure(base, precision, rounds, seconds, scratch)
+    agreement = compare(answers)
+    gain = statistics.median(rates["bfloat16"].served[FULL]) / statistics.median(rates["float32"].served[FULL])
+    show(rates, agreement, gain, console)
+    loads = {
+        precision: asdict(each) | {"ratio": {way: each.ratio(way) for way in WAYS}} for precision, each in rates.items()
+    }
+    return {"rates": loads, "bfloat16_gain": gain, "agreement": asdict(agreement)}
+
+
+def write_model(folder: Path, scratch: Path) -> None:
+    """Write the model below `folder` in a process of its own; raises ServerDied with what it said when it failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(Path(resnet_model.__file__)), str(folder)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServerDied(f"the model could not be exported:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Console) -> None:
+    """The table, and the goals."""
+    table = Table(title=f"ResNet-50, pictures/s, median of {len(rates['float32'].loop)} turns")
+    for column in (
+        "precision",
+        f"gRPC, {IN_FLIGHT} in flight",
+        "served",
+        f"session loop, batches of {IN_FLIGHT}",
+        "ratio",
+        "goal",
+    ):
+        table.add_column(column)
+    for precision, each in rates.items():
+        for way, served in each.served.items():
+            goal = f"≥ {GOAL_OF_LOOP}" if way == FULL else ""
+            loop = f"{statistics.median(each.loop):.1f}"
+            table.add_row(precision, way, f"{statistics.median(served):.1f}", loop, f"{each.ratio(way):.3f}", goal)
+    console.print(table)
+    loops = statistics.median(rates["bfloat16"].loop) / statistics.median(rates["float32"].loop)
+    console.print(
+        f"bfloat16 over float32, through gRPC: {gain:.2f}, in the loop: {loops:.2f} (goal ≥ {GOAL_OF_BFLOAT16}); "
+        f"top-1 agreement {agreement.top_1:.3f} of {agreement.pictures} pictures (recognised: "
+        + ", ".join(f"{right:.3f} in {precision}" for precision, right in agreement.right.items())
+        + f"), largest difference of a probability {agreement.largest_difference:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

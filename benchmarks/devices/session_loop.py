@@ -1,0 +1,47 @@
+"""The limit of serving: a version's signature called in a loop by the server's own executor, without a server.
+
+`python benchmarks/devices/session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. Then each line `ROWS SECONDS` on
+standard input is answered by a line with the rows a second of a loop with batches of ROWS rows.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks.devices import resnet_model
+from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+
+SIGNATURE = "serving_default"
+
+
+def rate(servable: Servable, rows: int, seconds: float) -> float:
+    """Rows a second of calls one after the other, the first of which is not counted."""
+    inputs = {resnet_model.INPUT: resnet_model.images(rows)}
+    servable.dispatch(SIGNATURE, inputs, (resnet_model.OUTPUT,)).result()
+    began_s = time.monotonic()
+    calls = 0
+    while (spent_s := time.monotonic() - began_s) < seconds:
+        servable.dispatch(SIGNATURE, inputs, (resnet_model.OUTPUT,)).result()
+        calls += 1
+    return rows * calls / spent_s
+
+
+def main() -> None:
+    path, precision = Path(sys.argv[1]), sys.argv[2]
+    options = TensorFlowOptions(mixed_precision="bfloat16" if precision == "bfloat16" else "")
+    servable = TensorFlowExecutor(options).load(ServableId(resnet_model.NAME, 1), path, allow_bfloat16=False)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        rows, seconds = line.split()
+        print(rate(servable, int(rows), float(seconds)), flush=True)
+    servable.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Models on their way to TPUs, on a machine that has none: export, check, serve by PJRT, compare. Linux only.
+
+Run from anywhere: `.venv/bin/python benchmarks/devices/tpu_models.py`, all of them, or `--only digits,lstm`; `--quick` takes
+smaller ones. Ends with one table, and with a model that no v5e chip holds, and four do. `--work FOLDER` keeps models
+and logs; a version that is there is not exported again.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.devices.tpu_cases import ONE_CHIP, Tensors, TpuCase, cases
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import ROOT, Target, http_get, model_server
+from tpuserve_client import Client, TpuserveError
+
+TOO_LARGE = "too_large"
+READY_TIMEOUT_S = 600.0
+REQUEST_TIMEOUT_S = 120.0
+LOG_WIDTH = 200
+_ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    # With libtpu installed, JAX would look for a TPU.
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+class StepFailed(Exception):
+    """A step of one model failed; the others go on."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How far one model came. `verdicts` by family, for all its programs; differences are absolute, the largest."""
+
+    title: str
+    export_s: float | None = None
+    programs: int = 0
+    program_difference: float | None = None
+    verdicts: dict[str, str] = field(default_factory=dict)
+    fits: bool = False
+    check_s: float | None = None
+    device: str = ""
+    imports_tensorflow: bool | None = None
+    served_difference: float | None = None
+    served_equal: bool = False
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.served_equal and self.fits and not self.error
+
+
+def take(case: TpuCase, folder: Path, families: Sequence[str], outcome: Outcome) -> None:
+    """One model the whole way. Raises StepFailed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    version = folder / "versions" / case.name / "1"
+    if not version.exists():
+        outcome.export_s = export(case, folder)
+    manifest = json.loads((version / "assets.extra/tpuserve/manifest.json").read_text())
+    read_parity(manifest, outcome)
+    check(case, version, families, outcome)
+    requests = case.requests()
+    answers = ask_tensorflow(version, requests, folder)
+    served = serve_and_ask(case, folder, requests, outcome)
+    parity = manifest["parity"]
+    compare(answers, served, parity["atol"], parity["rtol"], outcome)
+
+
+def export(case: TpuCase, folder: Path) -> float:
+    """Train, or make up weights, and export; the seconds of `tpuserve export`, which compares every program."""
+    checkpoints = folder / "checkpoints"
+    if case.name == "digits":
+        run(folder / "train.log", "examples/digits/train.py", "--out", str(checkpoints))
+    else:
+        run(folder / "train.log", "benchmarks/devices/tpu_builders.py", str(checkpoints), case.builder)
+    rows = []
+    if case.check_rows is not None:
+        # Of bytes, not of objects, which take pickle to read.
+        strings: dict[str, Any] = {name: np.array(list(one)) for name, one in case.check_rows().items()}
+        np.savez(folder / "check.npz", **strings)
+        rows = ["--check", str(folder / "check.npz")]
+    base = folder / "versions" / case.name
+    command = [
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+        "--model",
+        case.model,
+    ]
+    started_s = time.monotonic()
+    run(folder / "export.log", *command, *case.options, *rows)
+    return time.monotonic() - started_s
+
+
+def read_parity(manifest: Mapping[str, Any], outcome: Outcome) -> None:
+    """How many programs there are, and how far off they are from the source at most, as the export found."""
+    outcome.programs = sum(len(part["programs"]) for part in manifest["device"]["parts"].values())
+    buckets = [
+        bucket
+        for signature in manifest["parity"]["signatures"].values()
+        for bucket in signature["buckets"]
+        if bucket["loaded_by"].startswith("program")
+    ]
+    if len({(bucket["batch_size"], bucket["loaded_by"]) for bucket in buckets}) < outcome.programs:
+        raise StepFailed("not every program was compared with the source")
+    outcome.program_difference = max(
+        output["max_abs_difference"] for bucket in buckets for output in bucket["outputs"].values()
+    )
+
+
+def check(case: TpuCase, version: Path, families: Sequence[str], outcome: Outcome) -> None:
+    """`tpuserve check` for each TPU. Raises StepFailed where it said nothing."""
+    topologies = {case.topologies[family]: family for family in families}
+    command = [
+        sys.executable,
+        "-m",
+        "tpuserve_exporter.command.checking",
+        str(version),
+        "--tpu",
+        ",".join(topologies),
+        "--json",
+    ]
+    command += ["--mesh", case.mesh] if case.mesh else []
+    started_s = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+    outcome.check_s = time.monotonic() - started_s
+    found = json.loads(done.stdout or "{}")
+    if "preflight" not in found:
+        raise StepFailed(f"tpuserve check: {found.get('error') or done.stderr[-400:]}")
+    outcome.fits = found["ok"]
+    for topology, family in topologies.items():
+        outcome.verdicts[family] = summarise([one for one in found["preflight"] if one["topology"] == topology])
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`fits 214 MiB`, of the program that needs most; else what the first says that does not."""
+    for row in rows:
+        if row["verdict"] != "compiles and fits":
+            return str(row["verdict"])
+    return f"fits {max(row['hbm_bytes']['needed'] for row in rows) / 2**20:.0f} MiB"
+
+
+def ask_tensorflow(version: Path, requests: Sequence[Tensors], folder: Path) -> list[Tensors]:
+    """What TensorFlow makes of the SavedModel beside the programs."""
+    asked, answered = folder / "requests.pickle", folder / "answers.pickle"
+    asked.write_bytes(pickle.dumps(list(requests)))
+    arguments = (str(version), str(asked), str(answered))
+    run(folder / "tensorflow.log", "benchmarks/devices/saved_model_answers.py", *arguments)
+    answers: list[Tensors] = pickle.loads(answered.read_bytes())
+    return answers
+
+
+def serve_and_ask(case: TpuCase, folder: Path, requests: Sequence[Tensors], outcome: Outcome) -> list[Tensors]:
+    """What a server says through PJRT on this machine's CPU."""
+    flags = ["--device=cpu", f"--compilation_cache_dir={folder / 'compiled'}"]
+    # As `python -X importtime`: the log has a line for each module.
+    environment = {"PYTHONPROFILEIMPORTTIME": "1"}
+    if case.mesh:
+        flags.append(f"--mesh={case.mesh}")
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={case.devices}"
+    base = folder / "versions" / case.name
+    server = model_server(
+        "envoy", base, folder, *flags, name=case.name, environment=environment, ready_timeout_s=READY_TIMEOUT_S
+    )
+    with server as targets, Client(f"127.0.0.1:{targets['grpc'].port}", timeout_s=REQUEST_TIMEOUT_S) as client:
+        answers: list[Tensors] = [client.predict(case.name, request) for request in requests]
+        outcome.device = read_device(targets["rest"])
+        log = targets["grpc"].tree.log.read_text(errors="replace")
+    outcome.imports_tensorflow = "tensorflow" in imported(log)
+    if "(PJRT" not in outcome.device:
+        raise StepFailed(f"not served by PJRT: {outcome.device}")
+    return answers
+
+
+def read_device(target: Target) -> str:
+    """What the server's status says of where the version runs."""
+    (model,) = json.loads(http_get(target.port, "/v1/models"))["models"]
+    notes: list[str] = model["versions"][0]["notes"]
+    return next((note for note in notes if note.startswith("device: ")), "").removeprefix("device: ")
+
+
+def imported(log: str) -> set[str]:
+    """The packages in Python's own list of what it imported."""
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in log.splitlines() if "import time:" in line}
+
+
+def compare(expected: Sequence[Tensors], served: Sequence[Tensors], atol: float, rtol: float, outcome: Outcome) -> None:
+    """Raises StepFailed for the first answer that is not TensorFlow's, by what the export allows."""
+    outcome.served_difference = 0.0
+    for one, other in zip(expected, served, strict=True):
+        for name, want in one.items():
+            if other[name].shape != want.shape:
+                raise StepFailed(f"{name} has shape {list(other[name].shape)} instead of {list(want.shape)}")
+            gaps = np.abs(other[name].astype(np.float64) - want.astype(np.float64))
+            outcome.served_difference = max(outcome.served_difference, float(gaps.max(initial=0.0)))
+            if not np.all(gaps <= atol + rtol * np.abs(want.astype(np.float64))):
+                raise StepFailed(f"{name} is off by up to {gaps.max():.3g}")
+    outcome.served_equal = True
+
+
+def run(log: Path, *arguments: str) -> None:
+    """A Python program in the repository. Raises StepFailed with its last line."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    log.write_text(done.stdout + done.stderr)
+    if done.returncode:
+        last = ((done.stdout + done.stderr).strip().splitlines() or ["nothing was said"])[-1]
+        raise StepFailed(f"{Path(arguments[0]).name} ended with status {done.returncode}: {last}")
+
+
+def show_too_large(folder: Path, console: Console) -> bool:
+    """A lookup in a table of 40 GiB, made of shapes alone, for one chip and for four. True where the second passes."""
+    version = folder / "versions" / TOO_LARGE / "1"
+    if not version.exists():
+        code = f"from tests.exporter.shaped_versions import write_lookup; import pathlib, sys; {_WRITE_LOOKUP}"
+        run_code = subprocess.run([sys.executable, "-c", code, str(version)], cwd=ROOT, env=_ENVIRONMENT, check=False)
+        if run_code.returncode:
+            return False
+    codes = []
+    for flags in (
+        ("--tpu", "v5e:1x1"),
+        ("--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "^embedding/table$=model,-"),
+    ):
+        quoted = " ".join(f"'{flag}'" if "$" in flag else flag for flag in flags)
+        console.print(f"\n$ tpuserve check {TOO_LARGE}/1 {quoted}", markup=False, highlight=False, soft_wrap=True)
+        command = [sys.executable, "-m", "tpuserve_exporter.command.checking", str(version), *flags]
+        done = subprocess.run(command, cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+        console.print(done.stdout + done.stderr, end="", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"exit code {done.returncode}", highlight=False)
+        codes.append(done.returncode)
+    return codes == [4, 0]
+
+
+_WRITE_LOOKUP = "write_lookup(pathlib.Path(sys.argv[1]))"
+
+
+def show(outcomes: Sequence[Outcome], families: Sequence[str], console: Console) -> None:
+    """One row a model; what went wrong below."""
+    table = Table(box=box.SIMPLE_HEAD, title="Exported, checked without a TPU, and served through PJRT on the CPU")
+    for column in ("model", "export", "programs", "off by"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for family in families:
+        table.add_column(family, no_wrap=True)
+    for column in ("check", "served", "off by", "imports TF"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in outcomes:
+        table.add_row(
+            one.title,
+            _seconds(one.export_s),
+            str(one.programs),
+            _difference(one.program_difference),
+            *(one.verdicts.get(family, "-") for family in families),
+            _seconds(one.check_s),
+            "equal" if one.served_equal else "NO",
+            _difference(one.served_difference),
+            "-" if one.imports_tensorflow is None else "yes" if one.imports_tensorflow else "no",
+        )
+    console.print(table)
+    console.print(
+        "off by: the largest difference of any output: of all programs from the source, of the server from TensorFlow\n"
+        "fits: each program compiles and fits; MiB: what the largest takes of a device's memory",
+        highlight=False,
+    )
+    for one in outcomes:
+        if one.error:
+            console.print(f"{one.title}: {one.error}", markup=False)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} s"
+
+
+def _difference(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+@click.command(epilog="Exit codes: 0 all is served as TensorFlow answers, and fits, 1 something is not.")
+@click.option("--only", default="", help=f"Names with commas between; {TOO_LARGE} is the one that does not fit.")
+@click.option("--tpus", default=",".join(ONE_CHIP), show_default=True, help="Families to check for.")
+@click.option("--quick", is_flag=True, help="A small encoder instead of BERT's size, one batch size of large models.")
+@click.option("--work", type=click.Path(path_type=Path), help="Folder that keeps models and logs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
+def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) -> None:
+    """Export, check, serve and compare."""
+    exit_on_sigterm()
+    console = Console(stderr=as_json, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    wanted, families = _names(only, [case.name for case in cases(quick)] + [TOO_LARGE]), _names(tpus, list(ONE_CHIP))
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="tpuserve-tpu-") as scratch:
+        folder = (work or Path(scratch)).absolute()
+        for case in cases(quick):
+            if case.name in wanted:
+                console.print(f"{case.title} …", markup=False)
+                outcomes.append(outcome := Outcome(case.title))
+                try:
+                    take(case, folder / case.name, families, outcome)
+                except (StepFailed, ServerDied, TpuserveError, OSError) as error:
+                    outcome.error = str(error)
+                except Exception as error:  # of one model: the others go on
+                    traceback.print_exc()
+                    outcome.error = f"{type(error).__name__}: {error}"
+        if outcomes:
+            show(outcomes, families, console)
+        refused_then_accepted = TOO_LARGE not in wanted or show_too_large(folder / TOO_LARGE, console)
+    if as_json:
+        print(json.dumps([asdict(one) for one in outcomes], indent=2))
+    sys.exit(0 if refused_then_accepted and all(one.ok for one in outcomes) else 1)
+
+
+def _names(text: str, known: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()] or list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise click.UsageError(f"there is no {', '.join(unknown)}, but {', '.join(known)}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

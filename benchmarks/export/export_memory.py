@@ -1,0 +1,118 @@
+"""How much memory and time an export takes: 2 GB of weights, and a ResNet-50 with parity at three batch sizes.
+
+    python benchmarks/export/export_memory.py [--only wide,orbax,torch,programs,resnet50]
+
+Makes a checkpoint in a temporary folder, exports it by the real command in a fresh process, and prints the peak of
+that process's resident memory in units of the weights. The 2 GB are tried as a checkpoint of TensorFlow 2, of JAX
+(orbax) and, where torch is installed, of PyTorch. Takes 5 GB of disk and 8 of memory; nothing is left behind.
+"""
+
+import argparse
+import importlib.util
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model that `module` saves and builds, and what is promised: peak memory in units of its weights, or seconds."""
+
+    name: str
+    module: str
+    model: str
+    most_times_weights: float | None = None
+    most_seconds: float | None = None
+    arguments: tuple[str, ...] = ()
+    needs: str = ""
+
+
+_FEATURES = ("--input", "features:float32[batch,8192]")
+CASES = (
+    Case("wide", "export_models", "wide", most_times_weights=2.2),
+    Case("orbax", "export_jax_models", "wide", most_times_weights=2.2, arguments=_FEATURES, needs="jax"),
+    # Among them the file's own pages, mapped into memory: the system takes those back when it needs them.
+    Case("torch", "export_torch_models", "wide", most_times_weights=2.9, arguments=_FEATURES, needs="torch"),
+    # Likewise of the weights' file, with which each program is run on the CPU.
+    Case("programs", "export_models", "wide", most_times_weights=2.9, arguments=("--device-programs",), needs="jax"),
+    Case("resnet50", "export_models", "resnet50", most_seconds=60.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`weights_bytes` in the version; `peak_bytes` of resident memory; wall and CPU seconds, of all cores together."""
+
+    weights_bytes: int
+    peak_bytes: int
+    seconds: float
+    cpu_seconds: float
+
+
+def measure(case: Case, folder: Path) -> Measured:
+    """Save a checkpoint, and export it in a process of its own. Raises SystemExit where either fails."""
+    checkpoints, base = folder / "checkpoints", folder / "models"
+    _run([sys.executable, str(Path(__file__).with_name(f"{case.module}.py")), str(checkpoints), case.model])
+    found = list(checkpoints.glob("*.pt")) or [checkpoints]
+    command = [
+        sys.executable,
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(found[0]),
+        str(base),
+        "--batch-sizes",
+        "1,4,8",
+    ]
+    started = time.monotonic()
+    usage = _run([*command, "--model", f"benchmarks.export.{case.module}:{case.model}", *case.arguments])
+    wall = time.monotonic() - started
+    weights_bytes = sum(path.stat().st_size for path in base.glob("*/variables/*.data-*"))
+    return Measured(weights_bytes, usage.ru_maxrss * 1024, wall, usage.ru_utime + usage.ru_stime)
+
+
+def _run(command: list[str]) -> resource.struct_rusage:
+    """What the command used, ru_maxrss in KiB."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{command[1]} exited with status {process.returncode}")
+    return usage
+
+
+def report(case: Case, measured: Measured) -> bool:
+    """Print what was measured; whether it is within what is promised."""
+    ratio = measured.peak_bytes / measured.weights_bytes
+    print(
+        f"{case.name}: weights {measured.weights_bytes / 1e9:.2f} GB, peak {measured.peak_bytes / 1e9:.2f} GB "
+        f"({ratio:.2f} times the weights), {measured.seconds:.1f} s ({measured.cpu_seconds:.1f} s of CPU)"
+    )
+    within = case.most_times_weights is None or ratio <= case.most_times_weights
+    return within and (case.most_seconds is None or measured.seconds <= case.most_seconds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help=f"of {','.join(case.name for case in CASES)}")
+    only = parser.parse_args().only
+    chosen = [case for case in CASES if only is None or case.name in only.split(",")]
+    kept = True
+    for case in chosen:
+        if case.needs and importlib.util.find_spec(case.needs) is None:
+            print(f"{case.name}: not measured, {case.needs} is not installed")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            kept = report(case, measure(case, Path(folder))) and kept
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

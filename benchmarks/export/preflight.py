@@ -1,0 +1,95 @@
+"""How long it takes to find out whether a ResNet-50 runs on a TPU: three batch sizes for each of two TPUs.
+
+    python benchmarks/export/preflight.py [--tpu v5e:1x1,v6e:1x1] [--version DIRECTORY]
+
+Exports Keras' ResNet-50 with device programs by the real command, some minutes, or takes a version that is there, and
+measures `tpuserve check` on it in a fresh process: seconds, of the processor too, and resident memory of the largest of
+its processes. Exits with 1 where it takes longer than is promised. Needs libtpu (the exporter's extra tpu) and no TPU.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCH_SIZES = "1,8,32"
+MOST_SECONDS = 120.0
+# Programs are compared with the model on this machine's CPU: 50 layers of other kernels differ a little more.
+_TOLERANCE = ("--atol", "1e-3", "--rtol", "1e-3")
+_ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+def export(folder: Path) -> Path:
+    """A version of a ResNet-50 with random weights and a program for each batch size."""
+    checkpoints, base = folder / "checkpoints", folder / "resnet50"
+    models = Path(__file__).with_name("models.py")
+    subprocess.run([sys.executable, str(models), str(checkpoints), "resnet50"], check=True, env=_ENVIRONMENT)
+    command = [
+        sys.executable,
+        "-m",
+        "tpuserve_exporter.command.exporting",
+        str(checkpoints),
+        str(base),
+        "--device-programs",
+    ]
+    model = ("--model", "benchmarks.export.models:resnet50", "--batch-sizes", BATCH_SIZES)
+    subprocess.run([*command, *model, *_TOLERANCE], check=True, cwd=ROOT, env=_ENVIRONMENT)
+    return base / "1"
+
+
+def check(version: Path, tpu: str) -> float:
+    """Print what was found and what it took, and return the seconds: endless where a program does not pass."""
+    command = [sys.executable, "-m", "tpuserve_exporter.command.checking", str(version), "--tpu", tpu, "--json"]
+    before, started = _cpu_seconds(), time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_ENVIRONMENT)
+    seconds, cpu_seconds = time.monotonic() - started, _cpu_seconds() - before
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    found = json.loads(done.stdout)
+    for row in found["preflight"]:
+        _print(row)
+    print(
+        f"{len(found['preflight'])} programs in {seconds:.1f} s ({cpu_seconds:.1f} s of CPU; {MOST_SECONDS:g} s are "
+        f"allowed) on {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; at most {peak:.2f} GiB a process"
+    )
+    return seconds if found["ok"] else float("inf")
+
+
+def _print(row: Mapping[str, Any]) -> None:
+    lower, upper = row["latency_s_estimate"] or (0, 0)
+    taken = f"{row['hbm_bytes']['needed'] / 2**20:.0f} MiB, compiled in {row['compile_s']:.1f} s"
+    estimate = f"estimated {1e3 * lower:.2f} to {1e3 * upper:.2f} ms"
+    print(f"{row['topology']} batch {row['batch_size']}: {row['reason']}, {taken}, {estimate}")
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tpu", default="v5e:1x1,v6e:1x1")
+    parser.add_argument(
+        "--version", type=Path, help="of a ResNet-50, with device programs, to take instead of a new one"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = check(options.version or export(Path(folder)), options.tpu)
+    return 0 if seconds <= MOST_SECONDS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""The torch model that `benchmarks/export/export_memory.py` exports, named on the exporter's command line."""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+_UNITS = 8192
+_LAYERS = 8
+
+
+def wide() -> nn.Module:
+    """`input` [batch, 8192] → [batch, 8], as `export_models.wide`: 2.1 GB of float32."""
+    layers = [layer for _ in range(_LAYERS) for layer in (nn.Linear(_UNITS, _UNITS), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(_UNITS, 8))
+
+
+def save(directory: Path) -> None:
+    """As training leaves it: what torch.save makes of a state_dict."""
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.save(wide().state_dict(), directory / "wide.pt")
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""Environments outside the workspace's lock, below .peers/: one for each peer, and one that draws charts.
+
+Each is made from a lock of its own, hash-checked, and made anew when that changes.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.harness.targets import ROOT
+
+ENVIRONMENTS = ROOT / ".peers"
+PEERS = ROOT / "benchmarks" / "peers"
+# Not a peer: matplotlib, and the programs that draw with it.
+CHARTS = "charts"
+_STAMP = "lock.sha256"
+# A gigabyte at most, on a slow line.
+TIMEOUT_S = 1800.0
+
+
+class SetupFailed(RuntimeError):
+    """An environment could not be built; the message ends with what uv said."""
+
+
+def python(name: str) -> Path:
+    """The interpreter of an environment, built or not."""
+    return ENVIRONMENTS / name / "bin" / "python"
+
+
+def lock_file(name: str) -> Path:
+    """The pins of an environment."""
+    folder = ROOT / "benchmarks" / CHARTS if name == CHARTS else PEERS / name
+    return folder / "requirements.lock"
+
+
+def is_ready(name: str) -> bool:
+    """Whether the environment is there, and of the lock as it is now."""
+    stamp = ENVIRONMENTS / name / _STAMP
+    return python(name).exists() and stamp.exists() and stamp.read_text() == _fingerprint(name)
+
+
+def build(name: str) -> None:
+    """Make the environment, with the Python that runs this. Slow, and from the registry unless uv has cached it."""
+    target = ENVIRONMENTS / name
+    shutil.rmtree(target, ignore_errors=True)
+    _uv("venv", "--python", sys.executable, str(target))
+    _uv("pip", "sync", "--python", str(python(name)), "--require-hashes", str(lock_file(name)))
+    (target / _STAMP).write_text(_fingerprint(name))
+
+
+def draw(program: str, figures: Path, picture: Path) -> None:
+    """Draw `picture` (.svg) of `figures` (.json) with a program of benchmarks/charts/. Builds what is needed first.
+
+    Raises:
+        SetupFailed: the environment could not be built, or the program failed.
+    """
+    if not is_ready(CHARTS):
+        build(CHARTS)
+    picture.parent.mkdir(exist_ok=True)
+    command = [str(python(CHARTS)), str(ROOT / "benchmarks" / CHARTS / program), str(figures), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupFailed(f"{picture.name} could not be drawn:\n{done.stderr[-1000:]}")
+
+
+def lock(name: str) -> None:
+    """Pin anew what the environment's requirements.in asks for."""
+    wanted = lock_file(name).with_suffix(".in")
+    _uv(
+        *("pip", "compile", "--universal", "--generate-hashes", "--python-version", "3.11", "--upgrade"),
+        *("--custom-compile-command", "python benchmarks/peers/peers.py --lock"),
+        *("--output-file", str(lock_file(name)), str(wanted)),
+    )
+
+
+def pinned(name: str, package: str) -> str:
+    """The version of a package that the lock pins; raises SetupFailed when it is not there."""
+    for line in lock_file(name).read_text().splitlines():
+        if line.startswith(f"{package}=="):
+            return line.removeprefix(f"{package}==").split()[0]
+    raise SetupFailed(f"{lock_file(name).name} of {name} does not pin {package}")
+
+
+def _fingerprint(name: str) -> str:
+    return hashlib.sha256(lock_file(name).read_bytes()).hexdigest()
+
+
+def _uv(*arguments: str) -> None:
+    command = [str(Path(sys.executable).with_name("uv")), *arguments, "--quiet"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupFailed(f"uv {arguments[0]}: {error}") from error
+    if done.returncode:
+        raise SetupFailed(f"uv {' '.join(arguments[:2])} failed:\n{done.stderr[-2000:]}")

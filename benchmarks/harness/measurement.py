@@ -1,0 +1,141 @@
+"""One point of the benchmark: a load on a target, with the CPU time that the target's processes spent on it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import mlp_model
+from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
+from benchmarks.harness.process_tree import Memory
+from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
+from tpuserve_client import Client
+
+WARM_UP_S = 1
+# The served answer goes through TensorFlow's kernels, the expected one through numpy's.
+TOLERANCE = 1e-4
+
+
+class WrongAnswer(RuntimeError):
+    """The server answered, but not with what the model computes; nothing it was measured at would mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The request as each load generator sends it: a gRPC frame and a JSON document, one row of 64 floats each."""
+
+    grpc: Path
+    rest: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A target under one load. CPU is user + system of the whole process tree, in seconds per 1000 requests."""
+
+    host: Host
+    kind: str
+    protocol: Protocol
+    in_flight: int
+    load: Load
+    cpu_s_per_1000: float
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the server itself counted, from its metrics: requests answered OK and otherwise, per protocol."""
+
+    ok: int
+    not_ok: int
+
+
+def write_bodies(scratch: Path) -> Bodies:
+    """Write the request bodies once; every point sends the same."""
+    x = mlp_model.example()
+    bodies = Bodies(grpc=scratch / "body.grpc", rest=scratch / "body.json")
+    bodies.grpc.write_bytes(framed(grpc_request(x)))
+    bodies.rest.write_bytes(rest_request(x))
+    return bodies
+
+
+def grpc_request(x: mlp_model.Floats) -> bytes:
+    """A serialized PredictRequest for the MLP."""
+    return predict_request(MODEL_NAME, {mlp_model.INPUT: x})
+
+
+def predict_request(model: str, inputs: Mapping[str, mlp_model.Floats], signature_name: str | None = None) -> bytes:
+    """A serialized PredictRequest, as the Python client would send it."""
+    from tpuserve_client.exchange import PredictCall
+    from tpuserve_client.grpc_wire import GrpcWire
+    from tpuserve_client.model import ModelSpec
+
+    return GrpcWire().predict(PredictCall(ModelSpec(model), inputs, signature_name)).body
+
+
+def rest_request(x: mlp_model.Floats) -> bytes:
+    """A predict body in row form, as most REST clients send it."""
+    return json.dumps({"instances": [[round(float(value), 6) for value in row] for row in x]}).encode()
+
+
+def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Point:
+    """Warm the target up, then load it for `duration_s` seconds with `in_flight` requests at any time."""
+    _load(target, in_flight, WARM_UP_S, bodies, scratch)
+    before = target.tree.cpu_seconds()
+    load = _load(target, in_flight, duration_s, bodies, scratch)
+    cpu_s = target.tree.cpu_seconds() - before
+    target.tree.check_alive()
+    return Point(target.host, target.kind, target.protocol, in_flight, load, 1000 * cpu_s / load.requests)
+
+
+def check_answer(server: Mapping[Protocol, Target]) -> None:
+    """Ask the server once by each protocol with a real client; WrongAnswer unless both give what the model computes."""
+    x = mlp_model.example(rows=3)
+    with Client(f"127.0.0.1:{server['grpc'].port}") as client:
+        _compare("gRPC", client.predict(MODEL_NAME, {mlp_model.INPUT: x})[mlp_model.OUTPUT], x)
+    answer = json.loads(http_post(server["rest"].port, REST_PATH, rest_request(x)))
+    _compare("REST", np.asarray(answer["predictions"], np.float32), x)
+
+
+def _compare(protocol: str, got: object, x: mlp_model.Floats) -> None:
+    if not np.allclose(np.asarray(got), mlp_model.expected(x), atol=TOLERANCE):
+        raise WrongAnswer(f"{protocol}: expected {mlp_model.expected(x)}, got {got}")
+
+
+def read_served(server: Mapping[Protocol, Target]) -> dict[Protocol, Served]:
+    """The server's own counts of predict requests so far."""
+    text = http_get(server["rest"].port, "/metrics").decode()
+    return {protocol: parse_served(text, protocol) for protocol in server}
+
+
+def parse_served(text: str, protocol: Protocol) -> Served:
+    """Sum the request counters of a Prometheus page over the samples of one protocol."""
+    ok = not_ok = 0
+    for pairs, value in samples(text, "tpuserve_requests_total"):
+        if pairs.get("protocol", "").lower() != protocol or "predict" not in pairs.get("method", "").lower():
+            continue
+        if pairs.get("code") == "OK":
+            ok += int(value)
+        else:
+            not_ok += int(value)
+    return Served(ok, not_ok)
+
+
+def samples(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Labels and value of each sample of a metric on a Prometheus page."""
+    for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE):
+        yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
+
+
+def memory(server: Mapping[Protocol, Target]) -> Memory:
+    """Resident memory of the server's process tree."""
+    return server["grpc"].tree.memory()
+
+
+def _load(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Load:
+    if target.protocol == "grpc":
+        run, path, body = run_h2load, GRPC_PATH, bodies.grpc
+    else:
+        run, path, body = run_wrk, REST_PATH, bodies.rest
+    return run(target.port, path, body, in_flight=in_flight, duration_s=duration_s, scratch=scratch)

@@ -1,0 +1,187 @@
+"""What is measured: the model server and the byte echoes, each on both hosts, started on free loopback ports."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from benchmarks.harness import mlp_model
+from benchmarks.harness.process_tree import ProcessTree, ServerDied, started
+
+if TYPE_CHECKING:
+    from tests.support.certificates import Pem
+
+Host: TypeAlias = Literal["envoy", "python"]
+Protocol: TypeAlias = Literal["grpc", "rest"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
+ROOT = Path(__file__).resolve().parents[2]
+MODEL_NAME = "mlp"
+GRPC_PATH = "/tensorflow.serving.PredictionService/Predict"
+REST_PATH = f"/v1/models/{MODEL_NAME}:predict"
+READY_TIMEOUT_S = 120.0
+# Between two looks at a port that is not open yet; a process that dies meanwhile is noticed at once.
+_RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One protocol of one running server."""
+
+    host: Host
+    kind: Literal["server", "echo"]
+    protocol: Protocol
+    port: int
+    tree: ProcessTree
+
+
+@contextlib.contextmanager
+def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, Target]]:
+    """The byte echoes on a host: one Envoy for both protocols, or grpc.aio and uvicorn beside each other.
+
+    With `tls` they show that certificate, and answer nobody in the clear.
+    """
+    grpc_port, rest_port = free_port(), free_port()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with contextlib.ExitStack() as stack:
+        if host == "envoy":
+            command = [
+                _beside_python("pyvoy"),
+                "benchmarks.harness.echo_asgi:app",
+                "--loop",
+                "uvloop",
+                "--port",
+                str(grpc_port),
+                *(("--tls-cert", str(tls.cert), "--tls-key", str(tls.key), "--tls-disable-http3") if tls else ()),
+            ]
+            tree = stack.enter_context(started(command, scratch / "echo-envoy.log", environment))
+            targets = _pair(host, "echo", (grpc_port, tree), (grpc_port, tree))
+        else:
+            command = [sys.executable, str(Path(__file__).with_name("echo_grpc_aio.py")), str(grpc_port)]
+            command += [str(tls.cert), str(tls.key)] if tls else []
+            grpc_tree = stack.enter_context(started(command, scratch / "echo-grpc.log", environment))
+            command = [sys.executable, "-m", "uvicorn", "benchmarks.harness.echo_asgi:app", "--port", str(rest_port)]
+            command += ["--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-access-log"]
+            command += ["--ssl-certfile", str(tls.cert), "--ssl-keyfile", str(tls.key)] if tls else []
+            rest_tree = stack.enter_context(started(command, scratch / "echo-rest.log", environment))
+            targets = _pair(host, "echo", (grpc_port, grpc_tree), (rest_port, rest_tree))
+        for target in targets.values():
+            _wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
+        yield targets
+
+
+@contextlib.contextmanager
+def model_server(
+    host: Host,
+    model_base: Path,
+    scratch: Path,
+    *flags: str,
+    name: str = MODEL_NAME,
+    environment: Mapping[str, str] | None = None,
+    ready_timeout_s: float = READY_TIMEOUT_S,
+    program: Sequence[str] = (),
+) -> Iterator[dict[Protocol, Target]]:
+    """`tpuserve serve` with the model on a host, ready to answer; `environment` is added to this process' own.
+
+    `program`: what takes its place, and its flags.
+    """
+    grpc_port, rest_port = free_port(), free_port()
+    command = [
+        *(program or (_beside_python("tpuserve-serve"),)),
+        f"--host_backend={host}",
+        f"--port={grpc_port}",
+        f"--rest_api_port={rest_port}",
+        f"--model_name={name}",
+        f"--model_base_path={model_base}",
+        "--bind_address=127.0.0.1",
+        *flags,
+    ]
+    with started(command, scratch / f"server-{host}.log", os.environ | dict(environment or {})) as tree:
+        targets = _pair(host, "server", (grpc_port, tree), (rest_port, tree))
+        for target in targets.values():
+            _wait_until_ready(target, lambda port: _gets(port, "/readyz"), ready_timeout_s)
+        yield targets
+
+
+def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
+    """Write the MLP's SavedModel below `base`, in a process of its own because that needs TensorFlow."""
+    command = [sys.executable, str(Path(mlp_model.__file__)), str(base), str(deep_layers)]
+    with started(command, scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
+        tree.process.wait(READY_TIMEOUT_S)
+        if not (base / str(mlp_model.VERSION) / "assets.extra" / "tpuserve" / "manifest.json").exists():
+            raise ServerDied(f"the model could not be written:\n{tree.log_tail()}")
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def http_get(port: int, path: str) -> bytes:
+    """The body of a GET on loopback; raises OSError (urllib's errors are) for anything but an answer of 2xx."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        return bytes(response.read())
+
+
+def http_post(port: int, path: str, body: bytes) -> bytes:
+    """The body of the answer to a JSON POST on loopback; raises OSError for anything but an answer of 2xx."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    with urllib.request.urlopen(request, timeout=5) as response:
+        return bytes(response.read())
+
+
+def _pair(
+    host: Host, kind: Literal["server", "echo"], grpc_side: tuple[int, ProcessTree], rest_side: tuple[int, ProcessTree]
+) -> dict[Protocol, Target]:
+    return {
+        "grpc": Target(host, kind, "grpc", *grpc_side),
+        "rest": Target(host, kind, "rest", *rest_side),
+    }
+
+
+def _beside_python(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _posts(port: int, path: str) -> None:
+    http_post(port, path, b"{}")
+
+
+def _gets(port: int, path: str) -> None:
+    http_get(port, path)
+
+
+def _wait_until_ready(
+    target: Target, ask_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
+) -> None:
+    try:
+        # For gRPC an open port is enough here: what it answers is checked before and after the measurement.
+        _retry(target, _connect if target.protocol == "grpc" else ask_http, ready_timeout_s)
+    except ServerDied as error:
+        raise ServerDied(f"{target.kind} on {target.host} {error}") from None
+
+
+def _connect(port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+
+def _retry(target: Target, attempt: Callable[[int], None], timeout_s: float) -> None:
+    for _ in range(int(timeout_s / _RETRY_S)):
+        target.tree.check_alive()
+        try:
+            attempt(target.port)
+        except OSError:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                target.tree.process.wait(_RETRY_S)
+        else:
+            return
+    raise ServerDied(f"did not answer within {timeout_s:.0f} s:\n{target.tree.log_tail()}")

@@ -1,0 +1,177 @@
+"""What `tpuserve loadtest` says of servers whose truth is known: one stalls, one's device takes a set time.
+
+Run from anywhere: `.venv/bin/python benchmarks/loadgen/loadtest.py stall|search|batched [--seeds N]`.
+"""
+
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.batching.simulated_grid import greedy_setting
+from benchmarks.batching.simulation import Device, poisson, simulate
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.loadgen import loadtest_search
+from benchmarks.loadgen.loadtest_search import FIRST_PER_S, Found, loadtest
+from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
+from tpuserve_loadtests.searching import Outcome, Probe
+from tpuserve_loadtests.searching import search as search_rates
+
+STALL_USERS = 4
+WHY_CLOSED_HIDES = (
+    "While the server stood still, each of the closed load's {users} users waited for one answer and sent nothing: "
+    "{users} of {requests:,} requests are late, less than one in a hundred. Those that others would have sent "
+    "meanwhile nobody timed. Requests of the open load came all the same, and waited."
+)
+NOT_SHOWN = "Not as it should be: the open load's p99 is to be above {0:g} ms, the closed one's below."
+# Of a stall of a second, on a server that answers in milliseconds.
+SHOWN_MS = 500.0
+# What `search` is to find the truth within.
+CLOSE = 0.05
+# Columns of a table written to a file or a pipe.
+LOG_WIDTH = 120
+# A batch of 8 takes 28 ms; 99 % of requests shall be answered within 100 ms.
+BATCHED = Device("batched", t0_s=0.020, per_row_s=0.001, max_rows=8, latency_s=0.100)
+_BATCHED_ARRIVALS = 300_000
+
+
+@click.group()
+def main() -> None:
+    """Loads servers whose truth is known."""
+    exit_on_sigterm()
+
+
+@main.command()
+def stall() -> None:
+    """A closed and an open load of 10 s before a server that stops for a second in the middle."""
+    table = Table("load", "requests", "p50 ms", "p99 ms", "max ms")
+    totals = []
+    for load in (("--users", str(STALL_USERS)), ("--rate", "200")):
+        with serving(Doubling(service_s=0.001, stall_at=500)) as server:
+            try:
+                report = loadtest("run", MODEL, "--grpc", server.grpc_address, *load, "--warm-up", "0")
+            except ServerDied as error:
+                raise click.ClickException(str(error)) from None
+        total = report["total"]
+        totals.append(total)
+        figures = (f"{total[name]:.1f}" for name in ("p50_ms", "p99_ms", "max_ms"))
+        table.add_row(report["load"], f"{total['requests']:,}", *figures)
+    console = Console()
+    console.print(table)
+    closed, open_ = totals
+    console.print(WHY_CLOSED_HIDES.format(users=STALL_USERS, requests=closed["requests"]))
+    shown = open_["p99_ms"] > SHOWN_MS > closed["p99_ms"]
+    console.print(
+        "The open load shows the stall in p99, the closed one does not." if shown else NOT_SHOWN.format(SHOWN_MS)
+    )
+
+
+@main.command()
+@click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
+@click.option("--duration", default="60s", show_default=True, help="Of each try.")
+@click.option("--side-by-side", default=5, show_default=True, help="Searches at once, each with its own server.")
+def search(seeds: int, duration: str, side_by_side: int) -> None:
+    """The highest rate that the digits model holds on a server before a scripted device: searched for and computed."""
+    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    told = Console(stderr=True)
+    told.print("computing the truth, in virtual time")
+    truth = loadtest_search.true_rate()
+    console.print(f"True rate: {truth:.1f}/s")
+    found: list[Found] = []
+    with tempfile.TemporaryDirectory(prefix="tpuserve-loadtest-") as directory:
+        told.print("exporting the model")
+        try:
+            base = loadtest_search.write_digits(Path(directory))
+            searches = loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _tell_tries)
+            with closing(searches):
+                for one in searches:
+                    found.append(one)
+                    told.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
+        except ServerDied as error:
+            raise click.ClickException(str(error)) from None
+    _print_found(found, truth, console)
+
+
+def _tell_tries(line: str) -> None:
+    if "Trying" not in line:
+        click.echo(line, err=True)
+
+
+def _print_found(found: list[Found], truth: float, console: Console) -> None:
+    table = Table("seed", "true/s", "found/s", "error", "tries", f"at {FIRST_PER_S}/s, where none should be late")
+    for one in sorted(found, key=lambda one: one.seed):
+        rate = "none" if one.rate_per_s is None else f"{one.rate_per_s:.1f}"
+        table.add_row(
+            str(one.seed), f"{truth:.1f}", rate, f"{100 * one.error(truth):+.1f} %", str(one.tries), one.first
+        )
+    console.print(table)
+    close = sum(abs(one.error(truth)) <= CLOSE for one in found)
+    console.print(f"{close} of {len(found)} within {100 * CLOSE:g} % of the truth")
+
+
+@main.command()
+@click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
+@click.option("--seconds", default=60.0, show_default=True, help="Of each try, in virtual time.")
+def batched(seeds: int, seconds: float) -> None:
+    """The highest rate that the server's own batcher holds before a scripted device, in virtual time."""
+    truth = _true_batched_rate()
+    console = Console()
+    console.print(f"True rate: {truth:.1f}/s, of {_BATCHED_ARRIVALS:,} arrivals")
+    worst = 0.0
+    for seed in range(seeds):
+        found = search_rates(_Batched(seed, seconds).attempt, 20, 1e6, 0.02).best
+        off = (found.rate_per_s if found else 0.0) / truth - 1
+        worst = max(worst, abs(off))
+        console.print(f"seed {seed}: {truth * (1 + off):.1f}/s, {100 * off:+.1f} %")
+    console.print(f"Furthest from the truth: {100 * worst:.1f} %")
+
+
+class _Batched:
+    """Tries rates as `tpuserve loadtest search` does, with its arrivals and its judgement."""
+
+    def __init__(self, seed: int, seconds: float) -> None:
+        self._seed = 10_000 * seed
+        self._seconds = seconds
+
+    def attempt(self, rate_per_s: float) -> Probe:
+        """Up to four runs, until what is late tells."""
+        sample, words = Sample(0, 0), ""
+        for _ in range(4):
+            self._seed += 1
+            profile = RateProfile.parse(f"{rate_per_s:f}", self._seconds)
+            times = list(Load(self._seconds, profile=profile, seed=self._seed).instants())
+            run = simulate(BATCHED, greedy_setting(BATCHED), times)
+            sample += Sample(run.offered, run.offered - run.in_time)
+            answer, words = judge(sample, 99)
+            if answer is not Answer.UNCLEAR:
+                return Probe(rate_per_s, Outcome.HOLDS if answer is Answer.KEPT else Outcome.FAILS, words)
+        return Probe(rate_per_s, Outcome.FAILS, words)
+
+
+def _true_batched_rate() -> float:
+    low, high = 0.3 * BATCHED.max_rows / BATCHED.cost_s(8), BATCHED.max_rows / BATCHED.cost_s(8)
+    for _ in range(10):
+        rate = (low + high) / 2
+        run = simulate(BATCHED, greedy_setting(BATCHED), poisson(rate, _BATCHED_ARRIVALS, 1))
+        low, high = (rate, high) if run.in_time >= 0.99 * run.offered else (low, rate)
+    return low
+
+
+def _described(found: Found, truth: float) -> str:
+    if found.rate_per_s is None:
+        return f"found no rate ({found.problem})"
+    return f"found {found.rate_per_s:.1f}/s, {100 * found.error(truth):+.1f} %, in {found.tries} tries"
+
+
+if __name__ == "__main__":
+    main()

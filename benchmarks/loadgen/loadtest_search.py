@@ -1,0 +1,195 @@
+"""`tpuserve loadtest search` beside the truth: the digits model, served for real before a device whose times are set.
+
+The truth comes from the server's own batcher in virtual time, with the same sizes and the same device. It knows nothing
+of network and processes, which take a millisecond or two: the device is so slow that they do not matter.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Any, TypeAlias
+
+from benchmarks.batching.simulated_grid import greedy_setting
+from benchmarks.batching.simulation import Device, poisson, simulate
+from benchmarks.harness.process_tree import ServerDied
+from benchmarks.harness.targets import ROOT, model_server
+
+Tell: TypeAlias = Callable[[str], None]
+
+MODEL = "digits"
+# A batch of 32 takes 152 ms; 99 % of requests shall be answered within 360 ms.
+DEVICE = Device(MODEL, t0_s=0.120, per_row_s=0.001, max_rows=32, latency_s=0.360, max_in_flight=2)
+# Without being told the search would begin at half of what one user gets, which takes minutes more.
+FIRST_PER_S = 64
+_ARRIVALS = 100_000
+_SEEDS = 4
+_PRECISION = 0.002
+_SAVE = "import sys; from examples.digits.model import build; build('float32').save(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one search came to. `rate_per_s` is None where it found none; `problem` says why.
+
+    `first`: how the first try went, at a third of the truth, where no request is late in virtual time: what was late
+    there was so because of the machine.
+    """
+
+    seed: int
+    rate_per_s: float | None
+    tries: int
+    problem: str
+    first: str
+
+    def error(self, truth_per_s: float) -> float:
+        """How far from the truth, as a share of it; all of it where nothing was found."""
+        return (self.rate_per_s or 0.0) / truth_per_s - 1
+
+
+def true_rate() -> float:
+    """The highest rate of which 99 % are in time."""
+    setting = greedy_setting(DEVICE)
+    high = DEVICE.max_rows / DEVICE.cost_s(DEVICE.max_rows)
+    low = 0.5 * high
+    while high > low * (1 + _PRECISION):
+        rate = (low + high) / 2
+        runs = [simulate(DEVICE, setting, poisson(rate, _ARRIVALS, seed)) for seed in range(_SEEDS)]
+        in_time, offered = sum(run.in_time for run in runs), sum(run.offered for run in runs)
+        low, high = (rate, high) if in_time >= 0.99 * offered else (low, rate)
+    return low
+
+
+def write_digits(scratch: Path) -> Path:
+    """Export the example's model, with random weights: what it answers does not matter here. Its base path."""
+    sizes = ",".join(map(str, DEVICE.sizes))
+    source, base = scratch / "digits.keras", scratch / "models" / MODEL
+    _run([sys.executable, "-c", _SAVE, str(source)])
+    _run([str(Path(sys.executable).with_name("tpuserve-export")), str(source), str(base), "--batch-sizes", sizes])
+    return base
+
+
+def searches(
+    base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell
+) -> Generator[Found, None, None]:
+    """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads.
+
+    Those that run are ended when it is closed.
+    """
+    running = Running()
+    with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
+        # All before the first search: a server that starts takes seconds of the machine from those that are measured.
+        ports: Queue[int] = Queue()
+        for index in range(min(side_by_side, seeds)):
+            ports.put(stack.enter_context(_serve(base, scratch / str(index))))
+        begun = [pool.submit(_search, ports, seed, duration, tell, running) for seed in range(seeds)]
+        try:
+            for done in as_completed(begun):
+                yield done.result()
+        finally:
+            # Should one have failed, or this process be ended: those that have not begun, and then the others.
+            pool.shutdown(wait=False, cancel_futures=True)
+            running.end()
+
+
+class Running:
+    """Processes that threads have started, to be ended by another thread. Every method may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    @contextmanager
+    def counted(self, process: "subprocess.Popen[str]") -> Iterator[None]:
+        """Among those that `end` ends, for as long as the block lasts; an exception in it ends the process, too."""
+        with self._lock:
+            self._processes.add(process)
+            if self._ended:
+                process.terminate()
+        try:
+            yield
+        except BaseException:  # SystemExit, too: who leaves the block waits for the process
+            process.terminate()
+            raise
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+    def end(self) -> None:
+        """End them, and each that is counted afterwards. Does not wait."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.terminate()
+
+
+@contextmanager
+def _serve(base: Path, scratch: Path) -> Iterator[int]:
+    """A server before the scripted device; its gRPC port."""
+    scratch.mkdir()
+    times = (f"{1000 * DEVICE.t0_s:g}", f"{1000 * DEVICE.per_row_s:g}")
+    program = [sys.executable, str(Path(__file__).with_name("scripted_server.py")), *times]
+    with model_server("python", base, scratch, name=MODEL, program=program) as server:
+        yield server["grpc"].port
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerDied(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-1500:]}")
+
+
+def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: Running) -> Found:
+    port = ports.get()
+    try:
+        report = loadtest(
+            "search",
+            MODEL,
+            *("--grpc", f"127.0.0.1:{port}"),
+            *("--slo", f"p99<={1000 * DEVICE.latency_s:g}ms", "--from", str(FIRST_PER_S)),
+            *("--duration", duration, "--warm-up", "5s", "--seed", str(seed)),
+            tell=lambda line: tell(f"seed {seed}: {line}"),
+            running=running,
+        )
+    finally:
+        ports.put(port)
+    probes = report["probes"]
+    first = probes[0]["reason"] if probes else ""
+    return Found(seed, report["rate_per_s"], len(probes), report["problem"], first)
+
+
+def loadtest(
+    *arguments: str, tell: Tell = lambda line: None, running: Running | None = None
+) -> dict[str, Any]:  # a JSON document
+    """Its report. The generator shares this machine with the server: where it is late, that is a note.
+
+    `tell` gets the lines of its progress. Who has given `running` may end it.
+    """
+    program = str(Path(sys.executable).with_name("tpuserve-loadtest"))
+    command = [program, *arguments, "--generator-limit", "note", "--json"]
+    lines: deque[str] = deque(maxlen=20)
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True) as process,
+        (running or Running()).counted(process),
+    ):
+        assert process.stderr is not None  # a pipe
+        for line in process.stderr:
+            lines.append(line)
+            tell(line.strip())
+        output.seek(0)
+        text = output.read()
+    try:
+        document: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise ServerDied(f"tpuserve loadtest {arguments[0]} said:\n{''.join(lines)}") from None
+    return document

@@ -1,0 +1,62 @@
+"""The load generator of `tpuserve loadtest` in one process before a byte echo, which has no metadata to ask for.
+
+Run by loadgen.py: `python benchmarks/loadgen/ours.py grpc|rest PORT SECONDS USERS RATE [CA]`, one of USERS and RATE
+being 0; over TLS for a file of authorities.
+At the end it prints a line of JSON, as loadgen_plain.py does, and why the run would not be trusted.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+WARM_UP_S = 1.0
+
+
+def main() -> None:
+    """Run one load with everything that a run records, one answer of a hundred compared with what it should be."""
+    give_process_to_gevent()
+    from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH
+    from benchmarks.loadgen.body import golden_answer, grpc_answer, rest_answer
+    from tpuserve_client.exchange import Exchange
+    from tpuserve_client.model import ModelSpec
+    from tpuserve_client.tls import Tls
+    from tpuserve_loadtests.access import Access
+    from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+    from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.traffic.engine import Engine, Target
+    from tpuserve_loadtests.workload import Line, Protocol, Workload
+
+    protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
+    port, seconds, users, rate = map(int, sys.argv[2:6])
+    ca = sys.argv[6] if len(sys.argv) > 6 else None
+    spec = ModelSpec(MODEL_NAME)
+    sent = Exchange(GRPC_PATH, grpc_answer()) if protocol == "grpc" else Exchange(REST_PATH, rest_answer())
+    line = Line(protocol, protocol, spec, "serving_default", (sent,), (1,), (golden_answer(),))
+    workload = Workload((line,))
+    scheme = ("grpcs" if ca else "grpc") if protocol == "grpc" else ("https" if ca else "http")
+    address = f"{scheme}://127.0.0.1:{port}"
+    profile = RateProfile.parse(str(rate), seconds) if rate else None
+    load = Load(seconds, WARM_UP_S, users=users, profile=profile)
+    with Engine(Target(workload, {protocol: address}, 30.0, access=Access(Tls(ca)))) as engine:
+        measured = engine.run(load, lambda elapsed_s, counts: "")
+    verdict = judge_generator(measured)
+    requests = measured.total.requests
+    figures = {
+        "requests": requests,
+        "failures": measured.total.failures,
+        "seconds": measured.span_s,
+        # The engine tells cores of the whole run; the warm-up is loaded as the rest is.
+        "cpu_s": measured.cores[0] * measured.span_s,
+        "lag_p99_ms": verdict.lag_p99_ms,
+        "limits": verdict.limits,
+    }
+    print("RESULT", json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

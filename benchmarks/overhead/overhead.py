@@ -1,0 +1,138 @@
+"""What the server costs beyond its hosts: a small MLP over gRPC and REST beside a byte echo, on both hosts. Linux only.
+
+Run from anywhere: `.venv/bin/python benchmarks/overhead/overhead.py [--quick] [--json]`. About 4 minutes; `--quick` about 2.
+Everything is started here, on loopback, and stopped again whatever happens.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness import measurement
+from benchmarks.harness.load_tools import ToolFailed, missing_tools
+from benchmarks.harness.measurement import Bodies, Point, Served, WrongAnswer
+from benchmarks.harness.process_tree import Memory, ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import PROTOCOLS, Host, Protocol, Target, echoes, model_server, write_model
+from benchmarks.overhead import report as overhead_report
+from benchmarks.overhead.report import Outcome
+
+IN_FLIGHT = (1, 32, 256)
+WIDTH = 132
+
+
+@dataclass
+class Run:
+    """One run of the benchmark and what it has found so far."""
+
+    duration_s: int
+    scratch: Path
+    console: Console
+    points: list[Point]
+    memory: dict[Host, Memory]
+    warnings: list[str]
+
+    def measure_host(self, host: Host, bodies: Bodies, model_base: Path | None) -> None:
+        """Measure the echoes on a host and, where there is a model, the server, side by side."""
+        with echoes(host, self.scratch) as echo:
+            if model_base is None:
+                self.measure_points({}, echo, bodies)
+                return
+            with model_server(host, model_base, self.scratch) as server:
+                measurement.check_answer(server)
+                before = measurement.read_served(server)
+                self.measure_points(server, echo, bodies)
+                measurement.check_answer(server)
+                self.memory[host] = measurement.memory(server)
+                self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
+
+    def measure_points(self, server: dict[Protocol, Target], echo: dict[Protocol, Target], bodies: Bodies) -> None:
+        """The echo and the server one after the other at every load, so that both see the same machine."""
+        for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
+            for target in (targets[protocol] for targets in (echo, server) if protocol in targets):
+                what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
+                self.console.print(f"measuring {what}", markup=False, highlight=False)
+                point = measurement.measure(target, in_flight, self.duration_s, bodies, self.scratch)
+                if point.load.failures:
+                    self.warnings.append(f"{what}: {point.load.failures} of {point.load.requests} requests failed")
+                self.points.append(point)
+
+
+def compare_counts(
+    host: Host, before: dict[Protocol, Served], after: dict[Protocol, Served], points: list[Point]
+) -> Iterator[str]:
+    """Warn where the server's own counts say otherwise: h2load takes any answer of HTTP 200 for a success.
+
+    The server counts the warm-up and our own checks too, so it must have counted at least what the tools did. A tool
+    hangs up on its last requests, which may then count as cancelled: at most one for each that was in flight.
+    """
+    for protocol in after:
+        mine = [p for p in points if (p.host, p.kind, p.protocol) == (host, "server", protocol)]
+        ok = after[protocol].ok - before[protocol].ok
+        not_ok = after[protocol].not_ok - before[protocol].not_ok
+        claimed = sum(point.load.requests - point.load.failures for point in mine)
+        abandoned = 2 * sum(point.in_flight for point in mine)
+        if ok < claimed or not_ok > abandoned:
+            yield f"{protocol} on {host}: tools saw {claimed} successes, the server counted {ok} and {not_ok} failures"
+
+
+@click.command()
+@click.option("--duration", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds a point.")
+@click.option("--hosts", default="envoy,python", show_default=True, help="Hosts to measure, separated by commas.")
+@click.option("--quick", is_flag=True, help="2 seconds a point: shows that all works; figures are rough.")
+@click.option("--echo-only", is_flag=True, help="Measure the byte echoes alone: the floor, without the model server.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool) -> None:
+    """Measure requests/s, latency, CPU per request and memory of the server and of a byte echo on the same hosts.
+
+    Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 measured, 1 something failed, 2 usage.
+    """
+    if missing := missing_tools():
+        raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
+    chosen = _chosen_hosts(hosts)
+    exit_on_sigterm()
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="tpuserve-overhead-") as directory:
+        run = Run(2 if quick else duration, Path(directory), Console(stderr=True), [], {}, [])
+        try:
+            _measure(run, chosen, echo_only)
+        except (ServerDied, ToolFailed, WrongAnswer) as error:
+            raise click.ClickException(str(error)) from None
+    outcome = Outcome(
+        run.duration_s, os.cpu_count() or 1, load_before, tuple(run.points), run.memory, tuple(run.warnings)
+    )
+    if as_json:
+        click.echo(json.dumps(overhead_report.as_json(outcome), indent=2))
+    else:
+        overhead_report.print_outcome(outcome, Console(width=WIDTH))
+
+
+def _measure(run: Run, hosts: list[Host], echo_only: bool) -> None:
+    bodies = measurement.write_bodies(run.scratch)
+    model_base = None if echo_only else run.scratch / "models" / "mlp"
+    if model_base is not None:
+        run.console.print("writing the model")
+        write_model(model_base, run.scratch)
+    for host in hosts:
+        run.measure_host(host, bodies, model_base)
+
+
+def _chosen_hosts(text: str) -> list[Host]:
+    known: tuple[Host, ...] = ("envoy", "python")
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"unknown host {unknown[0]!r}; there are {', '.join(known)}", param_hint="--hosts")
+    return [host for host in known if host in names]
+
+
+if __name__ == "__main__":
+    main()

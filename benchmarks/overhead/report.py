@@ -1,0 +1,184 @@
+"""The benchmark's outcome: every point beside its echo, memory, and the goals set for it beside what was got."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness.measurement import Point
+from benchmarks.harness.process_tree import Memory
+from benchmarks.harness.targets import Host, Protocol
+
+MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
+MIN_ENVOY_OVER_PYTHON = 3.0
+MAX_LONE_P50_MS = 0.8
+MAX_RSS_MB = 900.0
+REACH_IN_FLIGHT = 32
+
+Key: TypeAlias = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One figure that is to be reached. `got` is None when this run did not measure it."""
+
+    name: str
+    wanted: str
+    got: float | None
+    reached: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything one run found out. `load_before` is the machine's 1-minute load average before it began."""
+
+    duration_s: int
+    cores: int
+    load_before: float
+    points: tuple[Point, ...]
+    memory: dict[Host, Memory]
+    warnings: tuple[str, ...]
+
+    def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
+        """The point measured there, if it was."""
+        return self._by_key().get((host, kind, protocol, in_flight))
+
+    def _by_key(self) -> dict[Key, Point]:
+        return {(point.host, point.kind, point.protocol, point.in_flight): point for point in self.points}
+
+
+def goals(outcome: Outcome) -> list[Goal]:
+    """The goals beside what this run got."""
+    found = [_cpu(outcome, "envoy", "grpc", MAX_GRPC_CPU), _envoy_over_python(outcome)]
+    found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in ("envoy", "python")]
+    found += [_lone_p50(outcome, protocol) for protocol in ("grpc", "rest")]
+    found += [_rss(outcome, host) for host in ("envoy", "python")]
+    return found
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    """The outcome as JSON data; times in ms, CPU in seconds per 1000 requests, memory in MB of 10^6 bytes."""
+    return {
+        "duration_s": outcome.duration_s,
+        "cores": outcome.cores,
+        "load_before": outcome.load_before,
+        "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
+        "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
+        "goals": [asdict(goal) for goal in goals(outcome)],
+        "warnings": list(outcome.warnings),
+    }
+
+
+def print_outcome(outcome: Outcome, console: Console) -> None:
+    """Print the tables."""
+    console.print(_points_table(outcome))
+    for host, memory in outcome.memory.items():
+        console.print(
+            f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB summed over its processes, "
+            f"PSS {memory.pss_mb:.0f} MB (shared pages counted once)",
+            soft_wrap=True,
+            highlight=False,
+        )
+    console.print(_goals_table(goals(outcome)))
+    for warning in outcome.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+
+
+def _points_table(outcome: Outcome) -> Table:
+    table = Table(
+        title=f"MLP 64-128-10, one row a request; {outcome.duration_s} s a point, {outcome.cores} cores shared with "
+        f"the load generator, load average before: {outcome.load_before:.1f}",
+        title_justify="left",
+        caption="CPU: user + system of the server's process tree, seconds per 1000 requests. "
+        "Echo: a byte echo on the same host, measured just before.",
+        caption_justify="left",
+    )
+    for heading in ("host", "protocol"):
+        table.add_column(heading)
+    for heading in (
+        "in flight",
+        "req/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU",
+        "echo req/s",
+        "echo p99",
+        "echo CPU",
+        "rate/echo",
+        "CPU/echo",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for key in dict.fromkeys((point.host, point.protocol, point.in_flight) for point in outcome.points):
+        table.add_row(*_row(outcome, *key))
+    return table
+
+
+def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> list[str]:
+    server, echo = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "echo"))
+    return [
+        host,
+        protocol,
+        str(in_flight),
+        _show(server, lambda point: f"{point.load.rate_per_s:,.0f}"),
+        _show(server, lambda point: f"{point.load.p50_ms:.2f}"),
+        _show(server, lambda point: f"{point.load.p99_ms:.2f}"),
+        _show(server, lambda point: f"{point.cpu_s_per_1000:.3f}"),
+        _show(echo, lambda point: f"{point.load.rate_per_s:,.0f}"),
+        _show(echo, lambda point: f"{point.load.p99_ms:.2f}"),
+        _show(echo, lambda point: f"{point.cpu_s_per_1000:.3f}"),
+        _ratio(server, echo, lambda point: point.load.rate_per_s),
+        _ratio(server, echo, lambda point: point.cpu_s_per_1000),
+    ]
+
+
+def _show(point: Point | None, text: Callable[[Point], str]) -> str:
+    return "-" if point is None else text(point)
+
+
+def _ratio(server: Point | None, echo: Point | None, figure: Callable[[Point], float]) -> str:
+    if server is None or echo is None or figure(echo) == 0:
+        return "-"
+    return f"{figure(server) / figure(echo):.2f}"
+
+
+def _goals_table(found: Sequence[Goal]) -> Table:
+    table = Table(title="Goals (for a quiet 2-core machine)", title_justify="left")
+    for heading in ("what", "wanted", "got", ""):
+        table.add_column(heading)
+    for goal in found:
+        got = "not measured" if goal.got is None else f"{goal.got:.3g}"
+        verdict = "" if goal.reached is None else "reached" if goal.reached else "missed"
+        table.add_row(goal.name, goal.wanted, got, verdict)
+    return table
+
+
+def _at_most(name: str, limit: float, unit: str, got: float | None) -> Goal:
+    return Goal(name, f"<= {limit:g}{unit}", got, None if got is None else got <= limit)
+
+
+def _cpu(outcome: Outcome, host: Host, protocol: Protocol, limit: float) -> Goal:
+    point = outcome.point(host, "server", protocol, REACH_IN_FLIGHT)
+    name = f"{protocol} on {host}, CPU-s per 1000, {REACH_IN_FLIGHT} in flight"
+    return _at_most(name, limit, "", None if point is None else point.cpu_s_per_1000)
+
+
+def _envoy_over_python(outcome: Outcome) -> Goal:
+    envoy, python = (outcome.point(host, "server", "grpc", REACH_IN_FLIGHT) for host in ("envoy", "python"))
+    ratio = None if envoy is None or python is None else envoy.load.rate_per_s / python.load.rate_per_s
+    reached = None if ratio is None else ratio >= MIN_ENVOY_OVER_PYTHON
+    name = f"grpc rate on envoy over the grpc.aio host's, {REACH_IN_FLIGHT} in flight"
+    return Goal(name, f">= {MIN_ENVOY_OVER_PYTHON:g}x", ratio, reached)
+
+
+def _lone_p50(outcome: Outcome, protocol: Protocol) -> Goal:
+    point = outcome.point("envoy", "server", protocol, 1)
+    name = f"{protocol} on envoy, p50 with one in flight"
+    return _at_most(name, MAX_LONE_P50_MS, " ms", None if point is None else point.load.p50_ms)
+
+
+def _rss(outcome: Outcome, host: Host) -> Goal:
+    memory = outcome.memory.get(host)
+    name = f"RSS on {host}, summed over the processes"
+    return _at_most(name, MAX_RSS_MB, " MB", None if memory is None else memory.rss_mb)

@@ -1,0 +1,130 @@
+"""Everything that is measured of one server: loads, memory, and how it treats good requests beside bad company."""
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import mlp_model
+from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
+from benchmarks.harness.measurement import WrongAnswer
+from benchmarks.harness.process_tree import Memory, ServerDied
+from benchmarks.harness.targets import Protocol
+from benchmarks.peers import clients as peer_clients
+from benchmarks.peers.clients import Poisoned, Stall
+from benchmarks.peers.servers import Serving
+from benchmarks.peers.wire import Wire, large_body
+
+IN_FLIGHT = 32
+# The slowest to reach a steady state takes three.
+WARM_UP_S = 4
+LONE_WARM_UP_S = 1
+LARGE_BYTES = 99_000_000
+FRAME_HEADER_BYTES = 5
+READY_TIMEOUT_S = 180.0
+_RETRY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A server under load by one protocol. CPU is of its whole process tree, in seconds per 1000 requests."""
+
+    protocol: Protocol
+    load: Load
+    cpu_s_per_1000: float
+    lone: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found out about a server."""
+
+    points: tuple[Point, ...]
+    memory: Memory
+    poisoned: Poisoned
+    stall: Stall
+
+
+def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[str], None]) -> Measured:
+    """Wait until the server answers right, load it by each protocol, then treat it badly.
+
+    Raises ServerDied, ToolFailed, or WrongAnswer, in which case nothing that was measured would mean anything.
+    """
+    wait_until_ready(serving)
+    _check_all(serving)
+    points = tuple(_measure_point(serving, wire, seconds, scratch, progress) for wire in serving.subject.wires)
+    _check_all(serving)
+    memory = serving.tree.memory()
+    (wire,) = (wire for wire in serving.subject.wires if wire.protocol == "rest")
+    progress("bad rows")
+    poisoned = asyncio.run(peer_clients.poison(wire, serving.ports["rest"]))
+    progress("a body of 99 MB")
+    stall = asyncio.run(peer_clients.stall(wire, serving.ports["rest"], large_body(wire, LARGE_BYTES)))
+    return Measured(points, memory, poisoned, stall)
+
+
+def wait_until_ready(serving: Serving) -> None:
+    """Ask until every protocol gives an answer, whatever it is; ServerDied when none comes in time."""
+    give_up_s = time.monotonic() + READY_TIMEOUT_S
+    for wire in serving.subject.wires:
+        while not _answers(wire, serving.ports[wire.protocol]):
+            serving.tree.check_alive()
+            if time.monotonic() > give_up_s:
+                raise ServerDied(f"gave no answer within {READY_TIMEOUT_S:.0f} s:\n{serving.tree.log_tail()}")
+            # Longer than a sleep only when the server ends meanwhile, which the next look reports.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                serving.tree.process.wait(_RETRY_S)
+
+
+def _answers(wire: Wire, port: int) -> bool:
+    try:
+        asyncio.run(peer_clients.check_answers(wire, port))
+    except WrongAnswer:
+        return False
+    return True
+
+
+def _check_all(serving: Serving) -> None:
+    for wire in serving.subject.wires:
+        asyncio.run(peer_clients.check_answers(wire, serving.ports[wire.protocol]))
+
+
+def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, progress: Callable[[str], None]) -> Point:
+    progress(f"{wire.protocol}, {IN_FLIGHT} in flight")
+    body = write_body(wire, scratch)
+    _load(serving, wire, IN_FLIGHT, WARM_UP_S, body, scratch)
+    before = serving.tree.cpu_seconds()
+    load = _load(serving, wire, IN_FLIGHT, seconds, body, scratch)
+    cpu_s = serving.tree.cpu_seconds() - before
+    if wire.protocol == "grpc":
+        check_size(load, asyncio.run(peer_clients.answer_size(wire, serving.ports["grpc"])))
+    progress(f"{wire.protocol}, one in flight")
+    _load(serving, wire, 1, LONE_WARM_UP_S, body, scratch)
+    lone = _load(serving, wire, 1, seconds, body, scratch)
+    serving.tree.check_alive()
+    return Point(wire.protocol, load, 1000 * cpu_s / load.requests, lone)
+
+
+def check_size(load: Load, answer_bytes: int) -> None:
+    """WrongAnswer where the answers had too few bytes: an error over gRPC is of HTTP 200 too, and has no body."""
+    successes = load.requests - load.failures
+    expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
+    if load.data_bytes is not None and load.data_bytes < expected:
+        raise WrongAnswer(f"grpc: {successes} answers should have had {expected} bytes, and had {load.data_bytes}")
+
+
+def write_body(wire: Wire, scratch: Path) -> Path:
+    """The request of one row as the load generator sends it."""
+    body = scratch / f"body.{wire.protocol}"
+    message = wire.encode(mlp_model.example())
+    body.write_bytes(framed(message) if wire.protocol == "grpc" else message)
+    return body
+
+
+def _load(serving: Serving, wire: Wire, in_flight: int, seconds: int, body: Path, scratch: Path) -> Load:
+    run = run_h2load if wire.protocol == "grpc" else run_wrk
+    port = serving.ports[wire.protocol]
+    return run(port, wire.path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)

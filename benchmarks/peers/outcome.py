@@ -1,0 +1,94 @@
+"""What a run of peers.py found out, as data: written to a JSON file, and read from one to be reported again."""
+
+import datetime
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.harness.load_tools import Load
+from benchmarks.harness.process_tree import Memory
+from benchmarks.harness.targets import Protocol
+from benchmarks.peers.clients import Poisoned, Stall
+from benchmarks.peers.measurement import Measured, Point
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One server. `problem` says why it was not measured, and is empty where it was; `failed` that it was tried."""
+
+    name: str
+    title: str
+    version: str
+    batching: str
+    measured: Measured | None
+    problem: str = ""
+    failed: bool = False
+
+    def point(self, protocol: Protocol) -> Point | None:
+        """The loads by that protocol, if the server has it and was measured."""
+        points = self.measured.points if self.measured else ()
+        return next((point for point in points if point.protocol == protocol), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run. `load_before` is the machine's 1-minute load average before it began."""
+
+    date: str
+    machine: str
+    load_before: float
+    seconds: int
+    results: tuple[Result, ...]
+
+    def result(self, name: str) -> Result | None:
+        """What was found out about a server, if it was asked for."""
+        return next((result for result in self.results if result.name == name), None)
+
+    def write(self, file: Path) -> None:
+        """Write everything as JSON; times in ms, CPU in seconds per 1000 requests, memory in MB of 10^6 bytes."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self), indent=2))
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """What `write` wrote; raises OSError, or ValueError for any other file."""
+        try:
+            document = json.loads(file.read_text())
+            results = tuple(_result(result) for result in document.pop("results"))
+            return cls(**document, results=results)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{file} is not of this benchmark: {error!r}") from error
+
+
+def today() -> str:
+    """The date in UTC, as YYYY-MM-DD."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def machine(cpuinfo: str) -> str:
+    """What decides how fast a small model runs here: the number of cores, and the extensions in /proc/cpuinfo."""
+    flags = set(cpuinfo.split())
+    names = [name for flag, name in (("avx512f", "AVX512"), ("amx_tile", "AMX")) if flag in flags]
+    extensions = f" ({', '.join(names)})" if names else ""
+    return f"{os.cpu_count()} cores{extensions}"
+
+
+def _result(document: dict[str, Any]) -> Result:
+    found = document.pop("measured")
+    return Result(**document, measured=None if found is None else _measured(found))
+
+
+def _measured(document: dict[str, Any]) -> Measured:
+    return Measured(
+        points=tuple(_point(point) for point in document["points"]),
+        memory=Memory(**document["memory"]),
+        poisoned=Poisoned(**document["poisoned"]),
+        stall=Stall(**document["stall"]),
+    )
+
+
+def _point(document: dict[str, Any]) -> Point:
+    load, lone = Load(**document.pop("load")), Load(**document.pop("lone"))
+    return Point(**document, load=load, lone=lone)

@@ -1,0 +1,156 @@
+"""tpuserve beside other model servers with the same model on the same machine, in one run. Linux only.
+
+Run from anywhere: `.venv/bin/python benchmarks/peers/peers.py [--only triton,mlserver] [--json FILE]`. 8 minutes for all.
+Everything is started here, in a network that has loopback and nothing else where that can be had, and stopped again.
+"""
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness import environments, loopback, mlp_model
+from benchmarks.harness.environments import CHARTS, SetupFailed
+from benchmarks.harness.load_tools import ToolFailed, missing_tools
+from benchmarks.harness.measurement import WrongAnswer
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import ROOT, write_model
+from benchmarks.peers import measurement as peer_measurement
+from benchmarks.peers import outcome as peer_outcome
+from benchmarks.peers import report as peer_report
+from benchmarks.peers.outcome import Outcome, Result
+from benchmarks.peers.servers import SUBJECTS, Subject, serving, version
+
+DOCUMENT = ROOT / "docs" / "performance.md"
+PICTURE = "images/peers.svg"
+EPILOG = """Examples:
+
+\b
+  python benchmarks/peers/peers.py --setup-only           build the environments, to be offline from then on
+  python benchmarks/peers/peers.py --only tpuserve-envoy,triton --seconds 2
+  python benchmarks/peers/peers.py --json build/peers.json --docs
+  python benchmarks/peers/peers.py --from build/peers.json --docs
+
+Needs h2load and wrk (Debian: nghttp2-client, wrk), and root with ip (Debian: iproute2) for KServe and Ray Serve, which
+listen on every address and are left out without. Exit codes: 0 all measured or left out, 1 something failed, 2 usage.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--only", help=f"Servers to measure, separated by commas: {', '.join(s.name for s in SUBJECTS)}.")
+@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds a point.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this file too.")
+@click.option("--docs", is_flag=True, help="Put report and chart into docs/performance.md.")
+@click.option("--from", "earlier", type=click.Path(path_type=Path), help="Report the figures in this file again.")
+@click.option("--setup-only", is_flag=True, help="Build the environments that are not there yet, and stop.")
+@click.option("--lock", is_flag=True, help="Pin the environments' packages anew, and stop.")
+def main(
+    only: str | None,
+    seconds: int,
+    json_file: Path | None,
+    docs: bool,
+    earlier: Path | None,
+    setup_only: bool,
+    lock: bool,
+) -> None:
+    """Measure rate, latency, CPU, memory and manners of tpuserve and of six other servers, one after the other."""
+    exit_on_sigterm()
+    subjects = _chosen(only)
+    console = Console(stderr=True, highlight=False, markup=False)
+    needed = [] if earlier else [subject.name for subject in subjects if subject.host is None]
+    needed += [CHARTS] if docs or setup_only or lock else []
+    try:
+        if lock:
+            _lock(needed, console)
+        else:
+            _set_up(needed, console)
+        if lock or setup_only:
+            return
+        outcome = Outcome.read(earlier) if earlier else _measure_all(subjects, seconds, console)
+        _report(outcome, json_file, docs)
+    except (SetupFailed, ServerDied, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(any(result.failed for result in outcome.results))
+
+
+def _lock(names: Iterable[str], console: Console) -> None:
+    for name in names:
+        console.print(f"pinning {name}")
+        environments.lock(name)
+
+
+def _set_up(names: Iterable[str], console: Console) -> None:
+    for name in names:
+        if not environments.is_ready(name):
+            console.print(f"building {environments.ENVIRONMENTS.name}/{name}")
+            environments.build(name)
+
+
+def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) -> Outcome:
+    if missing := missing_tools():
+        raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
+    load_before = os.getloadavg()[0]
+    exposed = loopback.enter()
+    with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as directory:
+        scratch = Path(directory)
+        console.print("writing the model")
+        write_model(scratch / "models" / mlp_model.INPUT, scratch)
+        model = scratch / "models" / mlp_model.INPUT / str(mlp_model.VERSION)
+        results = tuple(_measure(subject, model, seconds, exposed, console) for subject in subjects)
+    machine = peer_outcome.machine(Path("/proc/cpuinfo").read_text())
+    return Outcome(peer_outcome.today(), machine, load_before, seconds, results)
+
+
+def _measure(subject: Subject, model: Path, seconds: int, exposed: str | None, console: Console) -> Result:
+    """One server; whatever goes wrong with it is its result, and the others' turn comes all the same."""
+    result = Result(subject.name, subject.title, version(subject), subject.batching, None)
+    if subject.loopback_only and exposed:
+        return dataclasses.replace(result, problem=f"it would listen on every address, and {exposed}")
+    console.print(f"{subject.title}: starting")
+    # Short, and of its own: servers put UNIX sockets below it, whose paths may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as directory:
+        try:
+            with serving(subject, model, Path(directory)) as running:
+                measured = peer_measurement.measure(
+                    running, seconds, Path(directory), lambda what: console.print(f"{subject.title}: {what}")
+                )
+        except (ServerDied, ToolFailed, WrongAnswer) as error:
+            console.print(f"{subject.title} failed: {error}")
+            return dataclasses.replace(result, failed=True, problem=str(error).splitlines()[0])
+    return dataclasses.replace(result, measured=measured)
+
+
+def _report(outcome: Outcome, json_file: Path | None, docs: bool) -> None:
+    click.echo(peer_report.markdown(outcome))
+    if json_file:
+        outcome.write(json_file)
+    if docs:
+        _draw(outcome)
+        peer_report.save_between_markers(DOCUMENT, peer_report.markdown(outcome, PICTURE))
+
+
+def _draw(outcome: Outcome) -> None:
+    with tempfile.TemporaryDirectory(prefix="peers-") as directory:
+        figures = Path(directory) / "peers.json"
+        outcome.write(figures)
+        environments.draw("draw_peers.py", figures, DOCUMENT.parent / PICTURE)
+
+
+def _chosen(only: str | None) -> list[Subject]:
+    names = [name.strip() for name in only.split(",")] if only else [subject.name for subject in SUBJECTS]
+    known = [subject.name for subject in SUBJECTS]
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"unknown server {unknown[0]!r}; there are {', '.join(known)}", param_hint="--only")
+    return [subject for subject in SUBJECTS if subject.name in names]
+
+
+if __name__ == "__main__":
+    main()

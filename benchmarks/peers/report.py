@@ -1,0 +1,147 @@
+"""A run of peers.py as Markdown, for the terminal and for docs/performance.md."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.harness.targets import PROTOCOLS, Protocol
+from benchmarks.peers.measurement import IN_FLIGHT, LARGE_BYTES, Point
+from benchmarks.peers.outcome import Outcome
+
+# Whom the others are compared with: the host that is the default.
+OURS = "tpuserve-envoy"
+GOALS = {"triton": 5.0, "mlserver": 8.0}
+# A load average above which what is measured competes with something else.
+BUSY = 1.0
+WIDTH = 120
+BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
+
+
+def markdown(outcome: Outcome, chart: str | None = None) -> str:
+    """The whole report; `chart` is where its picture lies, seen from the document."""
+    parts = [_opening(outcome), _table(_LOAD_HEADINGS, _load_rows(outcome)), _LOAD_NOTE]
+    parts += [f"![Requests a second and CPU per request of each server]({chart})"] if chart else []
+    parts += [_table(_GOAL_HEADINGS, _goal_rows(outcome)), _COMPANY_NOTE]
+    parts += [_table(_COMPANY_HEADINGS, _company_rows(outcome)), "How each was told to batch:"]
+    parts.append(
+        _table(_TOLD_HEADINGS, ([result.title, result.version, result.batching] for result in outcome.results))
+    )
+    parts += [f"Not measured: {result.title}: {result.problem}" for result in outcome.results if result.problem]
+    return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
+
+
+def insert(document: str, report: str) -> str:
+    """The document with the report between its markers instead of what is there; ValueError where there are none."""
+    head, begin, rest = document.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no {BEGIN} followed by {END}")
+    return f"{head}{begin}\n\n{report}\n{end}{tail}"
+
+
+def rate_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
+    """Our rate over the other's by the same protocol, if both were measured."""
+    ours, theirs = _both(outcome, name, protocol)
+    return ours.load.rate_per_s / theirs.load.rate_per_s if ours and theirs and theirs.load.rate_per_s else None
+
+
+def cpu_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
+    """The other's CPU per request over ours by the same protocol, if both were measured."""
+    ours, theirs = _both(outcome, name, protocol)
+    return theirs.cpu_s_per_1000 / ours.cpu_s_per_1000 if ours and theirs and ours.cpu_s_per_1000 else None
+
+
+def save_between_markers(document: Path, report: str) -> None:
+    """Put the report into a file; raises ValueError where it has no markers."""
+    document.write_text(insert(document.read_text(), report))
+
+
+def _both(outcome: Outcome, name: str, protocol: Protocol) -> tuple[Point | None, Point | None]:
+    ours, theirs = outcome.result(OURS), outcome.result(name)
+    return (ours.point(protocol) if ours else None, theirs.point(protocol) if theirs else None)
+
+
+def _opening(outcome: Outcome) -> str:
+    busy = " Other work went on beside it: rates are too low, and ratios rough." if outcome.load_before > BUSY else ""
+    return (
+        f"Measured on {outcome.date} on {outcome.machine} that the load generator shared, load average "
+        f"{outcome.load_before:.1f} before the run, {outcome.seconds} s a point, {IN_FLIGHT} requests in flight, all "
+        "servers in turn in one run. CPU is of the server's whole process tree, in seconds per 1000 requests."
+        f"{busy}"
+    )
+
+
+_LOAD_HEADINGS = (
+    *("server", "protocol", "req/s", "p50 ms", "p99 ms", "CPU", "one in flight, p50 ms"),
+    *("tpuserve's rate \N{DIVISION SIGN} its", "its CPU \N{DIVISION SIGN} tpuserve's"),
+)
+_LOAD_NOTE = (
+    "In the last two columns tpuserve is the one on Envoy, its default. All ran the same SavedModel in TensorFlow, and "
+    "every answer was checked: 64 different rows at a time, before and after the load."
+)
+_GOAL_HEADINGS = ("goal", "wanted", "got", "")
+_COMPANY_HEADINGS = (
+    *("server", "memory, RSS (PSS)", "good rows that failed beside a bad one", "bad rows accepted"),
+    *("slowest other request beside a body of 99 MB (without it)", "answer to that body"),
+)
+_COMPANY_NOTE = (
+    "In bad company, by HTTP: 15 good rows at a time with one that is a number short, 31 times; and small requests "
+    f"from eight clients while a JSON body of {LARGE_BYTES // 1_000_000} MB is sent, read and answered."
+)
+_TOLD_HEADINGS = ("server", "version", "batching")
+
+
+def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
+    for result in outcome.results:
+        for protocol in PROTOCOLS:
+            if point := result.point(protocol):
+                load = point.load
+                failed = f", {load.failures:,} failed" if load.failures else ""
+                yield [
+                    *(result.title, _PROTOCOL_NAMES[protocol], f"{load.rate_per_s:,.0f}{failed}"),
+                    *(f"{load.p50_ms:.1f}", f"{load.p99_ms:.1f}", f"{point.cpu_s_per_1000:.2f}"),
+                    f"{point.lone.p50_ms:.2f}",
+                    _times(rate_ratio(outcome, result.name, protocol)),
+                    _times(cpu_ratio(outcome, result.name, protocol)),
+                ]
+
+
+def _goal_rows(outcome: Outcome) -> Iterator[list[str]]:
+    for name, wanted in GOALS.items():
+        for protocol in PROTOCOLS:
+            got, result = rate_ratio(outcome, name, protocol), outcome.result(name)
+            if got is not None and result is not None:
+                what = f"rate over {result.title}'s, {_PROTOCOL_NAMES[protocol]}"
+                yield [what, f"≥ {_times(wanted)}", _times(got), "reached" if got >= wanted else "**missed**"]
+
+
+def _company_rows(outcome: Outcome) -> Iterator[list[str]]:
+    for result in outcome.results:
+        if found := result.measured:
+            poisoned, stall = found.poisoned, found.stall
+            yield [
+                *(result.title, f"{found.memory.rss_mb:,.0f} MB ({found.memory.pss_mb:,.0f})"),
+                *(f"{poisoned.good_failed} of {poisoned.good}", f"{poisoned.bad_accepted} of {poisoned.bad}"),
+                *(f"{stall.worst_ms:,.0f} ms ({stall.steady_worst_ms:,.0f})", stall.answer),
+            ]
+
+
+def _wrapped(part: str) -> str:
+    """Prose in lines of the documents' width; tables and pictures as they are."""
+    return part if part.startswith(("|", "!")) else textwrap.fill(part, WIDTH, break_on_hyphens=False)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}{_TIMES}"
+
+
+def _table(headings: Sequence[str], rows: Iterator[list[str]]) -> str:
+    """Nothing at all where there are no rows."""
+    lines = [_line(row) for row in rows]
+    return "\n".join([_line(headings), _line(["---"] * len(headings)), *lines]) if lines else ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

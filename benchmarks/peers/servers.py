@@ -1,0 +1,145 @@
+"""The servers that are compared: what each is started with, how it is asked, and how it batches."""
+
+import contextlib
+import importlib.metadata
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import environments
+from benchmarks.harness.process_tree import ProcessTree, started
+from benchmarks.harness.targets import ROOT, Host, Protocol, free_port, model_server
+from benchmarks.peers.wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, ROWS_REST, Wire
+
+PROGRAMS = ROOT / "benchmarks" / "peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A server to be measured. `batching` says in words what it was told; `package` is the distribution whose
+    version counts; `host` is set for our own alone.
+    """
+
+    name: str
+    title: str
+    wires: tuple[Wire, ...]
+    batching: str
+    package: str
+    loopback_only: bool = False
+    host: Host | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A subject that is up: its processes, and the port on loopback for each protocol it has."""
+
+    subject: Subject
+    tree: ProcessTree
+    ports: dict[Protocol, int]
+
+
+SUBJECTS = (
+    Subject(
+        "tpuserve-envoy",
+        "tpuserve, Envoy host",
+        (PREDICT_REST, PREDICT_GRPC),
+        "defaults: a batch of at most 32 rows leaves as soon as the model is free",
+        "tpuserve-server",
+        host="envoy",
+    ),
+    Subject(
+        "tpuserve-python",
+        "tpuserve, Python host",
+        (PREDICT_REST, PREDICT_GRPC),
+        "the same",
+        "tpuserve-server",
+        host="python",
+    ),
+    Subject(
+        "triton",
+        "Triton (PyTriton)",
+        (INFER_REST, INFER_GRPC),
+        "dynamic batcher, at most 32 rows, no added delay (its default)",
+        "nvidia-pytriton",
+    ),
+    Subject(
+        "mlserver",
+        "MLServer",
+        (INFER_REST, INFER_GRPC),
+        "adaptive batching, at most 32 requests or 1 ms; in process (`parallel_workers` 0), uvloop",
+        "mlserver",
+    ),
+    Subject(
+        "litserve",
+        "LitServe",
+        (ROW_REST,),
+        "at most 32 requests or 1 ms; one worker, one front-end process",
+        "litserve",
+    ),
+    Subject(
+        "bentoml",
+        "BentoML",
+        (ROWS_REST,),
+        "adaptive batching, at most 32 rows, `max_latency_ms` 10,000 so that it refuses none; one worker",
+        "bentoml",
+    ),
+    Subject(
+        "ray",
+        "Ray Serve",
+        (ROW_REST,),
+        "`serve.batch`, at most 32 requests or 1 ms; one replica, one proxy",
+        "ray",
+        loopback_only=True,
+    ),
+    Subject(
+        "kserve",
+        "KServe SDK",
+        (PREDICT_REST, INFER_GRPC),
+        "none: the SDK has no batching; one worker",
+        "kserve",
+        loopback_only=True,
+    ),
+)
+
+
+def version(subject: Subject) -> str:
+    """The release that is measured, as its lock or our own distribution says."""
+    if subject.host is not None:
+        return importlib.metadata.version(subject.package)
+    return environments.pinned(subject.name, subject.package)
+
+
+@contextlib.contextmanager
+def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
+    """The subject with the model of that version's directory; up, but perhaps not ready yet."""
+    if subject.host is not None:
+        with model_server(subject.host, version.parent, scratch) as targets:
+            ports = {protocol: target.port for protocol, target in targets.items()}
+            yield Serving(subject, targets["grpc"].tree, ports)
+        return
+    ports = {"rest": free_port(), "grpc": free_port()}
+    command = [str(environments.python(subject.name)), str(PROGRAMS / subject.name / "server.py"), str(version)]
+    command += [str(port) for port in ports.values()]
+    with started(command, scratch / f"{subject.name}.log", _environment(subject.name, scratch)) as tree:
+        yield Serving(subject, tree, ports)
+
+
+def _environment(name: str, scratch: Path) -> dict[str, str]:
+    """What the peers' programs run under: nothing of our own environment's packages, no reports to their makers."""
+    programs = environments.python(name).parent
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return inherited | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(PROGRAMS),
+        # Triton's Python stub takes the first libpython it finds: it has to be this interpreter's.
+        "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "DO_NOT_TRACK": "1",
+        "BENTOML_DO_NOT_TRACK": "True",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(scratch),
+    }

@@ -1,0 +1,262 @@
+"""Versions come and go under load: what is left in memory after a hundred, and what requests notice. Linux only.
+
+Run from anywhere: `.venv/bin/python benchmarks/reload/reload.py` for the soak (about 6 minutes a host), `--swap` for latencies
+(about 1). Everything is started here, on loopback, and stopped again whatever happens.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness import measurement, mlp_model
+from benchmarks.harness.load_tools import ToolFailed, missing_tools
+from benchmarks.harness.measurement import Bodies
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import (
+    MODEL_NAME,
+    PROTOCOLS,
+    REST_PATH,
+    Host,
+    Protocol,
+    Target,
+    http_post,
+    model_server,
+    write_model,
+)
+from benchmarks.reload.tools import Latency, LightLoad, Load, latency, publish, retire, wait_for
+from tpuserve_client import Client
+
+# A version takes a second or two of CPU to load; its first signature answers in 20 µs.
+DEEP_LAYERS = 150
+POLL_FLAG = "--file_system_poll_wait_seconds=0.2"
+LIGHT_PAUSE_S = 0.02
+# Of the second half of a soak, how far its memory may spread.
+LEVEL = 0.05
+# Before the first swap and after each, so that there is a steady state to compare with.
+CALM_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The server after a version was replaced: resident MB (10^6) and threads of its process tree."""
+
+    rss_mb: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """Reloads under a light load over both protocols."""
+
+    host: Host
+    reloads: list[Reload]
+    requests: int
+    failures: list[str]
+
+    @property
+    def spread(self) -> float:
+        """Of resident memory over the second half: largest over smallest, less one."""
+        half = [reload.rss_mb for reload in self.reloads[len(self.reloads) // 2 :]]
+        return max(half) / min(half) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Latencies of one protocol away from swaps and during them."""
+
+    host: Host
+    protocol: Protocol
+    rate_per_s: int
+    swaps: int
+    steady: Latency
+    during: Latency
+    failures: int
+
+    @property
+    def ratio(self) -> float:
+        """Of p99 during swaps to p99 away from them."""
+        return self.during.p99_ms / self.steady.p99_ms
+
+
+def soak(host: Host, template: Path, count: int, scratch: Path, console: Console) -> Soak:
+    """Replace the version `count` times, one after the other."""
+    base = scratch / f"soak-{host}"
+    base.mkdir()
+    publish(template, base, 1)
+    with model_server(host, base, scratch, POLL_FLAG) as server, Client(f"127.0.0.1:{server['grpc'].port}") as client:
+        x = mlp_model.example()
+        body = measurement.rest_request(x)
+        grpc = LightLoad(lambda: client.predict(MODEL_NAME, {mlp_model.INPUT: x}), LIGHT_PAUSE_S)
+        rest = LightLoad(lambda: http_post(server["rest"].port, REST_PATH, body), LIGHT_PAUSE_S)
+        reloads = []
+        with grpc, rest:
+            for version in range(2, count + 2):
+                replace(server["rest"], template, base, version)
+                reloads.append(_look(server["grpc"]))
+                if version % 10 == 1:
+                    console.print(f"{host}: {version - 1} reloads, {reloads[-1]}", markup=False, highlight=False)
+        measurement.check_answer(server)
+    return Soak(host, reloads, grpc.sent + rest.sent, grpc.failures + rest.failures)
+
+
+def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions", scratch: Path) -> Swap:
+    """Load one protocol at a steady rate and replace the version a few times meanwhile."""
+    base = scratch / f"swap-{host}-{protocol}"
+    base.mkdir()
+    publish(template, base, 1)
+    with model_server(host, base, scratch, POLL_FLAG) as server:
+        measurement.check_answer(server)
+        before = measurement.read_served(server)[protocol]
+        target = server[protocol]
+        load = Load(target, options.rate_per_s, options.duration_s, options.bodies, scratch)
+        try:
+            spans = []
+            time.sleep(CALM_S)
+            for version in range(2, options.swaps + 2):
+                began_s = time.time()
+                replace(server["rest"], template, base, version)
+                spans.append((began_s, time.time()))
+                time.sleep(CALM_S)
+            samples = load.finish()
+        finally:
+            load.stop()
+        after = measurement.read_served(server)[protocol]
+        measurement.check_answer(server)
+    # The first second warms connections up.
+    samples = [sample for sample in samples if sample.started_s > samples[0].started_s + 1]
+    failures = sum(not sample.ok for sample in samples) + after.not_ok - before.not_ok
+    steady, during = (latency(samples, spans, inside=inside) for inside in (False, True))
+    return Swap(host, protocol, options.rate_per_s, options.swaps, steady, during, failures)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOptions:
+    """How much load, for how long, and how many swaps in it."""
+
+    rate_per_s: int
+    swaps: int
+    bodies: Bodies
+
+    @property
+    def duration_s(self) -> int:
+        """Long enough for every swap; h2load's log ends with it."""
+        return int(CALM_S + self.swaps * (CALM_S + 7))
+
+
+def replace(rest: Target, template: Path, base: Path, version: int) -> None:
+    """Publish `version`, wait until it serves and its predecessor is gone, and delete that one's files."""
+    publish(template, base, version)
+    wait_for(rest, {version: "AVAILABLE", version - 1: "END"})
+    retire(base, version - 1)
+
+
+def _look(target: Target) -> Reload:
+    members = target.tree.members
+    return Reload(target.tree.memory().rss_mb, sum(member.num_threads() for member in members))
+
+
+def print_soaks(soaks: list[Soak], console: Console) -> None:
+    """Every tenth reload, and the verdict."""
+    for each in soaks:
+        table = Table(title=f"{each.host}: {len(each.reloads)} reloads, {each.requests} requests")
+        for column in ("reload", "RSS MB", "threads"):
+            table.add_column(column, justify="right")
+        for index, reload in enumerate(each.reloads, 1):
+            if index == 1 or index % 10 == 0:
+                table.add_row(str(index), f"{reload.rss_mb:.0f}", str(reload.threads))
+        console.print(table)
+        verdict = "level" if each.spread <= LEVEL else f"NOT level (at most {LEVEL:.0%} is)"
+        half = len(each.reloads) - len(each.reloads) // 2
+        console.print(f"last {half}: spread {each.spread:.1%}, {verdict}; failed requests: {len(each.failures)}")
+        for failure in each.failures[:5]:
+            console.print(failure, markup=False)
+
+
+def print_swaps(swaps: list[Swap], console: Console) -> None:
+    """A row for each host and protocol."""
+    table = Table(title="latency in ms, away from swaps and during them")
+    columns = ["host", "protocol", "req/s", "swaps", "steady p50", "p99", "max", "swap p50", "p99", "max"]
+    for column in (*columns, "p99 ratio", "failed"):
+        table.add_column(column, justify="right")
+    for each in swaps:
+        row = [each.host, each.protocol, str(each.rate_per_s), str(each.swaps)]
+        for part in (each.steady, each.during):
+            row += [f"{figure:.2f}" for figure in (part.p50_ms, part.p99_ms, part.max_ms)]
+        table.add_row(*row, f"{each.ratio:.2f}", str(each.failures))
+    console.print(table)
+
+
+@click.command(context_settings={"max_content_width": 110})
+@click.option("--reloads", default=100, show_default=True, type=click.IntRange(2, 10_000), help="Reloads of the soak.")
+@click.option("--swap", "measure_swaps", is_flag=True, help="Latencies during swaps instead of the soak.")
+@click.option("--swaps", default=8, show_default=True, type=click.IntRange(1, 1000), help="Swaps for each protocol.")
+@click.option("--rate", default=400, show_default=True, type=click.IntRange(4, 100_000), help="Requests a second.")
+@click.option("--hosts", default="envoy,python", show_default=True, help="Hosts to measure, separated by commas.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, as_json: bool) -> None:
+    """Replace a 40 MB model over and over under load; resident memory and threads, or latencies.
+
+    Needs h2load (Debian: nghttp2-client) for --swap. Exit codes: 0 measured, 1 something failed, 2 usage.
+    """
+    if measure_swaps and "nghttp2-client" in missing_tools():
+        raise click.UsageError("the load generator is missing; install it: apt-get install nghttp2-client")
+    exit_on_sigterm()
+    progress = Console(stderr=True)
+    chosen: list[Host] = [host for host in ("envoy", "python") if host in hosts.split(",")]
+    with tempfile.TemporaryDirectory(prefix="tpuserve-reload-") as directory:
+        scratch = Path(directory)
+        try:
+            progress.print("writing the model")
+            write_model(scratch / "template", scratch, DEEP_LAYERS)
+            template = scratch / "template" / str(mlp_model.VERSION)
+            if measure_swaps:
+                _report(_measure_swaps(chosen, template, rate, swaps, scratch, progress), as_json)
+            else:
+                _report([soak(host, template, reloads, scratch, progress) for host in chosen], as_json)
+        except (ServerDied, ToolFailed, measurement.WrongAnswer) as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _measure_swaps(
+    hosts: list[Host], template: Path, rate: int, swaps: int, scratch: Path, progress: Console
+) -> list[Swap]:
+    options = SwapOptions(rate, swaps, measurement.write_bodies(scratch))
+    measured = []
+    for host in hosts:
+        for protocol in PROTOCOLS:
+            progress.print(
+                f"measuring {swaps} swaps under {rate}/s, {protocol} on {host}, load {os.getloadavg()[0]:.1f}"
+            )
+            measured.append(swap(host, protocol, template, options, scratch))
+    return measured
+
+
+def _report(measured: "list[Soak] | list[Swap]", as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([_as_json(each) for each in measured], indent=2))
+        return
+    console = Console(width=132)
+    print_soaks([each for each in measured if isinstance(each, Soak)], console)
+    if any(isinstance(each, Swap) for each in measured):
+        print_swaps([each for each in measured if isinstance(each, Swap)], console)
+
+
+def _as_json(measured: "Soak | Swap") -> dict[str, Any]:
+    derived = {"spread": measured.spread} if isinstance(measured, Soak) else {"p99_ratio": measured.ratio}
+    return asdict(measured) | derived
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What the reload benchmark is made of: versions published and awaited, and a load whose every request has a time."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from benchmarks.harness.load_tools import ToolFailed, percentile
+from benchmarks.harness.measurement import Bodies
+from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Target, http_get
+
+CONNECTIONS = 4
+LOAD_TIMEOUT_S = 120.0
+# Between two looks at a version's state: short beside a load, long beside a request.
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A request of a load generator: when it began (seconds since the epoch), how long it took, whether it got 200."""
+
+    started_s: float
+    latency_us: int
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of the requests in some span of time."""
+
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class Load:
+    """h2load at a steady rate, whoever answers how fast, logging each request; runs beside what is measured."""
+
+    def __init__(self, target: Target, rate_per_s: int, duration_s: int, bodies: Bodies, scratch: Path) -> None:
+        """Start it. It ends by itself after `duration_s`."""
+        self._log = scratch / "reload.log"
+        self._log.unlink(missing_ok=True)
+        self._duration_s = duration_s
+        self._process = subprocess.Popen(
+            self._command(target, rate_per_s, duration_s, bodies), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def _command(self, target: Target, rate_per_s: int, duration_s: int, bodies: Bodies) -> list[str]:
+        command = ["h2load", "-t1", f"-c{CONNECTIONS}", f"-D{duration_s}", f"--rps={rate_per_s // CONNECTIONS}"]
+        command.append(f"--log-file={self._log}")
+        if target.protocol == "grpc":
+            command += ["-m32", f"-d{bodies.grpc}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
+            return [*command, f"http://127.0.0.1:{target.port}{GRPC_PATH}"]
+        command += ["--h1", f"-d{bodies.rest}", "-H", "content-type: application/json"]
+        return [*command, f"http://127.0.0.1:{target.port}{REST_PATH}"]
+
+    def finish(self) -> list[Sample]:
+        """Wait for the end; every request there was. Raises ToolFailed."""
+        try:
+            status = self._process.wait(self._duration_s + 30)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise ToolFailed("h2load did not end") from None
+        if status:
+            raise ToolFailed(f"h2load ended with {status}")
+        return parse_log(self._log.read_text())
+
+    def stop(self) -> None:
+        """End it now, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+
+class LightLoad:
+    """A request every `pause_s` on a thread of its own, for the length of the `with` block."""
+
+    def __init__(self, ask: Callable[[], object], pause_s: float) -> None:
+        """`ask` sends one request and raises when it fails."""
+        self.sent = 0
+        self.failures: list[str] = []
+        self._ask = ask
+        self._pause_s = pause_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="light-load")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            self.sent += 1
+            try:
+                self._ask()
+            except Exception as error:
+                # Whatever it is, a request has failed, and the next is sent all the same.
+                self.failures.append(f"{type(error).__name__}: {error}")
+
+
+def parse_log(log: str) -> list[Sample]:
+    """h2load's log: start in microseconds since the epoch, HTTP status, microseconds until the end of the response."""
+    rows = (line.split("\t") for line in log.splitlines())
+    return [Sample(int(start) / 1e6, int(took), status == "200") for start, status, took in rows]
+
+
+def latency(samples: Sequence[Sample], spans: Sequence[tuple[float, float]], *, inside: bool) -> Latency:
+    """Of the requests that were under way at some time within the spans, or of all the others."""
+    chosen = sorted(
+        sample.latency_us
+        for sample in samples
+        if inside == any(sample.started_s + sample.latency_us / 1e6 >= a and sample.started_s <= b for a, b in spans)
+    )
+    largest_ms = chosen[-1] / 1000 if chosen else float("nan")
+    return Latency(len(chosen), percentile(chosen, 50) / 1000, percentile(chosen, 99) / 1000, largest_ms)
+
+
+def publish(template: Path, base: Path, version: int) -> None:
+    """Version `version` below `base`, in one step: a tree of links to the template's files."""
+    staged = base.parent / f"staged-{version}"
+    shutil.copytree(template, staged, copy_function=os.link)
+    staged.rename(base / str(version))
+
+
+def retire(base: Path, version: int) -> None:
+    """Delete a version's directory."""
+    shutil.rmtree(base / str(version))
+
+
+def wait_for(rest: Target, states: Mapping[int, str]) -> None:
+    """Wait until each of these versions is in its state. Raises ToolFailed when that takes too long."""
+    wanted = {str(version): state for version, state in states.items()}
+    deadline_s = time.monotonic() + LOAD_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        page = json.loads(http_get(rest.port, f"/v1/models/{MODEL_NAME}"))
+        found = {each["version"]: each["state"] for each in page["model_version_status"]}
+        if all(found.get(version) == state for version, state in wanted.items()):
+            return
+        time.sleep(_LOOK_S)
+    raise ToolFailed(f"versions are {found} after {LOAD_TIMEOUT_S:.0f} s, not {wanted}")

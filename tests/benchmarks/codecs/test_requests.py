@@ -1,0 +1,17 @@
+"""The benchmark of small requests asks the front-ends as they are."""
+
+import pytest
+
+from benchmarks.codecs import requests as request_codecs
+
+
+def test_every_codec_and_the_rest_application_take_the_benchmarks_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_codecs, "ROUNDS", 1)
+    monkeypatch.setattr(request_codecs, "CALLS", 1)
+    costs = {cost.what: cost for cost in request_codecs.measure().costs}
+    assert costs["REST predict, beside a FastAPI route"].ours > 0
+
+
+def test_a_refusal_is_not_timed() -> None:
+    with pytest.raises(RuntimeError, match=r"/elsewhere answered .*404"):
+        request_codecs.drive(request_codecs.plain_app(), "/elsewhere")

@@ -1,0 +1,71 @@
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.harness import environments
+from benchmarks.harness.environments import CHARTS, SetupFailed
+from benchmarks.peers.peers import main
+from benchmarks.peers.servers import PROGRAMS, SUBJECTS, version
+
+PEERS = [subject for subject in SUBJECTS if subject.host is None]
+
+
+@pytest.mark.parametrize("name", [*(peer.name for peer in PEERS), CHARTS])
+def test_locks_pin_with_hashes_and_name_no_registry(name: str) -> None:
+    text = environments.lock_file(name).read_text()
+    requirements = [line for line in text.splitlines() if line and line[0] not in " #"]
+    assert requirements
+    assert all(re.match(r"[a-z0-9._-]+==\S+ .*\\$", line) for line in requirements)
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", text)) >= len(requirements)
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_peer_has_a_program_and_a_version(peer: object) -> None:
+    subject = next(subject for subject in PEERS if subject is peer)
+    ast.parse((PROGRAMS / subject.name / "server.py").read_text())
+    assert re.match(r"\d+\.\d+", version(subject))
+
+
+def test_a_package_that_is_not_pinned_is_an_error() -> None:
+    with pytest.raises(SetupFailed, match="does not pin tensorflow-lite"):
+        environments.pinned("triton", "tensorflow-lite")
+
+
+def test_an_environment_is_ready_as_long_as_its_lock_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path / "environments")
+    monkeypatch.setattr(environments, "PEERS", tmp_path / "locks")
+    lock = environments.lock_file("empty")
+    lock.parent.mkdir(parents=True)
+    lock.write_text("# nothing\n")
+    assert not environments.is_ready("empty")
+    environments.build("empty")
+    assert environments.is_ready("empty")
+    lock.write_text("# nothing more\n")
+    assert not environments.is_ready("empty")
+    lock.write_text("no requirement at all\n")
+    with pytest.raises(SetupFailed, match="uv pip sync failed"):
+        environments.build("empty")
+    assert not environments.is_ready("empty")
+
+
+def test_unknown_servers_are_refused_by_name() -> None:
+    result = CliRunner().invoke(main, ["--only", "triton,tensorflow-serving"])
+    assert result.exit_code == 2
+    assert "unknown server 'tensorflow-serving'; there are tpuserve-envoy, tpuserve-python, triton" in result.output
+
+
+def test_missing_tools_are_named_by_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.peers.missing_tools", lambda: ["wrk", "nghttp2-client"])
+    result = CliRunner().invoke(main, ["--only", "tpuserve-python"])
+    assert result.exit_code == 2
+    assert "apt-get install wrk nghttp2-client" in result.output
+
+
+def test_help_shows_examples() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert "python benchmarks/peers/peers.py --setup-only" in result.output
+    assert "--only tpuserve-envoy,triton" in result.output

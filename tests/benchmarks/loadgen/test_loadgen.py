@@ -1,0 +1,87 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks.harness.load_tools import missing_tools
+from benchmarks.harness.targets import Protocol, echoes
+from benchmarks.loadgen.body import grpc_answer
+from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
+from tests.support.certificates import Authority
+from tpuserve_client.exchange import PredictCall, Reply
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec
+
+
+def turn(generator: str, rate_per_s: int, cpu_ms: float, **told: object) -> Turn:
+    """Ten seconds at a rate, `cpu_ms` of CPU for each request."""
+    return Turn("grpc", generator, 10 * rate_per_s, 0, 10.0, rate_per_s * cpu_ms / 100, **told)  # type: ignore[arg-type]  # told apart by name
+
+
+def test_ratios_are_of_turns_of_the_same_round() -> None:
+    # The machine gets slower: medians over all of it would compare different machines.
+    turns = [
+        *(turn(PLAIN, 1000, 1.0), turn(CLOSED, 800, 1.25)),
+        *(turn(PLAIN, 500, 2.0), turn(CLOSED, 400, 2.5)),
+        *(turn(PLAIN, 250, 4.0), turn(CLOSED, 200, 5.0)),
+    ]
+    plain, closed = lines(turns)
+    assert (plain.rate_share, plain.cpu_share) == (1.0, 1.0)
+    assert closed.rate_per_s == 400
+    assert closed.cpu_s_per_1000 == pytest.approx(2.5)
+    assert closed.rate_share == pytest.approx(0.8)
+    assert closed.cpu_share == pytest.approx(0.8)
+
+
+def test_what_tls_costs_is_of_the_same_generator_in_the_same_round() -> None:
+    turns = [
+        *(turn(PLAIN, 1000, 1.0), turn(CLOSED, 4000, 0.2), turn(PLAIN, 900, 1.25, tls=True)),
+        *(turn(CLOSED, 3000, 0.25, tls=True), turn(PLAIN, 500, 2.0), turn(CLOSED, 2000, 0.4)),
+        *(turn(PLAIN, 450, 2.5, tls=True), turn(CLOSED, 1500, 0.5, tls=True)),
+    ]
+    found = lines(turns)
+    assert [(str(line), line.clear_share) for line in found] == [
+        (f"grpc, {PLAIN}", None),
+        (f"grpc, {CLOSED}", None),
+        (f"grpc over TLS, {PLAIN}", pytest.approx(0.8)),
+        (f"grpc over TLS, {CLOSED}", pytest.approx(0.8)),
+    ]
+    assert found[3].cpu_share == pytest.approx(5.0)
+    page = io.StringIO()
+    print_lines(found, Console(file=page, width=150))
+    assert "gRPC, Envoy, TLS" in page.getvalue()
+    assert f"grpc over TLS, {CLOSED}: 5.00 of plain Locust's requests per CPU-second" in page.getvalue()
+
+
+def test_the_report_says_what_is_missed_and_what_is_not_to_be_trusted() -> None:
+    turns = [turn(PLAIN, 1000, 1.0), turn(CLOSED, 900, 1.1), turn(OPEN, 700, 2.0, lag_p99_ms=9.0, limits=("late",))]
+    page = io.StringIO()
+    print_lines(lines(turns), Console(file=page, width=120))
+    text = page.getvalue()
+    assert f"grpc, {CLOSED}: 0.91 of plain Locust's requests per CPU-second, 0.8 wanted: reached" in text
+    assert f"grpc, {OPEN}: 0.50 of plain Locust's requests per CPU-second, 0.8 wanted: missed" in text
+    assert f"grpc, {OPEN}: late" in text
+
+
+def test_what_is_sent_can_be_read_as_the_answer_it_comes_back_as() -> None:
+    prediction = GrpcWire().read_prediction(Reply(grpc_answer()), PredictCall(ModelSpec("mlp"), {}), None)
+    assert prediction["y"].shape == (1, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(bool(missing_tools()), reason="h2load or wrk is missing")
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+@pytest.mark.parametrize("tls", [False, True], ids=["in the clear", "TLS"])
+def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, tmp_path: Path) -> None:
+    authority = Authority(tmp_path) if tls else None
+    own, ca = (authority.server, authority.ca) if authority else (None, None)
+    with echoes("python", tmp_path, own) as targets:
+        turns = Bench(targets, 2, tmp_path, ca).round(protocol)
+    assert {turn.tls for turn in turns} == {tls}
+    assert [turn.generator for turn in turns[:3]] == [PLAIN, CLOSED, OPEN]
+    for turn in turns:
+        assert turn.requests > 32  # each user was answered, and asked again
+        assert turn.failures == 0
+        assert turn.cpu_s > 0

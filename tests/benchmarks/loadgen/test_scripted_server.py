@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+
+from benchmarks.loadgen.loadtest_search import Found
+from benchmarks.loadgen.scripted_server import ScriptedServable
+from tests.support.fake_device import FakeServable
+
+
+def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() -> None:
+    model = FakeServable()
+    device = ScriptedServable(model, lambda rows: 1e-3 * rows)
+    x = np.ones((3, 2), np.float32)
+    first = device.dispatch("serving_default", {"x": x}, ("y",))
+    # As if there were a minute of work before: the second begins when that is done, whatever the time is.
+    device.free_s += 60
+    second = device.dispatch("serving_default", {"x": x[:2]}, ("y",))
+    assert second.finish_s - first.finish_s == pytest.approx(60 + 2e-3)
+    np.testing.assert_array_equal(second.outputs["y"], 2 * x[:2])
+    device.close()
+    assert model.closed
+
+
+def test_a_search_that_found_nothing_is_wholly_wrong() -> None:
+    assert Found(0, 190.0, 10, "", "").error(200.0) == pytest.approx(-0.05)
+    assert Found(0, None, 3, "no rate holds", "").error(200.0) == -1.0

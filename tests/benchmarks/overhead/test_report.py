@@ -1,0 +1,76 @@
+import io
+import json
+
+from rich.console import Console
+
+from benchmarks.harness.load_tools import Load
+from benchmarks.harness.measurement import Point, Served
+from benchmarks.harness.process_tree import Memory
+from benchmarks.harness.targets import Host, Protocol
+from benchmarks.overhead.overhead import compare_counts
+from benchmarks.overhead.report import Goal, Outcome, as_json, goals, print_outcome
+
+
+def point(host: Host, kind: str, protocol: Protocol, in_flight: int, rate: int, cpu: float, p50: float = 1.0) -> Point:
+    load = Load(requests=rate * 2, failures=0, elapsed_s=2.0, p50_ms=p50, p99_ms=9.0, generator_cores=0.5)
+    return Point(host, kind, protocol, in_flight, load, cpu)
+
+
+def outcome(*points: Point, memory: dict[Host, Memory] | None = None) -> Outcome:
+    return Outcome(2, 2, 0.5, points, memory or {}, ("something odd",))
+
+
+def goal(found: Outcome, start: str) -> Goal:
+    (match,) = [goal for goal in goals(found) if goal.name.startswith(start)]
+    return match
+
+
+def test_goals_compare_the_right_points_and_take_the_limit_as_reached() -> None:
+    found = outcome(
+        point("envoy", "server", "grpc", 32, 9000, 0.15),
+        point("envoy", "echo", "grpc", 32, 30000, 0.03),
+        point("python", "server", "grpc", 32, 3000, 0.40),
+        point("envoy", "server", "rest", 32, 9000, 0.10),
+        point("envoy", "server", "grpc", 1, 1000, 0.5, p50=0.9),
+        memory={"envoy": Memory(899.0, 700.0)},
+    )
+    assert goal(found, "grpc on envoy, CPU").reached
+    assert goal(found, "grpc rate on envoy") == Goal(goal(found, "grpc rate").name, ">= 3x", 3.0, True)
+    assert goal(found, "rest on envoy, CPU").reached is False
+    assert goal(found, "grpc on envoy, p50").reached is False
+    assert goal(found, "RSS on envoy").reached
+    assert goal(found, "rest on python, CPU").reached is None
+
+
+def test_tables_show_each_point_beside_its_echo() -> None:
+    found = outcome(point("envoy", "server", "grpc", 32, 9000, 0.12), point("envoy", "echo", "grpc", 32, 30000, 0.03))
+    written = io.StringIO()
+    console = Console(width=160, file=written)
+    print_outcome(found, console)
+    text = written.getvalue()
+    (row,) = [line for line in text.splitlines() if "9,000" in line]
+    assert "30,000" in row
+    assert "0.30" in row  # of the echo's rate
+    assert "4.00" in row  # times its CPU
+    assert "not measured" in text
+    assert "warning: something odd" in text
+
+
+def test_json_holds_every_figure() -> None:
+    found = outcome(point("python", "server", "rest", 1, 100, 0.2), memory={"python": Memory(500.0, 400.0)})
+    document = json.loads(json.dumps(as_json(found)))
+    assert document["points"][0]["rate_per_s"] == 100
+    assert document["points"][0]["load"]["p99_ms"] == 9.0
+    assert document["memory"]["python"] == {"rss_mb": 500.0, "pss_mb": 400.0}
+    assert len(document["goals"]) == len(goals(found))
+
+
+def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> None:
+    points = [point("envoy", "server", "grpc", 32, 500, 0.1), point("envoy", "echo", "grpc", 32, 9000, 0.1)]
+    before: dict[Protocol, Served] = {"grpc": Served(10, 0)}
+    fine: dict[Protocol, Served] = {"grpc": Served(10 + 1000 + 400, 64)}  # warm-up; the last ones hung up on
+    assert list(compare_counts("envoy", before, fine, points)) == []
+    short: dict[Protocol, Served] = {"grpc": Served(10 + 999, 0)}
+    assert "tools saw 1000 successes, the server counted 999" in next(compare_counts("envoy", before, short, points))
+    failing: dict[Protocol, Served] = {"grpc": Served(10 + 1400, 65)}
+    assert "65 failures" in next(compare_counts("envoy", before, failing, points))

@@ -1,0 +1,136 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.load_tools import Load
+from benchmarks.harness.process_tree import Memory
+from benchmarks.harness.targets import Protocol
+from benchmarks.peers.clients import Poisoned, Stall
+from benchmarks.peers.measurement import Measured, Point
+from benchmarks.peers.outcome import Outcome, Result, machine
+from benchmarks.peers.report import BEGIN, END, cpu_ratio, insert, markdown, rate_ratio
+
+
+def point(protocol: Protocol, rate: int, failures: int = 0, cpu: float = 0.123) -> Point:
+    load = Load(requests=rate * 2 + failures, failures=failures, elapsed_s=2.0, p50_ms=8, p99_ms=9, generator_cores=0)
+    return Point(protocol, load, cpu, dataclasses.replace(load, p50_ms=0.456))
+
+
+def result(name: str, *points: Point, failed: int = 0) -> Result:
+    measured = Measured(points, Memory(700, 600), Poisoned(465, failed, 31, 2), Stall(12, 3456, "413"))
+    return Result(name, name.title(), "1.2", "at most 32", measured)
+
+
+def outcome(*results: Result) -> Outcome:
+    return Outcome("2026-11-21", "2 cores", 0.5, 5, results)
+
+
+ONCE = "1.0\N{MULTIPLICATION SIGN}"
+FOUND = outcome(
+    result("tpuserve-envoy", point("rest", 10_000), point("grpc", 12_000)),
+    result("triton", point("rest", 2_000), point("grpc", 2_500, failures=7)),
+    result("mlserver", point("rest", 1_250, cpu=0.246), failed=99),
+    Result("ray", "Ray Serve", "2", "", None, problem="no namespace"),
+)
+
+
+def rows(text: str, start: str) -> list[list[str]]:
+    """The cells of the table rows whose first cell is `start`."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    return [row for row in cells if row[0] == start]
+
+
+def test_ratios_are_of_the_same_protocol() -> None:
+    assert rate_ratio(FOUND, "triton", "rest") == 5.0
+    assert rate_ratio(FOUND, "triton", "grpc") == 4.8
+    assert cpu_ratio(FOUND, "mlserver", "rest") == 2.0
+    for ratio in (rate_ratio, cpu_ratio):
+        assert ratio(FOUND, "mlserver", "grpc") is None
+        assert ratio(FOUND, "ray", "rest") is None
+        assert ratio(outcome(result("triton", point("rest", 2_000))), "triton", "rest") is None
+
+
+def test_a_busy_machine_is_owned_up_to() -> None:
+    assert "Other work" not in markdown(FOUND)
+    assert "Other work" in markdown(dataclasses.replace(FOUND, load_before=1.5))
+
+
+def test_report_shows_each_load_and_each_manner() -> None:
+    text = markdown(FOUND)
+    load_grpc, load_rest, company, told = rows(text, "Triton")
+    assert load_rest == [
+        "Triton",
+        "HTTP, JSON",
+        "2,000",
+        "8.0",
+        "9.0",
+        "0.12",
+        "0.46",
+        "5.0\N{MULTIPLICATION SIGN}",
+        ONCE,
+    ]
+    assert load_grpc[2] == "2,500, 7 failed"
+    assert company == ["Triton", "700 MB (600)", "0 of 465", "2 of 31", "3,456 ms (12)", "413"]
+    assert told == ["Triton", "1.2", "at most 32"]
+    assert "99 of 465" in text
+    assert "Measured on 2026-11-21 on 2 cores" in text
+    assert "Not measured: Ray Serve: no namespace" in text
+
+
+def test_goals_at_their_limit_are_reached() -> None:
+    text = markdown(FOUND)
+    verdicts = {row[0]: row[3] for start in ("Triton", "Mlserver") for row in goal_rows(text, start)}
+    assert verdicts == {
+        "rate over Triton's, HTTP, JSON": "reached",
+        "rate over Triton's, gRPC": "**missed**",
+        "rate over Mlserver's, HTTP, JSON": "reached",
+    }
+
+
+def goal_rows(text: str, title: str) -> list[list[str]]:
+    return [row for name in ("HTTP, JSON", "gRPC") for row in rows(text, f"rate over {title}'s, {name}")]
+
+
+def test_a_run_of_one_server_has_no_empty_table() -> None:
+    assert "goal" not in markdown(outcome(result("kserve", point("rest", 5))))
+
+
+def test_chart_is_shown_where_there_is_one() -> None:
+    assert "](images/peers.svg)" in markdown(FOUND, "images/peers.svg")
+    assert "](" not in markdown(FOUND)
+
+
+def test_prose_is_as_wide_as_the_documents() -> None:
+    prose = [line for line in markdown(FOUND, "a.svg").splitlines() if not line.startswith(("|", "!"))]
+    assert 80 < max(map(len, prose)) <= 120
+
+
+def test_outcome_survives_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "peers.json"
+    FOUND.write(file)
+    assert Outcome.read(file) == FOUND
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"results": [{}]}', "no json"])
+def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json|Expecting"):
+        Outcome.read(file)
+
+
+def test_report_replaces_what_is_between_the_markers() -> None:
+    document = f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n"
+    once = insert(document, "new\n")
+    assert once == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nmore\n"
+    assert insert(once, "new\n") == once
+    with pytest.raises(ValueError, match="peers: begin"):
+        insert("# Title\n", "new\n")
+
+
+def test_machine_names_what_speeds_up_a_small_model() -> None:
+    assert machine("flags : fpu avx512f amx_tile\n").endswith("cores (AVX512, AMX)")
+    assert machine("flags : fpu avx2\n").endswith("cores")

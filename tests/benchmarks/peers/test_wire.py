@@ -1,0 +1,86 @@
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.harness import mlp_model
+from benchmarks.peers.servers import SUBJECTS
+from benchmarks.peers.wire import (
+    INFER_GRPC,
+    INFER_REST,
+    PREDICT_GRPC,
+    PREDICT_REST,
+    ROW_REST,
+    ROWS_REST,
+    Wire,
+    bad_body,
+    large_body,
+)
+
+HTTP = [PREDICT_REST, INFER_REST, ROW_REST, ROWS_REST]
+# The Open Inference Protocol's answer of one row, [1.0, -2.0], by field number: outputs 5 (name 1, shape 3, contents 5
+# with fp32_contents 6), raw_output_contents 6.
+TYPED_ANSWER = bytes.fromhex("2a13 0a0179 1a020102 2a0a 3208 0000803f 000000c0".replace(" ", ""))
+RAW_ANSWER = bytes.fromhex("2a07 0a0179 1a020102 3208 0000803f 000000c0".replace(" ", ""))
+
+
+def numbers(document: object) -> list[float]:
+    """Every float in a JSON document, in order."""
+    if isinstance(document, dict):
+        return [value for part in document.values() for value in numbers(part)]
+    if isinstance(document, list):
+        return [value for part in document for value in numbers(part)]
+    return [document] if isinstance(document, float) else []
+
+
+@pytest.mark.parametrize("wire", HTTP, ids=lambda wire: wire.path + str(HTTP.index(wire)))
+def test_http_requests_carry_the_row(wire: Wire) -> None:
+    x = mlp_model.example()
+    assert np.allclose(numbers(json.loads(wire.encode(x))), x[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wire", "answer"),
+    [
+        (PREDICT_REST, b'{"predictions": [[1.0, -2.0]]}'),
+        (INFER_REST, b'{"outputs": [{"name": "y", "shape": [1, 2], "datatype": "FP32", "data": [1.0, -2.0]}]}'),
+        (ROW_REST, b'{"y": [1.0, -2.0]}'),
+        (ROWS_REST, b"[[1.0, -2.0]]"),
+        (INFER_GRPC, TYPED_ANSWER),
+        (INFER_GRPC, RAW_ANSWER),
+    ],
+)
+def test_answers_become_rows(wire: Wire, answer: bytes) -> None:
+    assert wire.decode(answer).tolist() == [[1.0, -2.0]]
+
+
+def test_inference_request_has_the_fields_of_the_protocol() -> None:
+    x = mlp_model.example(rows=2)
+    message = INFER_GRPC.encode(x)
+    tensor = b"\x0a\x01x" + b"\x12\x04FP32" + b"\x1a\x02\x02\x40"
+    assert message.startswith(b"\x0a\x03mlp" + b"\x2a" + bytes([len(tensor)]) + tensor + b"\x3a\x80\x04")
+    assert message.endswith(x.tobytes())
+
+
+def test_predict_request_is_the_one_of_the_client() -> None:
+    assert b"mlp" in PREDICT_GRPC.encode(mlp_model.example())
+
+
+@pytest.mark.parametrize("wire", HTTP, ids=lambda wire: wire.path + str(HTTP.index(wire)))
+def test_bad_body_is_json_of_a_row_that_is_a_number_short(wire: Wire) -> None:
+    assert len(numbers(json.loads(bad_body(wire)))) == mlp_model.FEATURES - 1
+
+
+@pytest.mark.parametrize("wire", HTTP, ids=lambda wire: wire.path + str(HTTP.index(wire)))
+def test_large_body_is_json_and_as_large_as_asked_for(wire: Wire) -> None:
+    body = large_body(wire, 100_000)
+    assert 100_000 <= len(body) < 102_000
+    row = numbers(json.loads(wire.encode(mlp_model.example())))
+    assert numbers(json.loads(body))[-mlp_model.FEATURES :] == row
+
+
+def test_every_server_is_asked_by_http_once_and_by_grpc_at_most_once() -> None:
+    for subject in SUBJECTS:
+        protocols = [wire.protocol for wire in subject.wires]
+        assert protocols.count("rest") == 1
+        assert len(set(protocols)) == len(protocols)
