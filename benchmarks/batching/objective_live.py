@@ -1,6 +1,6 @@
 """A latency objective on a running server, load stepped from 10 % to 200 % of its capacity, beside none. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/batching/objective_live.py [--json FILE]`, some 5 minutes. Everything is started
+Run: `.venv/bin/python -m benchmarks objective_live [--json FILE]`, some 5 minutes. Everything is started
 here, on loopback, and stopped again whatever happens.
 """
 
@@ -16,9 +16,6 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.batching.open_load import Seen
 from benchmarks.harness import environments, mlp_model
@@ -215,7 +212,3 @@ def write(path: Path, per_s: float, costs: dict[int, float], found: Sequence[Ste
     """All figures as JSON."""
     about = {"objective_ms": OBJECTIVE_MS, "percentile": PERCENTILE, "capacity_per_s": per_s, "batch_cost_s": costs}
     path.write_text(json.dumps({**about, "steps": [asdict(each) for each in found]}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """An open load: gRPC requests at random times that do not depend on the answers, timed from when each was due.
 
-`python benchmarks/batching/open_load.py PORT BODY RATE SECONDS SEED` prints a `Seen` as JSON. BODY is a file with a framed
-request, as h2load sends it. The times are a Poisson process, the same for the same seed.
+`open_load.py PORT BODY RATE SECONDS SEED` prints a `Seen` as JSON. BODY is a file with a framed request, as h2load
+sends it. The times are a Poisson process, the same for the same seed.
 """
 
 import asyncio

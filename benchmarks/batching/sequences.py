@@ -1,12 +1,11 @@
 """Texts of many lengths through the batcher: padded to buckets, to the longest there may be, or run as they came.
 
-Run from anywhere: `.venv/bin/python benchmarks/batching/sequences.py` (about a minute). In one process, without a front-end.
+Run: `.venv/bin/python -m benchmarks sequences` (about a minute). In one process, without a front-end.
 """
 
 import asyncio
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 # TensorFlow's first lines say nothing about sequences.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -147,7 +144,3 @@ def main(rounds: int, as_json: bool) -> None:
         click.echo(json.dumps([asdict(way) for way in ways], indent=2))
     else:
         show(ways, Console())
-
-
-if __name__ == "__main__":
-    main()

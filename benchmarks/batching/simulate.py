@@ -1,17 +1,13 @@
 """Simulate batching: the real batcher, in virtual time, before devices whose batches cost t0 + a * rows.
 
-Run from anywhere: `.venv/bin/python benchmarks/batching/simulate.py [--quick]`. Nothing but Python runs; it needs no device.
+Run: `.venv/bin/python -m benchmarks simulate [--quick]`. Nothing but Python runs; it needs no device.
 """
 
 import json
 import sys
-from pathlib import Path
 
 import click
 from rich.console import Console
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.batching import simulated_grid, simulated_paper
 
@@ -35,9 +31,9 @@ def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: b
     same figures, and is simulated that much faster than it would run.
 
     \b
-    benchmarks/batching/simulate.py --quick
-    benchmarks/batching/simulate.py grid --jitter 0.05
-    benchmarks/batching/simulate.py all --json > simulated.json
+    python -m benchmarks simulate --quick
+    python -m benchmarks simulate grid --jitter 0.05
+    python -m benchmarks simulate all --json > simulated.json
 
     Exit codes: 0 all goals reached, 1 one was missed, 2 usage.
     """
@@ -62,7 +58,3 @@ def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: b
     if as_json:
         click.echo(json.dumps(found, indent=2))
     sys.exit(0 if reached else 1)
-
-
-if __name__ == "__main__":
-    main()

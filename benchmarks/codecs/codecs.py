@@ -1,18 +1,15 @@
 """What the wire codecs cost: images, small requests and tf.Examples, each beside the obvious way in the same run.
 
-Run from anywhere: `.venv/bin/python benchmarks/codecs/codecs.py [images] [requests] [examples] [--json]`. About 90 seconds.
+Run: `.venv/bin/python -m benchmarks codecs [images] [requests] [examples] [--json]`. About 90 seconds.
 """
 
 import json
 import os
 import sys
-from pathlib import Path
 
 import click
 from rich.console import Console
 
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 # TensorFlow's first lines say nothing about codecs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -44,7 +41,3 @@ def main(sections: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(codec_report.to_json(tables), indent=2))
     else:
         codec_report.show(tables, Console(width=None if sys.stdout.isatty() else WIDTH))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What the codecs of tf.Examples cost, without transport, batcher and model, beside the obvious way through messages.
 
-A part of `benchmarks/codecs/codecs.py`: microseconds a request, the best of several rounds.
+A part of `python -m benchmarks codecs`: microseconds a request, the best of several rounds.
 """
 
 import json

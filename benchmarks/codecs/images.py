@@ -1,6 +1,6 @@
 """What an image costs in the wire codecs, beside what TensorFlow's and Python's own functions take for it.
 
-A part of `benchmarks/codecs/codecs.py`: milliseconds a call, the median of many.
+A part of `python -m benchmarks codecs`: milliseconds a call, the median of many.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What one request costs in the wire codecs and in the REST application, without transport, batcher and model.
 
-A part of `benchmarks/codecs/codecs.py`: microseconds, the best of several rounds, beside what the obvious way costs.
+A part of `python -m benchmarks codecs`: microseconds, the best of several rounds, beside what the obvious way costs.
 """
 
 import asyncio

@@ -5,8 +5,8 @@ in batches, on a device that takes `t0 + a * rows` and no CPU, and on TensorFlow
 second at 1, 2 and 3 batches in flight, and with two batch threads. `sharing`: a light model's latency beside three busy
 ones, all TensorFlow, by the number of slots; and what two busy models of weights 1 and 3 get.
 
-    python benchmarks/devices/device.py            # about 2 minutes
-    python benchmarks/devices/device.py --quick
+    python -m benchmarks device            # about 2 minutes
+    python -m benchmarks device --quick
 """
 
 import argparse
@@ -15,7 +15,6 @@ import functools
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,9 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.support.virtual_time import SILENT_METRICS
 from tpuserve_server.core.batching.batcher import Batcher, Task
@@ -279,7 +275,3 @@ def main() -> None:
         return
     for table in tables.values():
         print_table(table)
-
-
-if __name__ == "__main__":
-    main()

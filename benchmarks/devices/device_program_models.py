@@ -1,4 +1,4 @@
-"""The models of `benchmarks/devices/device_programs.py`, exported with device programs as a user would; weights are random."""
+"""The models of the benchmark device_programs, exported as a user would; their weights are random."""
 
 import os
 import subprocess

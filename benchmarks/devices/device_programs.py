@@ -1,6 +1,6 @@
 """Device programs through gRPC beside a bare loop of the same program, and how soon they are up. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/devices/device_programs.py --model build/programs`. The models, an MLP and a
+Run: `.venv/bin/python -m benchmarks device_programs --model build/programs`. The models, an MLP and a
 ResNet-50, are exported first where the folder has none. Everything is started here, on loopback, and stopped again
 whatever happens. For a version of your own, `--base BASE_PATH --rows N`.
 """
@@ -20,9 +20,6 @@ import psutil
 from rich import box
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.devices.device_program_models import MLP, RESNET, SIZES, Size, find_or_export
 from benchmarks.devices.program_loop import MANIFEST
@@ -250,7 +247,3 @@ def main(
     if as_json:
         goals = [asdict(goal) for goal in judge(measured)]
         print(json.dumps({"models": [asdict(one) for one in measured], "goals": goals}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

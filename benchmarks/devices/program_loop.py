@@ -1,6 +1,6 @@
 """The limit of serving device programs: one of them called in a loop by JAX itself, without a server.
 
-`python benchmarks/devices/program_loop.py VERSION_DIR [cpu|gpu|tpu]` prints `ready`. Then each line `ROWS SECONDS` on standard
+`program_loop.py VERSION_DIR [cpu|gpu|tpu]` prints `ready`. Then each line `ROWS SECONDS` on standard
 input is answered by a line with the rows a second of a loop of the program for ROWS rows. Fetching the answers counts.
 """
 

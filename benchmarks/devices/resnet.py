@@ -1,6 +1,6 @@
 """ResNet-50 through gRPC beside a bare loop over the same session, in float32 and in bfloat16. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/devices/resnet.py`. Some 8 minutes, of which one or two write the model
+Run: `.venv/bin/python -m benchmarks resnet`. Some 8 minutes, of which one or two write the model
 (`--model FOLDER` keeps it for the next run). Everything is started here, on loopback, and stopped again whatever
 happens.
 """
@@ -20,9 +20,6 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.devices import resnet_model
 from benchmarks.harness.load_tools import ToolFailed, framed, missing_tools, run_h2load
@@ -242,7 +239,3 @@ def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Co
         + ", ".join(f"{right:.3f} in {precision}" for precision, right in agreement.right.items())
         + f"), largest difference of a probability {agreement.largest_difference:.3f}"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A ResNet-50 with random weights that can tell a hundred made-up pictures apart, exported as a user would.
 
-Run in a process of its own (`python benchmarks/devices/resnet_model.py FOLDER`), because it needs Keras. Nothing is downloaded.
+Run in a process of its own (`resnet_model.py FOLDER`), because it needs Keras. Nothing is downloaded.
 """
 
 import os

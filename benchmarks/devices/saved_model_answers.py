@@ -1,6 +1,6 @@
 """What TensorFlow says: a version's SavedModel, loaded and asked by TensorFlow alone, in a process of its own.
 
-`python benchmarks/devices/saved_model_answers.py VERSION_DIR REQUESTS ANSWERS` reads a pickled list of requests, each arrays by
+`saved_model_answers.py VERSION_DIR REQUESTS ANSWERS` reads a pickled list of requests, each arrays by
 name, and writes the list of answers likewise.
 """
 

@@ -1,6 +1,6 @@
 """The limit of serving: a version's signature called in a loop by the server's own executor, without a server.
 
-`python benchmarks/devices/session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. Then each line `ROWS SECONDS` on
+`session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. Then each line `ROWS SECONDS` on
 standard input is answered by a line with the rows a second of a loop with batches of ROWS rows.
 """
 

@@ -1,4 +1,4 @@
-"""The models that `benchmarks/devices/tpu_models.py` takes to TPUs: what each is, how it is exported, what it is asked."""
+"""The models of the benchmark tpu_models: what each is, how it is exported, what it is asked."""
 
 import io
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Models on their way to TPUs, on a machine that has none: export, check, serve by PJRT, compare. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/devices/tpu_models.py`, all of them, or `--only digits,lstm`; `--quick` takes
+Run: `.venv/bin/python -m benchmarks tpu_models`, all of them, or `--only digits,lstm`; `--quick` takes
 smaller ones. Ends with one table, and with a model that no v5e chip holds, and four do. `--work FOLDER` keeps models
 and logs; a version that is there is not exported again.
 """
@@ -23,9 +23,6 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.devices.tpu_cases import ONE_CHIP, Tensors, TpuCase, cases
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
@@ -335,7 +332,3 @@ def _names(text: str, known: Sequence[str]) -> list[str]:
     if unknown := [name for name in names if name not in known]:
         raise click.UsageError(f"there is no {', '.join(unknown)}, but {', '.join(known)}")
     return names
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """How much memory and time an export takes: 2 GB of weights, and a ResNet-50 with parity at three batch sizes.
 
-    python benchmarks/export/export_memory.py [--only wide,orbax,torch,programs,resnet50]
+    python -m benchmarks export_memory [--only wide,orbax,torch,programs,resnet50]
 
 Makes a checkpoint in a temporary folder, exports it by the real command in a fresh process, and prints the peak of
 that process's resident memory in units of the weights. The 2 GB are tried as a checkpoint of TensorFlow 2, of JAX
@@ -112,7 +112,3 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             kept = report(case, measure(case, Path(folder))) and kept
     return 0 if kept else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

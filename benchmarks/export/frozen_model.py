@@ -1,6 +1,6 @@
 """What --freeze saves at each request: MobileNetV2 exported with and without, asked in turns in one process on the CPU.
 
-    python benchmarks/export/frozen_model.py
+    python -m benchmarks frozen_model
 
 The weights are random, with statistics as training leaves them; what a request takes does not depend on them.
 """
@@ -77,7 +77,3 @@ def _compare(sessions: dict[str, Any], rows: int) -> None:
     medians = {name: statistics.median(found) * 1e3 for name, found in times.items()}
     told = ", ".join(f"{name} {median:.2f} ms" for name, median in medians.items())
     print(f"{rows} row(s): {told}; frozen takes {medians['frozen'] / medians['as it is']:.2f} of the time")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The JAX model that `benchmarks/export/export_memory.py` exports, named on the exporter's command line."""
+"""The JAX model that `python -m benchmarks export_memory` exports, named on the exporter's command line."""
 
 import sys
 from pathlib import Path

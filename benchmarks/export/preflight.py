@@ -1,6 +1,6 @@
 """How long it takes to find out whether a ResNet-50 runs on a TPU: three batch sizes for each of two TPUs.
 
-    python benchmarks/export/preflight.py [--tpu v5e:1x1,v6e:1x1] [--version DIRECTORY]
+    python -m benchmarks preflight [--tpu v5e:1x1,v6e:1x1] [--version DIRECTORY]
 
 Exports Keras' ResNet-50 with device programs by the real command, some minutes, or takes a version that is there, and
 measures `tpuserve check` on it in a fresh process: seconds, of the processor too, and resident memory of the largest of
@@ -89,7 +89,3 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         seconds = check(options.version or export(Path(folder)), options.tpu)
     return 0 if seconds <= MOST_SECONDS else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Byte echo over ASGI: the floor under a model server on the same host, which does no less than this for a request.
 
 Answers gRPC (content-type application/grpc over HTTP/2, with trailers) and plain HTTP alike with the bytes it was sent.
-On Envoy: `pyvoy benchmarks.harness.echo_asgi:app`; on uvicorn, for HTTP only: `uvicorn benchmarks.harness.echo_asgi:app`.
+On Envoy: `pyvoy benchmarks.harness.echo_asgi:app`; on uvicorn, for HTTP only, the same name.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -70,7 +70,7 @@ def lock(name: str) -> None:
     wanted = lock_file(name).with_suffix(".in")
     _uv(
         *("pip", "compile", "--universal", "--generate-hashes", "--python-version", "3.11", "--upgrade"),
-        *("--custom-compile-command", "python benchmarks/peers/peers.py --lock"),
+        *("--custom-compile-command", "python -m benchmarks peers --lock"),
         *("--output-file", str(lock_file(name)), str(wanted)),
     )
 

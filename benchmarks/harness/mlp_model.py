@@ -1,6 +1,6 @@
 """The benchmark's model: a float32 MLP 64 -> 128 -> 10 with fixed random weights, and its SavedModel with a manifest.
 
-Writing needs TensorFlow and is done in a process of its own (`python benchmarks/harness/mlp_model.py BASE [DEEP_LAYERS]`), so
+Writing needs TensorFlow and is done in a process of its own (`mlp_model.py BASE [DEEP_LAYERS]`), so
 that the process that measures stays light. The weights are numpy's: answers can be checked without TensorFlow.
 """
 

@@ -1,6 +1,6 @@
 """What a request costs the load generator, beside plain Locust, h2load and wrk before the same byte echo. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/loadgen/loadgen.py [--quick] [--tls] [--json]`. About 4 minutes; `--quick`
+Run: `.venv/bin/python -m benchmarks loadgen [--quick] [--tls] [--json]`. About 4 minutes; `--quick`
 about 1. `--tls`, which has all of them over TLS, too, takes twice as long.
 Generators take turns, round after round, so that all see the same machine; figures are medians over the rounds.
 """
@@ -21,12 +21,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.harness.load_tools import GRACE_S, ToolFailed, framed, missing_tools, run_h2load, run_wrk
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
-from benchmarks.harness.targets import GRPC_PATH, PROTOCOLS, REST_PATH, ROOT, Protocol, Target, echoes
+from benchmarks.harness.targets import GRPC_PATH, PROTOCOLS, REST_PATH, Protocol, Target, echoes
 from benchmarks.loadgen.body import grpc_answer, rest_answer
 from tests.support.certificates import Authority, Pem
 
@@ -288,7 +285,3 @@ def _chosen(text: str) -> list[Protocol]:
             f"unknown protocol {unknown[0]!r}; there are {', '.join(PROTOCOLS)}", param_hint="--protocols"
         )
     return [protocol for protocol in PROTOCOLS if protocol in names]
-
-
-if __name__ == "__main__":
-    main()

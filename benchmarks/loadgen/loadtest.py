@@ -1,6 +1,6 @@
 """What `tpuserve loadtest` says of servers whose truth is known: one stalls, one's device takes a set time.
 
-Run from anywhere: `.venv/bin/python benchmarks/loadgen/loadtest.py stall|search|batched [--seeds N]`.
+Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched [--seeds N]`.
 """
 
 import sys
@@ -11,9 +11,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.batching.simulated_grid import greedy_setting
 from benchmarks.batching.simulation import Device, poisson, simulate
@@ -171,7 +168,3 @@ def _described(found: Found, truth: float) -> str:
     if found.rate_per_s is None:
         return f"found no rate ({found.problem})"
     return f"found {found.rate_per_s:.1f}/s, {100 * found.error(truth):+.1f} %, in {found.tries} tries"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """What the server costs beyond its hosts: a small MLP over gRPC and REST beside a byte echo, on both hosts. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/overhead/overhead.py [--quick] [--json]`. About 4 minutes; `--quick` about 2.
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 4 minutes; `--quick` about 2.
 Everything is started here, on loopback, and stopped again whatever happens.
 """
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness import measurement
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
@@ -132,7 +128,3 @@ def _chosen_hosts(text: str) -> list[Host]:
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"unknown host {unknown[0]!r}; there are {', '.join(known)}", param_hint="--hosts")
     return [host for host in known if host in names]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """tpuserve beside other model servers with the same model on the same machine, in one run. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/peers/peers.py [--only triton,mlserver] [--json FILE]`. 8 minutes for all.
+Run: `.venv/bin/python -m benchmarks peers [--only triton,mlserver] [--json FILE]`. 8 minutes for all.
 Everything is started here, in a network that has loopback and nothing else where that can be had, and stopped again.
 """
 
@@ -13,9 +13,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness import environments, loopback, mlp_model
 from benchmarks.harness.environments import CHARTS, SetupFailed
@@ -34,10 +31,10 @@ PICTURE = "images/peers.svg"
 EPILOG = """Examples:
 
 \b
-  python benchmarks/peers/peers.py --setup-only           build the environments, to be offline from then on
-  python benchmarks/peers/peers.py --only tpuserve-envoy,triton --seconds 2
-  python benchmarks/peers/peers.py --json build/peers.json --docs
-  python benchmarks/peers/peers.py --from build/peers.json --docs
+  python -m benchmarks peers --setup-only           build the environments, to be offline from then on
+  python -m benchmarks peers --only tpuserve-envoy,triton --seconds 2
+  python -m benchmarks peers --json build/peers.json --docs
+  python -m benchmarks peers --from build/peers.json --docs
 
 Needs h2load and wrk (Debian: nghttp2-client, wrk), and root with ip (Debian: iproute2) for KServe and Ray Serve, which
 listen on every address and are left out without. Exit codes: 0 all measured or left out, 1 something failed, 2 usage.
@@ -150,7 +147,3 @@ def _chosen(only: str | None) -> list[Subject]:
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"unknown server {unknown[0]!r}; there are {', '.join(known)}", param_hint="--only")
     return [subject for subject in SUBJECTS if subject.name in names]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """Versions come and go under load: what is left in memory after a hundred, and what requests notice. Linux only.
 
-Run from anywhere: `.venv/bin/python benchmarks/reload/reload.py` for the soak (about 6 minutes a host), `--swap` for latencies
+Run: `.venv/bin/python -m benchmarks reload` for the soak (about 6 minutes a host), `--swap` for latencies
 (about 1). Everything is started here, on loopback, and stopped again whatever happens.
 """
 
 import json
 import os
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -16,9 +15,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-
-# Run by path, so that it works from anywhere: the workspace's root is not on the path then.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness import measurement, mlp_model
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
@@ -256,7 +252,3 @@ def _report(measured: "list[Soak] | list[Swap]", as_json: bool) -> None:
 def _as_json(measured: "Soak | Swap") -> dict[str, Any]:
     derived = {"spread": measured.spread} if isinstance(measured, Soak) else {"p99_ratio": measured.ratio}
     return asdict(measured) | derived
-
-
-if __name__ == "__main__":
-    main()

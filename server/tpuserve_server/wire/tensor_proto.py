@@ -22,7 +22,7 @@ from tpuserve_server.wire.varint import packed_varints, read_varint, varint
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
 # numpy's limit on dimensions.
 _MAX_RANK = 64
-# From here on protobuf writes strings faster than we do (benchmarks/codecs/codecs.py).
+# From here on protobuf writes strings faster than we do (python -m benchmarks codecs).
 _MANY_STRINGS = 8
 
 # Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).

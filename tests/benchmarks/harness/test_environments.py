@@ -67,5 +67,5 @@ def test_missing_tools_are_named_by_their_package(monkeypatch: pytest.MonkeyPatc
 
 def test_help_shows_examples() -> None:
     result = CliRunner().invoke(main, ["--help"])
-    assert "python benchmarks/peers/peers.py --setup-only" in result.output
+    assert "python -m benchmarks peers --setup-only" in result.output
     assert "--only tpuserve-envoy,triton" in result.output

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.loadgen.loadtest_search import Running
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "loadtest.py"
+ROOT = Path(__file__).parents[3]
 LONG = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -54,7 +54,9 @@ def test_a_process_is_ended_by_an_error_beside_it() -> None:
 @pytest.mark.timeout(90)
 def test_sigterm_ends_a_benchmarks_load_test_too() -> None:
     # The first of two runs lasts ten seconds, for which nobody waits.
-    with subprocess.Popen([sys.executable, str(BENCHMARK), "stall"], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", "loadtest", "stall"], stdout=subprocess.DEVNULL, cwd=ROOT
+    ) as process:
         children: list[psutil.Process] = []
         while not any("tpuserve-loadtest" in " ".join(child.cmdline()) for child in children):
             assert process.poll() is None

@@ -1,6 +1,6 @@
 """Everything under /v1/: TensorFlow Serving's REST API as a plain ASGI application, without routing or middleware.
 
-A FastAPI endpoint costs more than twice what all of a prediction does here (benchmarks/codecs/codecs.py).
+A FastAPI endpoint costs more than twice what all of a prediction does here (python -m benchmarks codecs).
 """
 
 import asyncio

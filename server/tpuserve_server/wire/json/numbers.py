@@ -27,7 +27,7 @@ _DOUBLE: np.dtype[Any] = np.dtype(np.float64)
 # Skeletons for smaller bodies are kept: a client sends one shape again and again.
 _SMALL_BODY_BYTES = 1 << 14
 # Smaller bodies of objects are better off as Python's objects, and so are strings, which show at their end
-# (benchmarks/codecs/codecs.py).
+# (python -m benchmarks codecs).
 _SMALL_OBJECTS_BYTES = 1 << 11
 _STRINGS_END = 4
 # simdjson's own, and what follows from a value of a type that nobody expected.
