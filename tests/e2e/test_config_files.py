@@ -25,6 +25,7 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.conftest import HOSTS
+from tests.outside_programs import needs
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_half_plus_two
 
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.timeout(120)
 
 COMMAND = [sys.executable, "-c", "from tpuserve_server.__main__ import tensorflow_model_server as run; run()"]
 START_TIMEOUT_S = 90.0
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
 
 
 def as_text_proto(**fields: str | bool) -> str:
@@ -166,13 +166,13 @@ def test_every_configured_version_answers_the_official_stub_with_tensor_content(
     assert response.outputs["y"].tensor_content == np.float32(3).tobytes()
 
 
-@needs_curl
+@needs("curl")
 def test_rest_answers_over_https(server: Server) -> None:
     answer = server.authority.curl(f"{server.rest}/v1/models/two:predict", "--data", '{"instances": [[2.0]]}')
     assert json.loads(answer.stdout) == {"predictions": [[3.0]]}
 
 
-@needs_curl
+@needs("curl")
 def test_without_a_certificate_nobody_is_served(server: Server) -> None:
     assert server.authority.curl(f"{server.rest}/healthz", known=False).returncode != 0
     with grpc.secure_channel(server.grpc, grpc.ssl_channel_credentials(server.authority.ca)) as channel:
@@ -181,7 +181,7 @@ def test_without_a_certificate_nobody_is_served(server: Server) -> None:
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@needs_curl
+@needs("curl")
 def test_metrics_are_where_tensorflow_serving_has_them(server: Server) -> None:
     assert "tpuserve_requests_total" in server.authority.curl(f"{server.rest}/monitoring/prometheus/metrics").stdout
 

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tests.e2e.test_official_clients import needs_curl
+from tests.outside_programs import needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-@needs_curl
+@needs("curl")
 def test_the_tour_gets_an_answer_from_everything() -> None:
     command = [sys.executable, str(ROOT / "examples/drop_in/tour.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

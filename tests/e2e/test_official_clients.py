@@ -1,8 +1,6 @@
 """TensorFlow Serving's own stubs, gRPC's own health and reflection clients, and curl, against both hosts."""
 
 import json
-import os
-import shutil
 import subprocess
 
 import grpc
@@ -20,6 +18,7 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.running_server import RunningServer
+from tests.outside_programs import needs
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -88,18 +87,13 @@ def test_reflection_lists_the_services(server: RunningServer) -> None:
         assert found.service[0].name == "PredictionService"
 
 
-needs_curl = pytest.mark.skipif(
-    shutil.which("curl") is None and not os.environ.get("CI"), reason="curl is not installed (Debian: curl)"
-)
-
-
 def curl(*arguments: str) -> tuple[int, dict[str, object]]:
     command = ["curl", "--silent", "--max-time", "30", "--write-out", "\n%{http_code}", *arguments]
     body, _, status = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition("\n")
     return int(status), json.loads(body)
 
 
-@needs_curl
+@needs("curl")
 def test_curl_row_and_columnar(server: RunningServer) -> None:
     url = f"{server.rest}/v1/models/calculator"
     assert curl("-d", '{"instances": [[1, 2], [3, 4]]}', f"{url}:predict") == (
@@ -114,7 +108,7 @@ def test_curl_row_and_columnar(server: RunningServer) -> None:
     )
 
 
-@needs_curl
+@needs("curl")
 def test_curl_status_metadata_and_models(server: RunningServer) -> None:
     url = f"{server.rest}/v1/models"
     available = {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
@@ -129,7 +123,7 @@ def test_curl_status_metadata_and_models(server: RunningServer) -> None:
     assert curl(f"{server.rest}/healthz")[0] == 200
 
 
-@needs_curl
+@needs("curl")
 def test_metrics_count_what_was_asked(server: RunningServer) -> None:
     curl("-d", '{"instances": [[1, 2]]}', f"{server.rest}/v1/models/calculator:predict")
     page = subprocess.run(

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tests.e2e.running_server import RunningServer
-from tests.e2e.test_official_clients import needs_curl
+from tests.outside_programs import needs
 
-pytestmark = [pytest.mark.timeout(180), needs_curl]
+pytestmark = [pytest.mark.timeout(180), needs("curl")]
 PREDICT = "/v1/models/calculator:predict"
 # The server's --max_request_bytes.
 LIMIT = 4_000_000

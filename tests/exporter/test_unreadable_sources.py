@@ -5,13 +5,14 @@ Root reads everything, so that a process without that capability runs the export
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+
+from tests.outside_programs import missing
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(300)]
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
@@ -85,8 +86,8 @@ def folder(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_unreadable_source_is_exit_code_6_and_named(folder: Path) -> None:
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        pytest.skip("root reads everything, and there is no setpriv to take that away")
+    if os.geteuid() == 0 and (reason := missing("setpriv")):
+        pytest.skip(f"root reads everything: {reason}")
     prefix = WITHOUT_PRIVILEGE if os.geteuid() == 0 else []
     done = subprocess.run(
         [*prefix, sys.executable, "-c", PROGRAM],

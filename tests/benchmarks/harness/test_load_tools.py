@@ -1,12 +1,12 @@
 import json
-import os
 import random
 
 import pytest
 
-from benchmarks.harness.load_tools import ToolFailed, missing_tools, parse_h2load, parse_wrk, percentile
+from benchmarks.harness.load_tools import ToolFailed, parse_h2load, parse_wrk, percentile
 from benchmarks.harness.measurement import measure, parse_served, write_bodies
 from benchmarks.harness.targets import PROTOCOLS, Host, echoes
+from tests.outside_programs import needs
 
 H2LOAD = """
 finished in 2.00s, 11416.00 req/s, 3.67MB/s
@@ -61,9 +61,7 @@ def test_served_requests_are_counted_by_protocol_and_outcome() -> None:
     assert parse_served(page, "rest").ok == 7
 
 
-@pytest.mark.skipif(
-    bool(missing_tools()) and not os.environ.get("CI"), reason=f"apt-get install {' '.join(missing_tools())}"
-)
+@needs("h2load", "wrk")
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("host", ["envoy", "python"])

@@ -2,12 +2,12 @@ import io
 from pathlib import Path
 
 import pytest
+from benchmarks.loadgen.loadgen.body import grpc_answer
+from benchmarks.loadgen.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from rich.console import Console
 
-from benchmarks.harness.load_tools import missing_tools
 from benchmarks.harness.targets import Protocol, echoes
-from benchmarks.loadgen.body import grpc_answer
-from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
+from tests.outside_programs import needs
 from tests.support.certificates import Authority
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
@@ -71,7 +71,7 @@ def test_what_is_sent_can_be_read_as_the_answer_it_comes_back_as() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(bool(missing_tools()), reason="h2load or wrk is missing")
+@needs("h2load", "wrk")
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
 @pytest.mark.parametrize("tls", [False, True], ids=["in the clear", "TLS"])
 def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from tests.outside_programs import needs
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.application import HostError, HostOptions
@@ -85,6 +86,7 @@ def test_rest_is_served_over_tls_and_says_so(host: HostProcess) -> None:
     assert (response.status_code, response.content) == (200, b"body")
 
 
+@needs("curl")
 def test_curl_trusts_it_by_the_authority_alone(host: HostProcess, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     CA.cert_pem.write_to_path(str(authority))
