@@ -3,9 +3,9 @@
 import gc
 
 # Allocations of containers, less those freed, between collections. A request makes some fifty, which die by reference
-# count; Python's 700 would walk the young ones of a few dozen requests at a time to find nothing. On the Python host,
-# though, grpcio leaves a cycle of six objects behind each call (`_find_method_handler`, whose inner function refers to
-# itself), and many of them stop everything for long: 20,000 for 5 ms.
+# count; 700, the default before Python 3.13, would walk the young ones of a few dozen requests at a time to find
+# nothing. On the Python host, though, grpcio leaves a cycle of six objects behind each call (`_find_method_handler`,
+# whose inner function refers to itself), and many of them stop everything for long: 20,000 for 5 ms.
 _THRESHOLDS = (2_000, 20, 50)
 
 
