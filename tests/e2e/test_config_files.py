@@ -25,8 +25,8 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.conftest import HOSTS
-from tests.outside_programs import needs
 from tests.support.free_ports import free_ports
+from tests.support.outside_programs import needs
 from tests.support.saved_models import save_half_plus_two
 
 pytestmark = pytest.mark.timeout(120)

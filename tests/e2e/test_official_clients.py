@@ -18,7 +18,7 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.running_server import RunningServer
-from tests.outside_programs import needs
+from tests.support.outside_programs import needs
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -7,8 +7,8 @@ from benchmarks.loadgen.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn,
 from rich.console import Console
 
 from benchmarks.harness.targets import Protocol, echoes
-from tests.outside_programs import needs
 from tests.support.certificates import Authority
+from tests.support.outside_programs import needs
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec

@@ -13,9 +13,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from tests.outside_programs import needs
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tests.support.outside_programs import needs
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.tls import TlsOptions, server_context
 
