@@ -19,7 +19,7 @@ from tpuserve_exporter.errors import ExportError, OptionConflict
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
     from tpuserve_exporter.progress import Progress
-    from tpuserve_exporter.stages.run import Exported
+    from tpuserve_exporter.stages.exported import Exported
 
 # Arrays by the inputs' names, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
@@ -139,10 +139,10 @@ def _export(options: "ExportOptions", live: object | None, progress: "Progress")
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
-    from tpuserve_exporter.stages.run import Export
+    from tpuserve_exporter.stages.run import run_export
 
     with quiet_tensorflow():
-        return Export(options, progress, live).run()
+        return run_export(options, progress, live)
 
 
 def _check_keras() -> None:

@@ -20,7 +20,7 @@ from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalProgress
 from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
-from tpuserve_exporter.stages.run import Exported
+from tpuserve_exporter.stages.exported import Exported
 from tpuserve_exporter.version.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
 
 COMMAND = Path(sys.executable).with_name("tpuserve-export")

@@ -24,7 +24,7 @@ from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.reporting.reporter import Reporter
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.stages.run import Exported
+    from tpuserve_exporter.stages.exported import Exported
 
 PROG_NAME = "tpuserve export"
 
@@ -331,9 +331,9 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
 
     with progress.step("Start TensorFlow"):
         start_tensorflow()
-    from tpuserve_exporter.stages.run import Export
+    from tpuserve_exporter.stages.run import run_export
 
-    return Export(options, progress).run()
+    return run_export(options, progress)
 
 
 def main() -> NoReturn:

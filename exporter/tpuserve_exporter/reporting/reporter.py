@@ -15,7 +15,7 @@ from tpuserve_exporter.reporting.report_files import write_report
 from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.stages.run import Exported
+    from tpuserve_exporter.stages.exported import Exported
 
 _BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
 # Columns of tables written to a file or a pipe.

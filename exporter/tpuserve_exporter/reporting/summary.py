@@ -16,7 +16,7 @@ from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
 from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
-from tpuserve_exporter.stages.run import Exported
+from tpuserve_exporter.stages.exported import Exported
 from tpuserve_exporter.units import megabytes
 from tpuserve_exporter.version.manifest import ManifestParity
 from tpuserve_exporter.version.manifest_device import ManifestDevice, describe_sizes

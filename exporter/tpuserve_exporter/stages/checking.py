@@ -1,0 +1,50 @@
+"""The stage that checks a version in a session, as servers load it, and asks it the examples."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpuserve_exporter.checks.version_checks import CheckedVersion
+from tpuserve_exporter.examples.asking import ExampleAsking, ShownSample
+from tpuserve_exporter.signature import Signature
+from tpuserve_exporter.stages.answering import Answered
+from tpuserve_exporter.stages.job import Job
+from tpuserve_exporter.stages.writing import Written
+from tpuserve_exporter.version.loaded_model import SessionModel
+from tpuserve_exporter.version.manifest_device import ManifestDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A version that passed the checks, which found `version` of it. The report shows `samples` of its answers."""
+
+    written: Written
+    device: ManifestDevice | None
+    version: CheckedVersion
+    samples: tuple[ShownSample, ...]
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        return {name: one.signature for name, one in self.version.signatures.items()}
+
+
+def check_version(job: Job, answered: Answered, session: SessionModel) -> Checked:
+    """Compare the answers of `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
+    written, device = answered.written, answered.device
+    version = job.checks.run(written.source, answered.asked, written.folder, session, device)
+    return Checked(written, device, version, _ask_examples(job, version, session))
+
+
+def _ask_examples(job: Job, version: CheckedVersion, session: SessionModel) -> tuple[ShownSample, ...]:
+    options = job.options
+    title = "Ask the examples" if options.examples else "Answer sample inputs"
+    with job.progress.step(title) as step:
+        rows_from = "made up" if options.check is None else options.check.name
+        asking = ExampleAsking(session, version, options.signatures, job.labels, rows_from)
+        samples = tuple(asking.ask(options.examples))
+        if options.examples:
+            step.detail = f"{len(options.examples)} answered as expected"
+    counts = {one.prediction.count for one in samples if one.prediction.count}
+    if job.labels and counts and len(job.labels) not in counts:
+        found = " or ".join(map(str, sorted(counts)))
+        job.warnings.add(f"--labels has {len(job.labels)} classes, the scores have {found}: the labels do not fit")
+    return samples

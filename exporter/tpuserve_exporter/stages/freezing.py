@@ -1,0 +1,28 @@
+"""The stage that replaces the source's model by one with less to do, if --freeze asks for it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tpuserve_exporter.freezing.freeze import freeze
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.stages.job import Job
+from tpuserve_exporter.version.manifest import ManifestFreezing
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A source with the model to write. `freezing` is None if that is the source's own."""
+
+    source: OpenedSource
+    freezing: ManifestFreezing | None = None
+
+
+def freeze_model(job: Job, opened: OpenedSource) -> Frozen:
+    """Fold what follows from the weights. Raises CannotLower and BuilderFailed."""
+    if not job.options.model.freeze or isinstance(opened.model, Path):
+        return Frozen(opened)
+    with job.progress.step("Fold what follows from the weights") as step:
+        frozen = freeze(opened.model)
+        freezing = ManifestFreezing(folded=frozen.folded, computed=frozen.computed, dropped=dict(frozen.dropped))
+        step.detail = str(freezing)
+    return Frozen(replace(opened, model=frozen.function), freezing)

@@ -1,0 +1,37 @@
+"""The stage before the source is read: everything that can refuse an export without it."""
+
+from tpuserve_exporter.checks.version_checks import Checks
+from tpuserve_exporter.destinations.destination import open_destination
+from tpuserve_exporter.options.export_options import ExportOptions, TpuOptions
+from tpuserve_exporter.preflight.preflight import Preflight
+from tpuserve_exporter.programs.lowering import check_lowering
+from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.serve_check.server_process import find_server
+from tpuserve_exporter.signatures.labels import read_labels
+from tpuserve_exporter.stages.job import Job, Warnings
+from tpuserve_exporter.version.tflite_writer import check_litert
+
+
+def prepare(options: ExportOptions, progress: Progress) -> Job:
+    """Check that what `options` need is there.
+
+    Raises MissingExtra for a library, OptionConflict for --labels and for a mesh that a topology is too small for, and
+    PublishFailed for a version that is taken.
+    """
+    destination = open_destination(options.out_base)
+    labels = read_labels(options.labels)
+    destination.check(options.version)
+    if "tflite" in options.also:
+        check_litert()
+    if options.device_programs:
+        check_lowering()
+    preflight = _prepare_preflight(options.tpu, progress)
+    if options.serve_check:
+        find_server()
+    warnings = Warnings(progress)
+    checks = Checks(options, progress, warnings.add)
+    return Job(options, progress, warnings, destination, labels, checks, preflight)
+
+
+def _prepare_preflight(tpu: TpuOptions, progress: Progress) -> Preflight | None:
+    return Preflight(tpu.topologies, tpu.mesh, tpu.rules, progress) if tpu.topologies else None

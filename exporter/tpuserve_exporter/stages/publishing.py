@@ -1,0 +1,45 @@
+"""The stage that makes a version appear in its destination, unless the newest version holds exactly the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.stages.job import Job
+from tpuserve_exporter.stages.serving import Served
+from tpuserve_exporter.version.fingerprint import holds
+from tpuserve_exporter.version.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The version that holds what was exported. `version` and `path` are None after a dry run.
+
+    If not `new`, the version existed before this export.
+    """
+
+    version: int | None = None
+    path: OutBase | None = None
+    new: bool = True
+
+
+def publish_version(job: Job, served: Served) -> Published:
+    """Publish, unless dry-running or the version exists. Raises PublishFailed."""
+    options, described = job.options, served.described
+    same = None if options.dry_run or options.again else _find_same(job, described.manifest)
+    if same is not None:
+        return Published(same, job.destination.locate(same), new=False)
+    return Published() if options.dry_run else _publish(job, described.folder)
+
+
+def _find_same(job: Job, manifest: Manifest) -> int | None:
+    """The newest version, if it is this one. What was asked for by number is published all the same."""
+    newest = None if isinstance(job.options.version, int) else job.destination.newest()
+    return newest.number if newest is not None and holds(newest, manifest) else None
+
+
+def _publish(job: Job, folder: Path) -> Published:
+    with job.progress.step("Publish") as step:
+        version = job.destination.publish(folder, job.options.version)
+        path = job.destination.locate(version)
+        step.detail = str(path)
+    return Published(version, path)

@@ -1,0 +1,33 @@
+"""The stage that serves a version by a real server, if --serve-check asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuserve_exporter.serve_check.serve_check import Question, ServeCheck, check_serving, make_questions
+from tpuserve_exporter.stages.checking import Checked
+from tpuserve_exporter.stages.describing import Described
+from tpuserve_exporter.stages.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A version that is ready to be published. `answers` is None if no server was asked."""
+
+    described: Described
+    answers: ServeCheck | None = None
+
+
+def choose_questions(job: Job, checked: Checked) -> Sequence[Question]:
+    """Choose what to ask the server. The session that checked the version must be open: it may know the answers."""
+    return make_questions(checked.version, job.options.batch_sizes) if job.options.serve_check else ()
+
+
+def serve_version(job: Job, described: Described, questions: Sequence[Question]) -> Served:
+    """Start a server and ask it. Blocks. Raises MissingExtra, SessionLoadFailed or ParityFailed."""
+    if not job.options.serve_check:
+        return Served(described)
+    with job.progress.step("Serve it by a real server") as step:
+        tolerance = described.checked.version.tolerance
+        answers = check_serving(described.folder, job.destination.model_name, questions, tolerance)
+        step.detail = str(answers)
+    return Served(described, answers)
