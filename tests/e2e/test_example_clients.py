@@ -17,8 +17,9 @@ from tensorflow_serving.apis import (
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
-from tests.e2e.test_official_clients import curl, needs_curl
+from tests.e2e.test_official_clients import curl
 from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
+from tests.support.outside_programs import needs
 from tests.support.saved_models import write_logs
 
 pytestmark = pytest.mark.timeout(180)
@@ -129,7 +130,7 @@ def test_a_message_of_several_lines_reaches_the_official_stub(stub: Any) -> None
     assert f'method_name: "{REGRESS}"' in message
 
 
-@needs_curl
+@needs("curl")
 def test_curl_classify_and_regress(example_server: RunningServer) -> None:
     url = f"{example_server.rest}/v1/models/m"
     examples = '"examples": [{"x": 0.25}, {"x": 1.0}]'

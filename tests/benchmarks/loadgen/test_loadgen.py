@@ -2,11 +2,11 @@ import io
 from pathlib import Path
 
 import pytest
-from benchmarks.loadgen.loadgen.body import grpc_answer
-from benchmarks.loadgen.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from rich.console import Console
 
 from benchmarks.harness.targets import Protocol, echoes
+from benchmarks.loadgen.body import grpc_answer
+from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from tests.support.certificates import Authority
 from tests.support.outside_programs import needs
 from tpuserve_client.exchange import PredictCall, Reply
