@@ -12,8 +12,8 @@ from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, frame
 from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, is_grpc
+from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.interruption import Interruption
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -14,8 +14,8 @@ from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.headers import Metadata
+from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.interruption import Interruption
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
