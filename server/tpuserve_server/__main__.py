@@ -19,7 +19,7 @@ from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
 from tpuserve_server.process.build import build_server
 
@@ -137,7 +137,7 @@ def _run(selection: Selection, settings: Settings) -> int:
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":
         # The supervisor stays light: TensorFlow is imported by the process that Envoy embeds, and by no other.
-        from tpuserve_server.hosts.envoy import host as envoy
+        from tpuserve_server.hosts.envoy.host import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
         return envoy.run("tpuserve_server.process.embedded:asgi", options, environment)

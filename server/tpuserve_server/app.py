@@ -46,7 +46,8 @@ from tpuserve_server.executors.tflite.preferring_tflite import PreferringTflite
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.hosts.application import HostError, Listening
+from tpuserve_server.hosts.application import Listening
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter

@@ -14,7 +14,7 @@ from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
 from tpuserve_server.hosts.addresses import listen
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import select_host
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import server_context

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 
 Severity: TypeAlias = Literal["ok", "warning", "error"]
 

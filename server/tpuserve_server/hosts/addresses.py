@@ -3,7 +3,8 @@
 import errno
 import socket
 
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import socket_file
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.

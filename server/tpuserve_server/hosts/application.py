@@ -4,17 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_server.frontends.rpc import RpcTable
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from tpuserve_server.hosts.tls import TlsOptions
-
 MEBIBYTE = 1 << 20
-
-
-class HostError(Exception):
-    """A host cannot start or go on. The message is one sentence for an operator and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class HostOptions:
     # False: it opens them at once, and refuses a UNIX socket that is in use.
     opens_when_ready: bool = False
     # On every address, the socket's too, as TensorFlow Serving has it. None: in the clear.
-    tls: "TlsOptions | None" = None
+    tls: TlsOptions | None = None
     # gRPC's channel arguments, by name.
     grpc_arguments: tuple[tuple[str, int | str], ...] = ()
     # Of one gRPC message, before and after decompression.

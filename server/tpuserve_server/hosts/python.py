@@ -13,8 +13,9 @@ import uvicorn
 import uvloop
 
 from tpuserve_server.hosts.addresses import BACKLOG, cannot_listen, check_free, join, listen
-from tpuserve_server.hosts.application import Application, HostError, HostOptions, Listening
+from tpuserve_server.hosts.application import Application, HostOptions, Listening
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.grpcio_table import TableHandler
 from tpuserve_server.hosts.http1 import Http1Protocol
 from tpuserve_server.hosts.in_flight import InFlight

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.envoy.process import check_runs, embedding_library, envoy_binary, libpython
+from tpuserve_server.hosts.errors import HostError
 
 Backend: TypeAlias = Literal["envoy", "python"]
 

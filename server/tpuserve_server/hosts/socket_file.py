@@ -7,7 +7,8 @@ import socket
 import stat
 from collections.abc import Iterator
 
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
 
 # A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
 MAX_SOCKET_PATH_BYTES = 103

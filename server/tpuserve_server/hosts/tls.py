@@ -4,7 +4,7 @@ import ssl
 import tempfile
 from dataclasses import dataclass, field
 
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.garbage import settle_garbage_collector
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 
 if TYPE_CHECKING:
     from tpuserve_server.app import Server

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import Code, ServingError, TooLate
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
-from tpuserve_server.hosts.application import HostError, HostOptions, Listening
+from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def main(backend: str, options: HostOptions) -> int:
         from tpuserve_server.hosts import python
 
         return python.run(EchoApplication, options)
-    from tpuserve_server.hosts.envoy import host as envoy
+    from tpuserve_server.hosts.envoy.host import host as envoy
 
     return envoy.run("echo_application:asgi", options, {})
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.hosts.addresses import cannot_listen, check_free, join, listen
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
 
 
 def test_ipv6_addresses_get_brackets() -> None:

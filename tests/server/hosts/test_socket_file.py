@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
 
 

@@ -14,11 +14,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_server.hosts.application import Application, HostError, Listening
+from tpuserve_server.hosts.application import Application, Listening
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
 from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls

@@ -19,11 +19,12 @@ from pathlib import Path
 import click
 
 from tpuserve_server.hosts.addresses import check_free
-from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
 from tpuserve_server.hosts.envoy.process import EMBEDDING_VARIABLES, child_environment, embedding_library, envoy_binary
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.arguments import unknown_to_envoy
 from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile, socket_file
 from tpuserve_server.hosts.stop_signals import StopSignals

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 
 # Set for Envoy alone; a process that the application starts must not inherit them.
 PRELOAD = "DYLD_INSERT_LIBRARIES" if sys.platform == "darwin" else "LD_PRELOAD"

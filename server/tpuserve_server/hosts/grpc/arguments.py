@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 
 GrpcArguments: TypeAlias = Sequence[tuple[str, int | str]]
 

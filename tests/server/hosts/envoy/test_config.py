@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.hosts.application import MEBIBYTE, HostError, HostOptions
-from tpuserve_server.hosts.envoy import process as envoy_process
+from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
 from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
+from tpuserve_server.hosts.envoy.host import process as envoy_process
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
 EVERYWHERE = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=0, grpc_socket_path="/tmp/tpuserve-test.sock")

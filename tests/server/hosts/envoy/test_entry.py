@@ -13,10 +13,11 @@ from tests.server.hosts.asgi_client import Exchange, body
 from tests.server.hosts.plain_envoy import plain_envoy
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
-from tpuserve_server.hosts.application import HostError, HostOptions, Listening
+from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
+from tpuserve_server.hosts.errors import HostError
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -7,7 +7,7 @@ import pytest
 
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
-from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager, unknown_to_envoy
 
 BACKENDS = ["envoy", "python"]
