@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
-from tpuserve_server.core.batching.lane import Batch, Lane
+from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.lane import Lane
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import Task, Whole
@@ -66,7 +67,7 @@ class Backlog:
         if task.whole is not None and task.batch is None:
             return self._discard_parts(task.whole)
         batch = task.batch
-        if batch is None:
+        if not isinstance(batch, Batch):
             return False
         batch.remove(task)
         if not batch.tasks:

@@ -1,8 +1,6 @@
-"""Lane: what the queue knows of one signature; Batch: its tasks that will run together."""
+"""Lane: what the queue knows of one signature."""
 
-import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 from tpuserve_server.core.batching.batch_plan import BatchPlan, RunCost
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, PaddingPolicy
@@ -106,74 +104,6 @@ class Lane:
         in parts already: the others' would be padded differently.
         """
         return self.splits and task.shareable and (not self.pads or task.whole is not None)
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Tasks that will run together. The last of its key is open to more; the others are closed."""
-
-    lane: Lane
-    key: Hashable
-    tasks: list[Task]
-    rows: int
-
-    @property
-    def oldest_s(self) -> float:
-        """When the first of the tasks came."""
-        return self.tasks[0].enqueued_s
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no task can join."""
-        return self.rows >= self.lane.max_rows or not self.tasks[0].shareable
-
-    def rows_to_run(self) -> int:
-        """How many of the rows to run now by the padding policy: where one task ends, but for one that may be cut."""
-        lane, tasks = self.lane, self.tasks
-        if lane.plan is None:
-            return self.rows
-        if len(tasks) == self.rows or lane.may_cut(tasks[0]):
-            return lane.plan.choose(self.rows, None, tasks[0].lengths)
-        return lane.plan.choose(self.rows, list(itertools.accumulate(task.rows for task in tasks)), tasks[0].lengths)
-
-    def append(self, task: Task) -> None:
-        """Let a task wait here; there is room for it."""
-        task.batch = self
-        self.tasks.append(task)
-        self.rows += task.rows
-
-    def remove(self, task: Task) -> None:
-        """Let a task go that nobody waits for."""
-        task.batch = None
-        self.tasks.remove(task)
-        self.rows -= task.rows
-
-    def pop(self, rows: int) -> list[Task]:
-        """The first tasks, of `rows` rows together at most: whole ones, and the beginning of the next if it may be cut.
-
-        What is left of that stays first.
-        """
-        left, count = rows, 0
-        for task in self.tasks:
-            if task.rows > left:
-                break
-            left -= task.rows
-            count += 1
-        popped = self.tasks[:count]
-        del self.tasks[:count]
-        if left and self.tasks and self.lane.may_cut(self.tasks[0]):
-            popped.append(self._cut(left))
-        for task in popped:
-            task.batch = None
-        self.rows -= sum(task.rows for task in popped)
-        return popped
-
-    def _cut(self, rows: int) -> Task:
-        task = self.tasks[0]
-        head, tail = task.split([rows, task.rows - rows])
-        task.batch, tail.batch = None, self
-        self.tasks[0] = tail
-        return head
 
 
 def _mean_costs(signature_name: str, costs: CostModel) -> RunCost:

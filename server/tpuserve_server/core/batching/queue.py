@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.backlog import Backlog
-from tpuserve_server.core.batching.lane import Batch
+from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Tensors
-
-if TYPE_CHECKING:
-    from tpuserve_server.core.batching.lane import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +86,8 @@ class Task:
     priority: Priority = field(default=Priority.HIGH)
     # The rest is the queue's. What its sequences are padded to, where they are (core/sequences.py).
     lengths: tuple[int, ...] = field(default=())
-    # The batch that the task waits in; None once it has left the queue.
-    batch: "Batch | None" = field(default=None)
+    # The `Batch` that the task waits in; None once it has left the queue. Its type is above this module.
+    batch: object | None = field(default=None)
     # When it will have been answered by what is known, where an objective asks; else 0.
     predicted_s: float = field(default=0.0)
     # Set on a request that was split and on its parts, which share its future, and of which `start` is the first row.
