@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.fake_device import FakeServable, RecordingMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Internal
@@ -15,7 +16,7 @@ from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+from tpuserve_server.core.types import ModelSpec, ServableId, State
 
 CLOCK = SystemClock()
 

@@ -10,12 +10,13 @@ from google.protobuf.message import Message
 
 from tests.support.fake_device import RecordingMetrics
 from tests.support.fakes import FakeMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.frontends.rest import RestOptions, rest_app

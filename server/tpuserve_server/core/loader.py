@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import AspiredVersion, Precision
+from tpuserve_server.core.types import Precision
 
 
 @dataclass(frozen=True, slots=True)

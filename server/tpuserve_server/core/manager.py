@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.errors import Cancelled, Internal, ServingError
 from tpuserve_server.core.loader import LoadedVersion, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.retry_timer import RetryTimer
-from tpuserve_server.core.types import AspiredVersion, ServableId, State
+from tpuserve_server.core.types import ServableId, State
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.types import AspiredVersion, Pending, ServableId, State, VersionStatus
+from tpuserve_server.core.types import Pending, ServableId, State, VersionStatus
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
 _MAX_ENDED = 32

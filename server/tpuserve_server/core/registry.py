@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, Pending, ServableId, State, VersionStatus
+from tpuserve_server.core.types import ModelSpec, Pending, ServableId, State, VersionStatus
 
 logger = logging.getLogger(__name__)
 

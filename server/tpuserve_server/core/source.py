@@ -4,11 +4,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
-from tpuserve_server.core.types import AspiredVersion, Pending, ServableId
+from tpuserve_server.core.types import Pending, ServableId
 
 logger = logging.getLogger(__name__)
 

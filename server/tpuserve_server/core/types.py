@@ -7,10 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.storage import VersionLocation
 
 # Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -176,23 +174,6 @@ class Pending:
         named = [f"version {number} is not whole yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
         more = [f"{len(newest) - len(named)} more"] if len(newest) > len(named) else []
         return "; ".join([*named, *more]) or self.reason
-
-
-@dataclass(frozen=True, slots=True)
-class AspiredVersion:
-    """A version that ought to be served, and where it lies. `fingerprint` changes when its contents change.
-
-    `batching` is what its model's configuration says of it.
-    """
-
-    servable: ServableId
-    location: VersionLocation
-    fingerprint: str = ""
-    batching: BatchingParameters | None = None
-
-    def has_changed_since(self, tried: "AspiredVersion") -> bool:
-        """Whether a load that failed for `tried` may succeed for this."""
-        return (self.fingerprint, self.batching) != (tried.fingerprint, tried.batching)
 
 
 @dataclass(frozen=True, slots=True)

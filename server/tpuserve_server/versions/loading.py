@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -20,7 +21,7 @@ from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.storage import Storage
-from tpuserve_server.core.types import AspiredVersion, ServableId, Signature
+from tpuserve_server.core.types import ServableId, Signature
 from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives

@@ -2,13 +2,14 @@ import pytest
 
 from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.command.banner import format_banner, print_banner
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import ServableId
 from tpuserve_server.hosts.application import Listening
 
 ID = ServableId("digits", 7)

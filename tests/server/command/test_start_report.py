@@ -7,13 +7,14 @@ import pytest
 
 from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.command.start_report import START_REPORT_VARIABLE, StartReport, report_start
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, Pending, ServableId
+from tpuserve_server.core.types import Pending, ServableId
 from tpuserve_server.hosts.application import Listening
 
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", tls=True)

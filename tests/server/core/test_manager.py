@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.fake_device import FakeServable, RecordingMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
@@ -12,7 +13,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.manager import LoadOptions, VersionManager
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, ServableId, State
+from tpuserve_server.core.types import ModelSpec, ServableId, State
 
 
 @dataclass

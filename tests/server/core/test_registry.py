@@ -3,11 +3,12 @@ import threading
 import pytest
 
 from tests.support.fake_device import RecordingMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, Pending, ServableId, State
+from tpuserve_server.core.types import ModelSpec, Pending, ServableId, State
 
 
 def aspired(version: int, fingerprint: str = "") -> AspiredVersion:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
@@ -22,7 +23,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ModelSpec, PredictRequest, ServableId, State, Tensors
+from tpuserve_server.core.types import ModelSpec, PredictRequest, ServableId, State, Tensors
 
 ID = ServableId("m", 3)
 X = np.ones((1, 2), np.float32)

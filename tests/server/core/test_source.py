@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import AspiredVersion, Pending
+from tpuserve_server.core.types import Pending
 
 
 class Watch:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_device import FakeExecutor, RecordingMetrics
 from tests.support.saved_models import save_mlp, write_manifest
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_notes import describe_costs
@@ -18,7 +19,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader

@@ -15,6 +15,7 @@ from tests.support.saved_models import (
     write_warmup,
 )
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
+from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
@@ -24,7 +25,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import AspiredVersion, ServableId
+from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
