@@ -8,8 +8,8 @@ be sent, too).
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.tf_rest.headers import TIMEOUT_HEADER
 
 if TYPE_CHECKING:
     from starlette.types import Scope

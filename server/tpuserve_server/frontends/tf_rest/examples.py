@@ -10,9 +10,9 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.edge import MeasuredRequest
+from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES, ClientWatch
+from tpuserve_server.frontends.http.response import JsonResponse
 from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
-from tpuserve_server.frontends.tf_rest.request import LARGE_BODY_BYTES, ClientWatch
-from tpuserve_server.frontends.tf_rest.response import JsonResponse
 from tpuserve_server.frontends.tf_rest.route import Action
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.example_request import encode_example_request

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.tf_rest.headers import TIMEOUT_HEADER
 from tpuserve_server.wire.metadata import LABELS, PRECISION
 
 _JSON = "application/json"

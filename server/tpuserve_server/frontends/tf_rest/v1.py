@@ -18,19 +18,19 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import HeldModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.edge import Edge, MeasuredRequest
-from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
-from tpuserve_server.frontends.tf_rest.errors import ClientGone
-from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
-from tpuserve_server.frontends.tf_rest.gzip import MIN_GZIP_BYTES
-from tpuserve_server.frontends.tf_rest.headers import RequestHeaders, read_headers
-from tpuserve_server.frontends.tf_rest.request import LARGE_BODY_BYTES, ClientWatch, read_body
-from tpuserve_server.frontends.tf_rest.response import (
+from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES, ClientWatch, read_body
+from tpuserve_server.frontends.http.errors import ClientGone
+from tpuserve_server.frontends.http.gzip import MIN_GZIP_BYTES
+from tpuserve_server.frontends.http.headers import RequestHeaders, read_headers
+from tpuserve_server.frontends.http.response import (
     JsonResponse,
     compressed,
     error_body,
     error_response,
     send_response,
 )
+from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
+from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions

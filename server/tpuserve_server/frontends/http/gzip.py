@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge, UnsupportedEncoding
+from tpuserve_server.frontends.http.errors import BodyTooLarge, UnsupportedEncoding
 
 if TYPE_CHECKING:
     from starlette.types import Scope

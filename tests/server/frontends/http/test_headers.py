@@ -4,8 +4,8 @@ import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge, UnsupportedEncoding
-from tpuserve_server.frontends.tf_rest.headers import RequestHeaders, read_headers
+from tpuserve_server.frontends.http.errors import BodyTooLarge, UnsupportedEncoding
+from tpuserve_server.frontends.http.headers import RequestHeaders, read_headers
 
 LIMIT = 100
 TIMEOUT = b"x-tpuserve-timeout-ms"

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, InvalidArgument
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge
-from tpuserve_server.frontends.tf_rest.gzip import (
+from tpuserve_server.frontends.http.errors import BodyTooLarge
+from tpuserve_server.frontends.http.gzip import (
     MAX_UNCOMPRESSED_BYTES,
     MIN_GZIP_BYTES,
     accepts_gzip,
     compress,
     gunzip,
 )
+from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [1, 3]}'

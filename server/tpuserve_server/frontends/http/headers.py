@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.frontends.http.errors import BodyTooLarge
+from tpuserve_server.frontends.http.gzip import is_gzip
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
-from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge
-from tpuserve_server.frontends.tf_rest.gzip import is_gzip
 
 if TYPE_CHECKING:
     from starlette.types import Scope

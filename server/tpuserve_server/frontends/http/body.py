@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.rare_timers import RareTimers
-from tpuserve_server.frontends.tf_rest.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.tf_rest.gzip import gunzip
-from tpuserve_server.frontends.tf_rest.headers import RequestHeaders
+from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
+from tpuserve_server.frontends.http.gzip import gunzip
+from tpuserve_server.frontends.http.headers import RequestHeaders
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive

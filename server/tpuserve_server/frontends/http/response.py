@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import orjson
 
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.frontends.tf_rest.errors import status_of
-from tpuserve_server.frontends.tf_rest.gzip import accepts_gzip, compress
+from tpuserve_server.frontends.http.errors import status_of
+from tpuserve_server.frontends.http.gzip import accepts_gzip, compress
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
