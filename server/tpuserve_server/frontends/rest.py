@@ -1,7 +1,7 @@
-"""The REST side as one FastAPI application: /v1/ goes to the plain application beside it, the rest is FastAPI's."""
+"""The REST side as one application: each protocol's prefix goes to its exchange, the rest is FastAPI's."""
 
-import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,36 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
-from tpuserve_server.frontends.tf_rest.v1 import V1, RestOptions
+from tpuserve_server.frontends.tf_rest.v1 import V1
 from tpuserve_server.request_log.request_logs import RequestLogs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["RestOptions", "rest_app"]
 
-_log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True)
+class RestOptions(ExchangeOptions):
+    """Bounds of one exchange, and what protocols and operations are told."""
+
+    # rest_api_enable_cors_support
+    allow_cors: bool = False
+    # enable_signature_method_name_check
+    check_method_names: bool = False
+    # Of a MonitoringConfig, beside /metrics; outside every protocol's prefix.
+    metrics_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A protocol's place: its prefix in lower case, and its part of the OpenAPI document."""
+
+    prefix: str
+    protocol: RestProtocol
+    paths: Mapping[str, object]
+    components: Mapping[str, object]
 
 
 def rest_app(
@@ -34,9 +53,19 @@ def rest_app(
     options: RestOptions,
     *,
     logs: RequestLogs | None = None,
-) -> FastAPI:
+) -> "RestApp":
     """The application. `render_metrics` gives /metrics its body and content type; it is called on a worker thread."""
-    app = _RestApp(V1(service, Edge(service, metrics, clock, "rest"), clock, options, logs))
+    edge = Edge(service, metrics, clock, "rest")
+    v1 = V1(
+        service,
+        logs,
+        allow_cors=options.allow_cors,
+        check_method_names=options.check_method_names,
+        max_repeated_bytes=options.max_body_bytes,
+    )
+    # A protocol adds a folder and a line.
+    mounts = (Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),)
+    app = RestApp(mounts, edge, clock, options)
 
     @app.get("/healthz", tags=["Operations"], summary="Is the process alive?")
     async def healthz() -> dict[str, str]:
@@ -58,10 +87,11 @@ def rest_app(
     return app
 
 
-class _RestApp(FastAPI):
-    """FastAPI with a short cut: requests under /v1/ never see its middleware and router."""
+class RestApp(FastAPI):
+    """FastAPI with a short cut: requests under a protocol's prefix never see its middleware and router."""
 
-    def __init__(self, v1: V1) -> None:
+    def __init__(self, mounts: Sequence[Mount], edge: Edge, clock: Clock, options: ExchangeOptions) -> None:
+        """Give each protocol an exchange. A prefix is matched in any case, the first of `mounts` first."""
         super().__init__(
             title="tpuserve",
             version=version("tpuserve-server"),
@@ -70,22 +100,34 @@ class _RestApp(FastAPI):
             redirect_slashes=False,
             exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
         )
-        self._v1 = v1
+        self._mounts = mounts
+        self._exchanges = [
+            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, edge, clock, options)) for mount in mounts
+        ]
 
     def __call__(  # a coroutine either way, and one frame less on the hot one
         self, scope: "Scope", receive: "Receive", send: "Send"
     ) -> "Coroutine[Any, Any, None]":
-        if scope["type"] == "http" and scope["path"][:4].lower() == "/v1/":
-            return self._v1(scope, receive, send)
+        if scope["type"] == "http":
+            path = scope["path"]
+            for prefix, length, exchange in self._exchanges:
+                if path[:length].lower() == prefix:
+                    return exchange(scope, receive, send)
         return super().__call__(scope, receive, send)
 
+    def find_protocol(self, path: str) -> RestProtocol | None:
+        """The protocol that a path is of; None for the operations' paths and for no path."""
+        found = (each.protocol for prefix, length, each in self._exchanges if path[:length].lower() == prefix)
+        return next(found, None)
+
     def openapi(self) -> dict[str, Any]:
-        """FastAPI's own document with /v1/ added, which it has no routes for."""
+        """FastAPI's own document and the protocols', which it has no routes for."""
         if self.openapi_schema is None:
             document = super().openapi()
-            document["paths"] = {**V1_PATHS, **document["paths"]}
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(V1_COMPONENTS)
+            for mount in self._mounts:
+                document["paths"] = {**mount.paths, **document["paths"]}
+                schemas.update(mount.components)
         return self.openapi_schema or {}
 
 

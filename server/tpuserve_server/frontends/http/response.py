@@ -34,18 +34,18 @@ class JsonResponse(NamedTuple):
     retry_after_s: int = 1
 
 
-def error_response(error: ServingError) -> JsonResponse:
-    """`{"error": message}` under the status of the error's code, or of the error itself."""
-    response = error_body(status_of(error), error.message)
+def error_response(error: ServingError, body: bytes) -> JsonResponse:
+    """`body` under the status of the error's code, or of the error itself."""
+    response = JsonResponse(status_of(error), body)
     if error.retry_after_s is None:
         return response
     # Whole seconds (RFC 9110, 10.2.3), and none would mean at once.
     return response._replace(retry_after_s=max(math.ceil(error.retry_after_s), 1))
 
 
-def error_body(status: int, message: str) -> JsonResponse:
+def error_body(message: str) -> bytes:
     """`{"error": message}`. What has no UTF-8 in the message, as a name with lone surrogates, is replaced."""
-    return JsonResponse(status, orjson.dumps({"error": message.encode(errors="replace").decode()}))
+    return orjson.dumps({"error": message.encode(errors="replace").decode()})
 
 
 async def compressed(response: JsonResponse, scope: "Scope") -> JsonResponse:

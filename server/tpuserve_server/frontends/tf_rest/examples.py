@@ -2,15 +2,12 @@
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
-from tpuserve_server.frontends.edge import MeasuredRequest
-from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES, ClientWatch
+from tpuserve_server.frontends.exchange import HttpCall
+from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import JsonResponse
 from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.tf_rest.route import Action
@@ -20,9 +17,6 @@ from tpuserve_server.wire.example_run import find_run
 from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_response
 from tpuserve_server.wire.json.examples import decode_json_examples
-
-if TYPE_CHECKING:
-    from starlette.types import Receive
 
 METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
@@ -37,29 +31,17 @@ class RestExamples:
         *,
         check_method_names: bool,
         max_repeated_bytes: int,
-        watch_delay_s: float,
-        timers: RareTimersByLoop,
     ) -> None:
-        """Answer from `service`, and tell `logs` of what was answered; the rest as ExampleMethods and ClientWatch."""
+        """Answer from `service`, and tell `logs` of what was answered; the rest as ExampleMethods."""
         self._service = service
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
-        self._watch_delay_s = watch_delay_s
-        self._timers = timers
 
-    async def infer(
-        self,
-        action: Action,
-        target: ModelSpec,
-        body: bytes,
-        receive: "Receive",
-        deadline: Deadline,
-        priority: Priority,
-        measured: MeasuredRequest,
-    ) -> JsonResponse:
-        """Answer a complete body for the model that the path names."""
-        method = METHODS[action]
+    async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> JsonResponse:
+        """Read a body and answer it for the model that the path names."""
+        method, measured = METHODS[action], call.measured
+        body = await call.read_body()
         if len(body) > LARGE_BODY_BYTES:
             request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes)
         else:
@@ -69,9 +51,9 @@ class RestExamples:
             run = find_run(
                 version.signatures, method, request.signature_name, check_method_name=self._check_method_names
             )
-            measured.runs(version, run.signature.name, priority)
-            with ClientWatch(receive, self._watch_delay_s, self._timers.of(asyncio.get_running_loop())):
-                result = await run_examples(version, run, request.examples, deadline, priority)
+            measured.runs(version, run.signature.name, call.priority)
+            with call.watch_client():
+                result = await run_examples(version, run, request.examples, call.deadline, call.priority)
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # As over gRPC, and written so by the log's own thread.

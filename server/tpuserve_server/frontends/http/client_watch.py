@@ -1,0 +1,54 @@
+"""Notices that the client of a REST request leaves while it waits for its answer."""
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tpuserve_server.core.rare_timers import RareTimers
+from tpuserve_server.frontends.http.errors import ClientGone
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+
+class ClientWatch:
+    """A context manager around waiting for an answer: cancels the wait, as ClientGone, when the client leaves.
+
+    It only looks after `delay_s`: most answers are there before, and then all this costs is a timer that never fires.
+    A task waiting on `receive` costs ten times as much.
+    """
+
+    __slots__ = ("_delay_s", "_gone", "_receive", "_task", "_timers", "_watcher")
+
+    def __init__(self, receive: "Receive", delay_s: float, timers: RareTimers) -> None:
+        """`receive` must have delivered the whole body: the next message can only be the disconnect."""
+        self._receive = receive
+        self._delay_s = delay_s
+        self._timers = timers
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        """From here on the current task may be cancelled."""
+        self._task = asyncio.current_task()
+        self._timers.start(self, self._delay_s, self._start)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop watching; our own cancellation becomes ClientGone, any other goes on."""
+        self._timers.cancel(self)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._gone and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
+            raise ClientGone from None
+
+    def _start(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        message = await self._receive()
+        # Anything but a disconnect breaks the protocol; then nothing can be learned here.
+        if message["type"] == "http.disconnect" and self._task is not None:
+            self._gone = True
+            self._task.cancel()
