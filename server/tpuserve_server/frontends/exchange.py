@@ -1,7 +1,7 @@
 """One HTTP exchange of any REST protocol: body, encodings, deadline, priority, a client that leaves, and every error.
 
 A protocol adds its paths, its JSON and its texts, and has a line in the table of rest.py. No routing and no middleware:
-a FastAPI endpoint costs more than twice what all of a prediction does here (benchmarks/codecs.py).
+a FastAPI endpoint costs more than twice what all of a prediction does here (python -m benchmarks codecs).
 """
 
 import asyncio
