@@ -6,15 +6,18 @@
     ├── InvalidArgument
     ├── DeadlineExceeded
     ├── NotFound
+    ├── AlreadyExists
     ├── PermissionDenied
     ├── ResourceExhausted
     │   └── TooLate
     ├── FailedPrecondition
+    ├── Aborted
     ├── OutOfRange
     ├── Unimplemented
     ├── Internal
     ├── Unavailable
-    └── DataLoss
+    ├── DataLoss
+    └── Unauthenticated
 
 Each carries a canonical code and a message fit for a client. How a code looks on gRPC and on HTTP is decided in
 `frontends.status` alone.
@@ -92,8 +95,14 @@ class NotFound(ServingError):
     code = Code.NOT_FOUND
 
 
+class AlreadyExists(ServingError):
+    """The model would make what exists, such as a table of the same name."""
+
+    code = Code.ALREADY_EXISTS
+
+
 class PermissionDenied(ServingError):
-    """The caller may not do this."""
+    """The caller is known, and may not do this."""
 
     code = Code.PERMISSION_DENIED
 
@@ -122,6 +131,12 @@ class FailedPrecondition(ServingError):
     """The server is not in the state that the request needs."""
 
     code = Code.FAILED_PRECONDITION
+
+
+class Aborted(ServingError):
+    """The model gave the request up, for a conflict with another. The same request may succeed."""
+
+    code = Code.ABORTED
 
 
 class OutOfRange(ServingError):
@@ -154,24 +169,33 @@ class DataLoss(ServingError):
     code = Code.DATA_LOSS
 
 
+class Unauthenticated(ServingError):
+    """The request has no valid credentials."""
+
+    code = Code.UNAUTHENTICATED
+
+
 _ERRORS: tuple[type[ServingError], ...] = (
     Cancelled,
     Unknown,
     InvalidArgument,
     DeadlineExceeded,
     NotFound,
+    AlreadyExists,
     PermissionDenied,
     ResourceExhausted,
     FailedPrecondition,
+    Aborted,
     OutOfRange,
     Unimplemented,
     Internal,
     Unavailable,
     DataLoss,
+    Unauthenticated,
 )
-_ERROR_BY_CODE = {error.code: error for error in _ERRORS}
+_ERROR_BY_CODE: dict[int, type[ServingError]] = {error.code: error for error in _ERRORS}
 
 
 def error_for_code(code: int, message: str) -> ServingError:
-    """The error a library's canonical code stands for; Internal where the tree has no own error for it."""
-    return _ERROR_BY_CODE.get(Code(code), Internal)(message)
+    """The error that a library's canonical code stands for; Unknown for a number that gRPC does not define."""
+    return _ERROR_BY_CODE.get(code, Unknown)(message)

@@ -1,4 +1,38 @@
-from tpuserve_server.core.errors import Code, Internal, TooLate
+"""The error tree: whole as drawn, and one class for each code."""
+
+import grpc
+import pytest
+
+from tpuserve_server.core import errors
+from tpuserve_server.core.errors import Code, Internal, ServingError, TooLate, Unknown, error_for_code
+
+
+def _tree(kind: type[ServingError], depth: int = 0) -> list[tuple[int, str]]:
+    """Classes of the module itself, in the order of their definition: front-ends have subclasses of their own."""
+    below = [_tree(each, depth + 1) for each in kind.__subclasses__() if each.__module__ == errors.__name__]
+    return [(depth, kind.__name__), *[line for branch in below for line in branch]]
+
+
+def test_the_docstring_draws_the_whole_tree() -> None:
+    lines = (errors.__doc__ or "").split("\n\n")[1].splitlines()
+    drawn = [((len(line) - len(line.lstrip(" │├└─"))) // 4 - 1, line.lstrip(" │├└─")) for line in lines]
+    assert drawn == _tree(ServingError)
+
+
+def test_codes_have_grpcs_names_and_numbers() -> None:
+    assert {code.name: code.value for code in Code} == {code.name: code.value[0] for code in grpc.StatusCode}
+
+
+@pytest.mark.parametrize("code", sorted(set(Code) - {Code.OK}))
+def test_every_code_has_one_class_that_stands_for_it(code: Code) -> None:
+    error = error_for_code(code, "why")
+    assert (error.code, error.message, type(error).__base__) == (code, "why", ServingError)
+
+
+@pytest.mark.parametrize("number", [0, -1, 17, 99])
+def test_a_number_that_is_no_error_is_unknown(number: int) -> None:
+    error = error_for_code(number, "why")
+    assert (type(error), error.message) == (Unknown, "why")
 
 
 def test_a_copy_is_equal_and_has_no_traceback() -> None:

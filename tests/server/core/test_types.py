@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import Code, Internal, NotFound, ServingError, error_for_code
 from tpuserve_server.core.types import Signature, TensorSpec
 
 FLOAT = np.dtype(np.float32)
@@ -41,19 +40,6 @@ def test_rows_can_be_shared_only_if_everything_has_a_free_first_dimension(
         return {str(index): TensorSpec(str(index), FLOAT, shape) for index, shape in enumerate(shapes)}
 
     assert Signature("s", specs([*inputs]), specs(outputs)).is_batchable is batchable
-
-
-def test_every_error_of_the_tree_is_found_by_its_code() -> None:
-    for error in ServingError.__subclasses__():
-        found = error_for_code(error.code, "why")
-        assert type(found) is error
-        assert found.message == "why"
-    assert len({error.code for error in ServingError.__subclasses__()}) == len(ServingError.__subclasses__())
-
-
-def test_codes_without_an_own_error_are_internal() -> None:
-    assert isinstance(error_for_code(Code.ABORTED, ""), Internal)
-    assert isinstance(error_for_code(5, ""), NotFound)
 
 
 def test_deadlines() -> None:
