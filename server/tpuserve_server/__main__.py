@@ -137,7 +137,7 @@ def _run(selection: Selection, settings: Settings) -> int:
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":
         # The supervisor stays light: TensorFlow is imported by the process that Envoy embeds, and by no other.
-        from tpuserve_server.hosts.envoy.host import host as envoy
+        from tpuserve_server.hosts.envoy import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
         return envoy.run("tpuserve_server.process.embedded:asgi", options, environment)

@@ -207,7 +207,7 @@ def main(backend: str, options: HostOptions) -> int:
         from tpuserve_server.hosts import python
 
         return python.run(EchoApplication, options)
-    from tpuserve_server.hosts.envoy.host import host as envoy
+    from tpuserve_server.hosts.envoy import host as envoy
 
     return envoy.run("echo_application:asgi", options, {})
 

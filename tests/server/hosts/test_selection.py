@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.hosts import selection
-from tpuserve_server.hosts.envoy.host import process as envoy_process
+from tpuserve_server.hosts.envoy import process as envoy_process
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
+from tpuserve_server.hosts.envoy import process as envoy_process
 from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
-from tpuserve_server.hosts.envoy.host import process as envoy_process
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
