@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +14,7 @@ from hdrh.log import HistogramLogReader  # type: ignore[import-untyped]  # ships
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
+from tests.support import forked_command
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
 from tpuserve_loadtests.reports.csv_report import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
@@ -24,7 +23,6 @@ from tpuserve_loadtests.reports.run_report import build_report
 from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.searching import Outcome, Probe
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
@@ -165,9 +163,9 @@ def server() -> Iterator[Doubling]:
         yield model
 
 
-def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, *arguments, "--grpc", server.grpc_address, "--generator-limit", "note"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def loadtest(server: Doubling, *arguments: str) -> forked_command.Ended:
+    address = ("--grpc", server.grpc_address)
+    return forked_command.run("tpuserve-loadtest", *arguments, *address, "--generator-limit", "note")
 
 
 def test_a_run_writes_what_it_was_asked_for(server: Doubling, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Answers that are compared with golden ones, alone and in whole runs against servers that err under load."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support import forked_command
 from tpuserve_client.dtypes import Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
@@ -24,7 +23,6 @@ from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.inputs import BadInput
 from tpuserve_loadtests.workload import Line
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 BUSY_IS_FINE = ("--generator-limit", "note")
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 FLOAT = np.dtype(np.float32)
@@ -229,12 +227,11 @@ def server() -> Iterator[Erring]:
         yield model
 
 
-def loadtest(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
+def loadtest(server: Doubling, *arguments: str) -> forked_command.Ended:
     addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
     # A schedule: how many requests there are does not depend on how busy the machine is.
     load = ["--rate", "200", "--arrivals", "constant", "--duration", "1", "--warm-up", "0"]
-    command = [COMMAND, MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return forked_command.run("tpuserve-loadtest", MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments)
 
 
 def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:

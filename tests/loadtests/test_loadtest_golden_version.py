@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_logs import numbered, predict_entry, write_log
+from tests.support import forked_command
 from tpuserve_client.model import Signature, TensorSpec
 from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 from tpuserve_loadtests.golden.tolerance import Tolerance
@@ -20,7 +19,6 @@ from tpuserve_loadtests.recording.recorded_request import recorded_requests
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
 from tpuserve_server.request_log.entry import LogEntry
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 FLOATS = np.dtype(np.float32)
 SIGNATURE = Signature(
     "serving_default", {"x": TensorSpec("x", FLOATS, (None, 4))}, {"y": TensorSpec("y", FLOATS, (None, 4))}
@@ -76,11 +74,9 @@ def test_a_folder_of_versions_is_told_from_a_version(tmp_path: Path) -> None:
         read_golden_version(tmp_path / "8" / "assets.extra")
 
 
-def loadtest(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [COMMAND, "run", MODEL, "--duration", "0.5", "--warm-up", "0", "--users", "2", *arguments]
-    return subprocess.run(
-        [*command, "--generator-limit", "note"], capture_output=True, text=True, timeout=100, check=False
-    )
+def loadtest(*arguments: str) -> forked_command.Ended:
+    load = ("--duration", "0.5", "--warm-up", "0", "--users", "2", "--generator-limit", "note")
+    return forked_command.run("tpuserve-loadtest", "run", MODEL, *load, *arguments)
 
 
 @pytest.mark.timeout(120)

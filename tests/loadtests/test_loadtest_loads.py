@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support import forked_command
 from tests.support.free_ports import free_ports
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
@@ -31,17 +32,15 @@ def serve() -> Iterator[Serve]:
         yield lambda model: stack.enter_context(serving(model))
 
 
-def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def loadtest(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", *arguments, *BUSY_IS_FINE)
 
 
-def search(server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
+def search(server: Doubling, *arguments: str) -> forked_command.Ended:
     """With half a second instead of two for the user alone who comes first."""
-    code = "from tpuserve_loadtests.cli import main, rate_search; rate_search._FIRST_S = 0.5; main()"
     options = ("--grpc", server.grpc_address, "--warm-up", "0", *BUSY_IS_FINE)
-    command = [sys.executable, "-c", code, "search", MODEL, *options, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    brief = {"tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
+    return forked_command.run("tpuserve-loadtest", "search", MODEL, *options, *arguments, constants=brief)
 
 
 def loadtest_help() -> str:
@@ -249,7 +248,7 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
-    run = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    run = forked_command.run("tpuserve-loadtest", *arguments)
     assert run.returncode == 2
     assert complaint in run.stderr
     assert "Traceback" not in run.stderr

@@ -1,8 +1,6 @@
 """`tpuserve loadtest mlperf` against a real server, in a process of its own; seconds instead of ten minutes."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support import forked_command
 
-COMMAND = [
-    sys.executable,
-    "-c",
-    "from tpuserve_loadtests.cli import main, mlperf_command, rate_search; "
-    "mlperf_command.QUICK_S, rate_search._FIRST_S = 4.0, 0.5; main()",  # instead of 10 and 2
-    "mlperf",
-    MODEL,
-]
+# Instead of 10 and 2.
+BRIEF = {"tpuserve_loadtests.cli.mlperf_command.QUICK_S": 4.0, "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
 # A small machine with much else to do: neither the generator nor the server's speed is what is tested.
 BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
@@ -31,9 +24,12 @@ def server() -> Iterator[Doubling]:
         yield model
 
 
+def mlperf(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", "mlperf", MODEL, *arguments, constants=BRIEF)
+
+
 def run(server: Doubling, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = mlperf("--grpc", server.grpc_address, *BUSY_IS_FINE, *arguments, "--json")
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -90,9 +86,8 @@ def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
 
 
 def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -> None:
-    command = [*COMMAND, "--grpc", server.grpc_address, *BUSY_IS_FINE, "--scenario", "single-stream", "--duration", "1"]
-    command += ["--junit", str(tmp_path / "mlperf.xml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    options = ["--scenario", "single-stream", "--duration", "1", "--junit", str(tmp_path / "mlperf.xml")]
+    done = mlperf("--grpc", server.grpc_address, *BUSY_IS_FINE, *options)
     assert done.returncode == 99, done.stderr
     lines = done.stdout.splitlines()
     assert "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association." in lines
@@ -122,7 +117,7 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    done = mlperf(*arguments)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr

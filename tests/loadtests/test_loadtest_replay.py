@@ -1,8 +1,6 @@
 """Runs of recorded requests, each in a process of its own."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +10,8 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_logs import START_S, numbered, predict_entry, write_log
+from tests.support import forked_command
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
@@ -32,12 +30,11 @@ def log(tmp_path: Path) -> Path:
     return write_log(tmp_path / "requests.jsonl", entries)
 
 
-def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "run", *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def loadtest(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", "run", *arguments, *BUSY_IS_FINE)
 
 
-def measured(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def measured(run: forked_command.Ended) -> dict[str, Any]:
     assert run.returncode == 0, run.stderr
     document: dict[str, Any] = json.loads(run.stdout)
     return document

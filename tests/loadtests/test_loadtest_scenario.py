@@ -1,8 +1,6 @@
 """Scenario files: what is read from them, and whole runs of several models, each in a process of its own."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support import forked_command
 from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.scenario import BadScenario, read_scenario
 from tpuserve_loadtests.workload import mixed_order
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
@@ -63,9 +61,8 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def loadtest(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", *arguments, *BUSY_IS_FINE)
 
 
 def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Path) -> None:

@@ -3,10 +3,7 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ from fastapi import FastAPI, Response
 from tests.e2e.running_server import RunningServer, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
 from tests.loadtests.metrics_pages import MetricsPages
+from tests.support import forked_command
 from tests.support.measured import finish
 from tests.support.saved_models import save_mlp
 from tpuserve_loadtests.arrivals.load import Load
@@ -27,7 +25,6 @@ from tpuserve_loadtests.server_side.server_side import Scrape, ServerSide, draw_
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 BUSY_IS_FINE = ("--generator-limit", "note")
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 SERVED = Served((("m", None),))
@@ -189,9 +186,8 @@ def test_other_clients_and_other_servers_are_noticed() -> None:
 # Whole runs.
 
 
-def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, *arguments, *BUSY_IS_FINE]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def loadtest(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", *arguments, *BUSY_IS_FINE)
 
 
 def measured(*arguments: str) -> dict[str, Any]:

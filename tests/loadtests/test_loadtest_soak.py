@@ -13,13 +13,19 @@ import pytest
 from fastapi import FastAPI, Response
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving, serving_http
+from tests.support import forked_command
 
 HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tpuserve_loadtests.cli import main, soak_command; soak_command.LEAST_SOAK_S = 5.0; main()"  # instead of 10
+    "from tpuserve_loadtests.cli import main; main()"
 )
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
-COMMAND = [sys.executable, "-c", HEEDING_CTRL_C, "soak", MODEL, "--generator-limit", "note", "--json"]
+SOAK = ["soak", MODEL, "--generator-limit", "note", "--json"]
+
+
+def soak(*arguments: str) -> forked_command.Ended:
+    brief = {"tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 5.0}  # instead of 10
+    return forked_command.run("tpuserve-loadtest", *SOAK, *arguments, constants=brief)
 
 
 @pytest.fixture
@@ -52,9 +58,7 @@ def test_a_server_that_becomes_slower_and_grows_is_drifting(server: Doubling, ti
     # Segments of a sixth of a second: one in which a busy machine answers nothing would end the soak. As many as there
     # are by default: fewer that rise may be neighbours that are alike.
     options += ["--duration", "8s", "--warm-up", "0.3", "--junit", str(tmp_path / "soak.xml")]
-    run = subprocess.run(
-        [*COMMAND, *options, "--log", str(log)], capture_output=True, text=True, timeout=100, check=False
-    )
+    run = soak(*options, "--log", str(log))
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
     assert report["verdict"] == "drifting"
@@ -77,7 +81,7 @@ def test_a_soak_that_cannot_pass_its_gates_any_more_ends() -> None:
         # Of 1,000 requests in all, 45 that fail are too many: in the ninth segment or so.
         options = ["--grpc", server.grpc_address, "--rate", "100", "--duration", "10s", "--segments", "20"]
         options += ["--warm-up", "0", "--fail-if", "error_rate>4%"]
-        run = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=100, check=False)
+        run = soak(*options)
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
     assert report["notes"][0].startswith("stopped early: error_rate>4% whatever comes, after ")
@@ -99,9 +103,8 @@ def test_ctrl_c_reports_what_there_is(server: Doubling, tmp_path: Path) -> None:
         "--warm-up",
         "0",
     ]
-    with subprocess.Popen(
-        [*COMMAND, *options, "--log", str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-c", HEEDING_CTRL_C, *SOAK, *options, "--log", str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "1 of 1000" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
@@ -126,7 +129,7 @@ def test_ctrl_c_reports_what_there_is(server: Doubling, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_soaked_is_exit_code_2(arguments: list[str], complaint: str) -> None:
-    run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    run = soak(*arguments)
     assert run.returncode == 2
     assert complaint in run.stderr
     assert "Traceback" not in run.stderr

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.loadtests.recorded_logs import predict_entry, write_log
+from tests.support import forked_command
 from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client
 from tpuserve_client.model import ModelSpec
@@ -35,14 +36,11 @@ from tpuserve_loadtests.server_side.page import Page
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
-COMMAND = [
-    sys.executable,
-    "-c",
+HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from tpuserve_loadtests.cli import soak_command; soak_command.LEAST_SOAK_S = 2.0; "  # instead of 10
-    "from tpuserve_loadtests.cli.rollout_command import main; main()",
-    "m",
-]
+    "from tpuserve_loadtests.cli.rollout_command import main; main()"
+)
 # A small machine that does much else besides: neither the generator nor a few milliseconds are what is tested.
 # So many requests evenly: no segment of the soak, of a tenth of a second, is without any.
 QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
@@ -74,8 +72,10 @@ class Site:
     file: Path
 
     def rollout(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
-        command = [*COMMAND, "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        options = ["m", "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
+        commands = ("rollout_command", "soak_command")
+        brief = {f"tpuserve_loadtests.cli.{command}.LEAST_SOAK_S": 2.0 for command in commands}  # instead of 10
+        run = forked_command.run("tpuserve-rollout", *options, constants=brief, timeout_s=240)
         return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 
     def answers(self, label: str) -> int | None:
@@ -223,15 +223,15 @@ def test_golden_answers_are_judged_by_the_manifests_of_both_versions(site: Site,
     version = models / "m" / str(LIVE)
     row = np.ones((1, 4), np.float32)
     write_log(version / WARMUP_FILE, [predict_entry({"x": row}, outputs={"y": 2 * row}, model="m")])
-    command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "m", "--version", str(COARSE), "--golden"]
+    command = ["tpuserve-loadtest", "m", "--version", str(COARSE), "--golden"]
     command += [str(version), "--grpc", site.server.grpc, "--users", "2", "--duration", "500ms", "--warm-up", "0"]
     command += ["--check-share", "1", "--generator-limit", "note", "--json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = forked_command.run(*command)
     total = json.loads(run.stdout)["total"]
     assert (run.returncode, total["wrong"]) == (0, 0), run.stdout
     assert total["checked"] > 0
     command += ["--atol", "1e-4", "--rtol", "0"]
-    strict = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    strict = forked_command.run(*command)
     (error,) = json.loads(strict.stdout)["errors"]
     assert error["message"].endswith("allowed 0.0001 (set with --atol and --rtol)")
 
@@ -297,7 +297,8 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["SIGTERM", "Ctrl-C twice, while the server hangs"])
 def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp_path: Path) -> None:
-    command = [*COMMAND, "--model_config_file", str(site.file), "--grpc", site.server.grpc, *QUICK]
+    command = [sys.executable, "-c", HEEDING_CTRL_C, "m", "--model_config_file", str(site.file)]
+    command += ["--grpc", site.server.grpc, *QUICK]
     command += ["--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h", "--timeout", "10m"]
     command += ["--html", str(tmp_path / "page.html")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -1,0 +1,146 @@
+"""Runs the load tests' commands in forks of a process that has imported them: most of a short run is its imports.
+
+A fork parses its arguments, becomes gevent's, sends its load and exits as the installed command does: by the function
+that the entry point names, with its own streams, folder and exit status. Tests of the installed executables, of signals
+and of several machines start processes of their own.
+"""
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Ended: TypeAlias = subprocess.CompletedProcess[str]
+ENTRY_POINTS = {
+    "tpuserve-loadtest": "tpuserve_loadtests.cli:main",
+    "tpuserve-rollout": "tpuserve_loadtests.cli.rollout_command:main",
+}
+# Locust's own suite: importing it is running it.
+_NOT_IMPORTED = "tpuserve_loadtests.plain_locust"
+_MESSAGE_BYTES = 1 << 20
+
+
+def run(command: str, *arguments: str, constants: Mapping[str, float] | None = None, timeout_s: float = 100.0) -> Ended:
+    """Run a command of ENTRY_POINTS to its end, as `subprocess.run` with captured output.
+
+    Args:
+        constants: Names of constants in the commands' modules → what they are in this run.
+
+    Raises:
+        subprocess.TimeoutExpired: It was killed after `timeout_s`.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        request = {"argv": [command, *arguments], "constants": constants or {}, "folder": str(Path.cwd())}
+        status = _forker().run(request, (out.fileno(), err.fileno()), timeout_s)
+        texts = [_read(file) for file in (out, err)]
+    return subprocess.CompletedProcess([command, *arguments], status, *texts)
+
+
+def _read(file: Any) -> str:  # noqa: ANN401  a temporary file, whose type is private
+    file.seek(0)
+    return str(file.read().decode())
+
+
+class _Forker:
+    """The process that forks, which lives as long as this one."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, __file__, str(theirs.fileno())]
+            # The libraries' threads would not be in the forks.
+            environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()]
+            )
+        atexit.register(self.close)
+
+    def run(self, request: dict[str, Any], streams: tuple[int, int], timeout_s: float) -> int:
+        request |= {"environment": dict(os.environ)}
+        socket.send_fds(self._socket, [json.dumps(request).encode()], list(streams))
+        pid = self._receive(None)
+        try:
+            return self._receive(timeout_s)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            self._receive(None)
+            raise subprocess.TimeoutExpired(request["argv"], timeout_s) from None
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def _receive(self, timeout_s: float | None) -> int:
+        self._socket.settimeout(timeout_s)
+        message = self._socket.recv(_MESSAGE_BYTES)
+        assert message, "the forking process has ended: its reason is on standard error"
+        return int(message)
+
+
+@functools.cache
+def _forker() -> _Forker:
+    return _Forker()
+
+
+def _import_commands() -> None:
+    """Import all that the commands import, on gevent's terms, and leave gevent itself to be started in each fork."""
+    from gevent import monkey
+
+    monkey.patch_all()
+    root = importlib.import_module("tpuserve_loadtests")
+    for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+        if not module.name.startswith(_NOT_IMPORTED):
+            importlib.import_module(module.name)
+
+
+def _serve(requests: socket.socket) -> Callable[[], None]:
+    """Fork for each request. Returns in the forks, with what to run."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 2)
+        if not message:
+            os._exit(0)
+        assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in the fork"
+        pid = _fork()
+        if pid == 0:
+            requests.close()
+            return _become(json.loads(message), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.send(str(pid).encode())
+        _, status = _waitpid(pid, 0)
+        requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
+    """Take over a request's streams, folder, environment and arguments. Returns the command's function."""
+    for number, descriptor in enumerate(streams, start=1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = request["argv"]
+    for constant, value in request["constants"].items():
+        module, _, name = constant.rpartition(".")
+        assert hasattr(sys.modules[module], name), constant
+        setattr(sys.modules[module], name, value)
+    module, _, name = ENTRY_POINTS[sys.argv[0]].partition(":")
+    function: Callable[[], None] = getattr(sys.modules[module], name)
+    return function
+
+
+if __name__ == "__main__":
+    # Before gevent replaces them: this process waits without a hub, which forks could not share.
+    _fork, _waitpid, _socket_to_tests = os.fork, os.waitpid, socket.socket(fileno=int(sys.argv[1]))
+    _import_commands()
+    _serve(_socket_to_tests)()
