@@ -13,7 +13,8 @@ SOURCES := server exporter clients loadtests examples benchmarks deploy tests
 TORCH := .torch
 # Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
 TEST_PROCESSES ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --cov
+# Bytecode of the tests and of what they start is kept where PYTHONDONTWRITEBYTECODE is set, too: see below.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
 
 # All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
@@ -24,10 +25,10 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples strangers test rest suite upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch demo serve examples strangers test test-all upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Make .venv with everything pinned in requirements/dev.lock
 
@@ -70,9 +71,11 @@ examples: setup ## Train, export, serve and check every example; ONLY=name,name 
 strangers: setup ## Export, serve and ask models that other people wrote; ONLY=name,pattern for some; PyTorch's after `make torch`
 	@$(BIN)/python -m tests.strangers --only "$(ONLY)"
 
-test: setup lint types layers unit ## Format check, lint, types, layers, and most tests: under 8 minutes on 2 cores
+test: setup lint types layers unit ## Check format, lint, types and layers, run most tests: under 8 minutes on 2 cores
 
-suite: test rest ## All tests, and the floor of branch coverage: under 40 minutes on 2 cores
+test-all: setup lint types layers ## Run all tests, with the floor of branch coverage: under 30 minutes on 2 cores
+	$(PYTEST) --cov --cov-report=term
+	$(BIN)/python tests/coverage_floor.py
 
 upstream: .upstream/.installed ## Run TensorFlow Serving's own end-to-end tests from a clone of its repository: CHECKOUT=DIR
 	@PYTHONPATH=.upstream $(BIN)/python -m tests.upstream.run --checkout "$(CHECKOUT)"
@@ -96,11 +99,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) -m "not rest" --cov-report=
-
-rest: setup ## Run the tests that `make test` omits (tests/rest.txt); adds to the coverage of `make test`
-	$(PYTEST) -m rest --cov-append --cov-report=term
-	$(BIN)/python tests/coverage_floor.py
+	$(PYTEST) -m "not rest"
 
 upgrade: ## Renew requirements/*.lock: the newest versions that are allowed
 	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade

@@ -56,7 +56,7 @@ def pytest_runtest_setup() -> None:
     A collection takes 0.3 s beside TensorFlow, Keras and 500 modules of tests. Keras and the exporter ask for several
     in each export: without this they take most of its time.
     """
-    global _modules_frozen  # noqa: PLW0603 - one process has one heap
+    global _modules_frozen
     if len(sys.modules) >= _modules_frozen + MANY_MODULES:
         _modules_frozen = len(sys.modules)
         gc.collect()

@@ -9,6 +9,7 @@ import pytest
 from tests.contract.serving_client import ServingClient
 from tests.contract.serving_models import save_half_plus_two, save_kinds
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
+from tests.support.measured_children import measuring_children
 from tpuserve_client import Client
 
 HOSTS = ["envoy", "python"]
@@ -70,6 +71,7 @@ def serving(
         "--max_request_bytes=8000000",
     )
     with (
+        measuring_children(),
         run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):

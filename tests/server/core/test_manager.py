@@ -352,7 +352,7 @@ def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -
         house.aspire(None, "m")
         house.aspire(None, "n")
         house.wait_for(1, State.END, "n")
-        assert house.registry.statuses("m")[0].state is State.UNLOADING
+        house.wait_for(1, State.UNLOADING, "m")
     house.wait_for(1, State.END, "m")
 
 
