@@ -25,9 +25,10 @@ RUN case "$DEVICE" in \
  && /opt/uv/bin/uv pip sync --python /opt/tpuserve/bin/python --require-hashes \
     requirements/server.lock requirements/client.lock ${device:+"$device"}
 # Offline: uv is itself the build backend, so nothing without a hash can enter here.
+COPY formats formats
 COPY server server
 COPY clients/python clients/python
-RUN /opt/uv/bin/uv pip install --python /opt/tpuserve/bin/python --offline --no-deps ./server ./clients/python
+RUN /opt/uv/bin/uv pip install --python /opt/tpuserve/bin/python --offline --no-deps ./formats ./server ./clients/python
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

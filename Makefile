@@ -7,15 +7,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-PROJECTS := server exporter clients/python loadtests
-SOURCES := server exporter clients loadtests examples benchmarks deploy tests
+PROJECTS := formats server exporter clients/python loadtests
+SOURCES := formats server exporter clients loadtests examples benchmarks deploy tests
 # PyTorch has an environment of its own, over $(VENV): what is not in the one is found in the other.
 TORCH := .torch
 # Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
 TEST_PROCESSES ?= 2
 # Bytecode of the tests and of what they start is kept where PYTHONDONTWRITEBYTECODE is set, too: see below.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
-COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
 
 # All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
 # `tpu`, of which the group dev has the exporter's: the server's takes libtpu on every platform, and there are few wheels.

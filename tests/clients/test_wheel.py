@@ -1,4 +1,4 @@
-"""The client's wheel, alone in an empty virtual environment."""
+"""The client's wheel and the one of formats, which it needs, alone in an empty virtual environment."""
 
 import json
 import os
@@ -39,11 +39,12 @@ def cannot_run(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment that holds the wheel and its locked dependencies, nothing else."""
+    """The bin directory of an environment that holds the wheels and their locked dependencies, nothing else."""
     if not UV.exists():
         cannot_run("uv is not in this environment")
     directory = tmp_path_factory.mktemp("wheel")
-    uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", directory, "clients/python")
+    for project in ("formats", "clients/python"):
+        uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", directory, project)
     uv("venv", "--python", sys.executable, directory / "venv")
     python = directory / "venv" / "bin" / "python"
     try:
@@ -52,8 +53,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "error sending request" in error.stderr or "dns error" in error.stderr:
             cannot_run("no package index can be reached")
         pytest.fail(error.stderr)
-    (wheel,) = directory.glob("*.whl")
-    uv("pip", "install", "--python", python, "--no-deps", wheel)
+    wheels = sorted(directory.glob("*.whl"))
+    uv("pip", "install", "--python", python, "--no-deps", *wheels)
     return python.parent
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 
 # Ours, one by one: what is installed or downloaded beside them (.venv, .demo) belongs to other people.
-FOLDERS = ("benchmarks", "clients", "deploy", "docs", "examples", "exporter", "loadtests", "server", "tests")
+FOLDERS = ("benchmarks", "clients", "deploy", "docs", "examples", "exporter", "formats", "loadtests", "server", "tests")
 BUILT = ("build", "dist", "node_modules")
 
 
