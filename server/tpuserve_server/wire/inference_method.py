@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.messages.official import DATA_TYPE
 from tpuserve_server.wire.inference_result import (
     encode_classifications,

@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
 
+from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
-from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.messages.official import (
     GetModelMetadataRequest,
     GetModelMetadataResponse,

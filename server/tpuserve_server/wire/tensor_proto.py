@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WireType
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
-from tpuserve_server.messages.dtypes import BY_DTYPE, BY_NUMBER, WireType
 from tpuserve_server.messages.official import TensorProto, TensorShapeProto
 from tpuserve_server.wire.varint import packed_varints, read_varint, varint
 

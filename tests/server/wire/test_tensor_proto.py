@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
+from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
-from tpuserve_server.messages.dtypes import BY_DTYPE, BY_NUMBER
 from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES, decode_tensor, encode_tensor
 from tpuserve_server.wire.varint import varint
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.types import Signature
-from tpuserve_server.messages.dtypes import BY_DTYPE, type_name
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
 from tpuserve_server.wire.json.text import type_text, value_text

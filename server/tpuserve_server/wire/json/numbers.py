@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 import simdjson
 
+from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.messages.dtypes import BY_DTYPE
 
 # numpy's limit on dimensions.
 _MAX_RANK = 64

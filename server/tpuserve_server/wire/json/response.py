@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
-from tpuserve_server.messages.dtypes import BY_DTYPE, type_name
 from tpuserve_server.wire.json.ragged import nest_rows
 
 # String outputs with such a name are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
-from tpuserve_server.messages.dtypes import BY_DTYPE
 from tpuserve_server.wire.json.response import encode_predictions
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Oc"]

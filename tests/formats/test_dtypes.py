@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DataType
 
-from tpuserve_server.messages.dtypes import BY_DTYPE, BY_NUMBER, WireType, type_name
+from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WireType, type_name
 
 
 @pytest.mark.parametrize("wire_type", BY_NUMBER.values(), ids=lambda wire_type: wire_type.name)
