@@ -1,10 +1,17 @@
-"""The data types of TensorFlow's wire formats and what numpy calls them."""
+"""The data types of TensorFlow's wire formats and what numpy calls them: the one table between them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import ml_dtypes
 import numpy as np
+
+# Any dtype numpy holds, bfloat16 and float8 (ml_dtypes) and object (strings, as bytes) among them.
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+DType: TypeAlias = np.dtype[Any]
+
+# How strings are held: an array of dtype object whose elements are `bytes`.
+STRING: Final = np.dtype(np.object_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +20,13 @@ class WireType:
 
     number: int
     name: str
-    dtype: np.dtype[Any]
+    dtype: DType
     field: str
+
+    @property
+    def enum_name(self) -> str:
+        """Its name in the enum, as REST writes it: DT_FLOAT."""
+        return f"DT_{self.name.upper()}"
 
 
 # Numbers: tensorflow/core/framework/types.proto. Names: DataTypeString. Fields: the comments in tensor.proto.
@@ -25,7 +37,7 @@ _TYPES = (
     WireType(4, "uint8", np.dtype(np.uint8), "int_val"),
     WireType(5, "int16", np.dtype(np.int16), "int_val"),
     WireType(6, "int8", np.dtype(np.int8), "int_val"),
-    WireType(7, "string", np.dtype(np.object_), "string_val"),
+    WireType(7, "string", STRING, "string_val"),
     WireType(8, "complex64", np.dtype(np.complex64), "scomplex_val"),
     WireType(9, "int64", np.dtype(np.int64), "int64_val"),
     WireType(10, "bool", np.dtype(np.bool_), "bool_val"),
@@ -41,11 +53,21 @@ _TYPES = (
     WireType(27, "float8_e4m3b11fnuz", np.dtype(ml_dtypes.float8_e4m3b11fnuz), "float8_val"),
     WireType(28, "float8_e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), "float8_val"),
 )
+# Quantized values are their integers; scale and zero point belong to the model. The server serves none of them.
+_QUANTIZED = (
+    WireType(11, "qint8", np.dtype(np.int8), "int_val"),
+    WireType(12, "quint8", np.dtype(np.uint8), "int_val"),
+    WireType(13, "qint32", np.dtype(np.int32), "int_val"),
+    WireType(15, "qint16", np.dtype(np.int16), "int_val"),
+    WireType(16, "quint16", np.dtype(np.uint16), "int_val"),
+)
 BY_NUMBER = {wire_type.number: wire_type for wire_type in _TYPES}
 BY_DTYPE = {wire_type.dtype: wire_type for wire_type in _TYPES}
+WITH_QUANTIZED = BY_NUMBER | {wire_type.number: wire_type for wire_type in _QUANTIZED}
+BY_ENUM_NAME = {wire_type.enum_name: wire_type for wire_type in WITH_QUANTIZED.values()}
 
 
-def type_name(dtype: np.dtype[Any]) -> str:
+def type_name(dtype: DType) -> str:
     """What TensorFlow calls a dtype in messages (`float`, `half`, …); numpy's name where it has none."""
     wire_type = BY_DTYPE.get(dtype)
     return wire_type.name if wire_type else str(dtype)

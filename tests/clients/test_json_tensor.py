@@ -2,7 +2,6 @@
 
 import json
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from tpuserve_client.dtypes import Array, DType
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.json_tensor import from_json, to_json
 from tpuserve_client.model import TensorSpec
+from tpuserve_formats.dtypes import BY_DTYPE
 
 _NUMBERS = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64]
 _NUMBER = st.sampled_from([*map(np.dtype, _NUMBERS), np.dtype(np.uint64), np.dtype(np.bool_)])
@@ -31,9 +31,11 @@ def test_numbers_make_the_round_trip(data: st.DataObject, dtype: DType) -> None:
     np.testing.assert_array_equal(received, array)
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn])
-def test_narrow_floats_make_the_round_trip(dtype: type) -> None:
-    every_value = np.arange(256, dtype=np.uint8).view(np.dtype(dtype))
+@pytest.mark.parametrize(
+    "dtype", [kind.dtype for kind in BY_DTYPE.values() if kind.name.startswith(("bfloat16", "float8"))], ids=str
+)
+def test_narrow_floats_make_the_round_trip(dtype: DType) -> None:
+    every_value = np.arange(256, dtype=np.uint8).view(dtype)
     finite = every_value[np.isfinite(every_value.astype(np.float32))]
     assert through_json(finite).tobytes() == finite.tobytes()
 

@@ -9,17 +9,17 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tpuserve_client import dtypes
 from tpuserve_client.dtypes import STRING, Array, DType
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import TensorSpec
+from tpuserve_formats.dtypes import BY_DTYPE
 
 # Sent as JSON numbers of float32, which holds all their values.
 _NARROW_FLOATS = frozenset(
-    np.dtype(narrow) for narrow in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn)
+    dtype for dtype, wire_type in BY_DTYPE.items() if wire_type.field in ("half_val", "float8_val")
 )
 
 

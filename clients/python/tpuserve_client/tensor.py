@@ -16,6 +16,7 @@ from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array, DType
 from tpuserve_client.errors import Internal, InvalidArgument
 from tpuserve_client.varint import decode_varints, split_strings
+from tpuserve_formats.dtypes import BY_DTYPE
 
 # numpy's kinds of text: fixed-width str, fixed-width bytes, variable-width str.
 _TEXT_KINDS = frozenset("UST")
@@ -62,7 +63,7 @@ def _as_bytes(array: Array) -> Array:
 def to_proto(array: Array) -> serving_pb2.TensorProto:
     """An array from `as_array` as a TensorProto: `tensor_content` (little-endian, row by row), or `string_val`."""
     proto = serving_pb2.TensorProto()
-    proto.dtype = dtypes.to_wire(array.dtype)
+    proto.dtype = dtypes.to_wire(array.dtype)  # type: ignore[assignment]  # the enum's number
     proto.tensor_shape.SetInParent()  # a scalar's shape is there, and empty
     for size in array.shape:
         proto.tensor_shape.dim.add().size = size
@@ -141,33 +142,28 @@ def _bits(raw: bytes, dtype: DType) -> Array:
     return decode_varints(raw).astype(np.uint16).view(dtype)
 
 
-# Which field holds the values of a kind of dtype (tensorflow/core/framework/tensor.proto), and how to read its bytes.
+# How to read the bytes of a field that holds values (tensorflow/core/framework/tensor.proto).
 _Read = Callable[[bytes, DType], Array]
-_TYPED_FIELDS: dict[str, tuple[str, _Read]] = {
-    "float32": ("float_val", _fixed),
-    "float64": ("double_val", _fixed),
-    "complex64": ("scomplex_val", _fixed),
-    "complex128": ("dcomplex_val", _fixed),
-    "float16": ("half_val", _bits),
-    "bfloat16": ("half_val", _bits),
-    "float8_e5m2": ("float8_val", _fixed),
-    "float8_e4m3fn": ("float8_val", _fixed),
-    "bool": ("bool_val", _integers),
-    "int8": ("int_val", _integers),
-    "uint8": ("int_val", _integers),
-    "int16": ("int_val", _integers),
-    "uint16": ("int_val", _integers),
-    "int32": ("int_val", _integers),
-    "int64": ("int64_val", _integers),
-    "uint32": ("uint32_val", _integers),
-    "uint64": ("uint64_val", _integers),
+_READERS: dict[str, _Read] = {
+    "float_val": _fixed,
+    "double_val": _fixed,
+    "scomplex_val": _fixed,
+    "dcomplex_val": _fixed,
+    "half_val": _bits,
+    "float8_val": _fixed,
+    "bool_val": _integers,
+    "int_val": _integers,
+    "int64_val": _integers,
+    "uint32_val": _integers,
+    "uint64_val": _integers,
 }
 
 
 def _typed_values(proto: serving_pb2.TensorProto, dtype: DType) -> Array:
     if dtype == STRING:
         return _strings(list(proto.string_val))
-    field, read = _TYPED_FIELDS[dtype.name]
+    field = BY_DTYPE[dtype].field
+    read = _READERS[field]
     pieces = getattr(proto, field)
     if field == "float8_val":
         return read(pieces, dtype)
