@@ -5,9 +5,9 @@ from typing import Literal, Protocol, TypeAlias
 
 from google.protobuf import json_format
 
+from tpuserve_formats.tf_record import framed
 from tpuserve_server.messages.official import PredictionLog, TensorProto
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
-from tpuserve_server.wire.tf_record import framed
 
 LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats import tf_record
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
 from tpuserve_server.core.validation import check_names, choose_outputs
@@ -18,7 +19,6 @@ from tpuserve_server.messages.official import (
     PredictionLog,
     PredictRequest,
 )
-from tpuserve_server.wire import tf_record
 from tpuserve_server.wire.example_request import parse_recorded_multi_inference, parse_recorded_request
 from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
 from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod

@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 import orjson
 
+from tpuserve_formats.varint import varint
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.wire.model_spec import encode_model_spec
-from tpuserve_server.wire.varint import varint
 
 # Fields 1 to 3, length-delimited: tensorflow_serving/apis/{classification,regression,inference}.proto.
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"

@@ -15,10 +15,10 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER
+from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
 from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES, decode_tensor, encode_tensor
-from tpuserve_server.wire.varint import varint
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype != np.object_]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from tpuserve_server.wire.varint import packed_varints, read_varint, varint
+from tpuserve_formats.varint import packed_varints, read_varint, varint
 
 UNSIGNED = st.integers(0, 2**64 - 1)
 

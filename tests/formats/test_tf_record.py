@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpuserve_server.wire.tf_record import FRAME_BYTES, framed, read_records
+from tpuserve_formats.tf_record import FRAME_BYTES, framed, read_records
 
 RECORDS = [b"first", b"", bytes(range(256)) * 300]
 
