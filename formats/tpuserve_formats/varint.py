@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tpuserve_formats.errors import FormatError
+
 _UNSIGNED_64 = (1 << 64) - 1
 
 
@@ -40,14 +42,18 @@ def packed_varints(values: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position after it; raises ValueError when it is cut off or over 64 bits."""
+    """Read the varint at `position`; return it and the position after it.
+
+    Raises:
+        FormatError: it is cut off, or longer than 64 bits.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
-            break
+            raise FormatError("it ends within a number")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise ValueError("no varint here")
+    raise FormatError("a number of more than ten bytes")

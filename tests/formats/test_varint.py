@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
+from tpuserve_formats.errors import FormatError
 from tpuserve_formats.varint import packed_varints, read_varint, varint
 
 UNSIGNED = st.integers(0, 2**64 - 1)
@@ -29,7 +30,9 @@ def test_negative_varint_takes_ten_bytes_like_protobufs() -> None:
     assert TensorProto(version_number=-5).SerializeToString() == b"\x18" + varint(-5)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80" * 11])
-def test_cut_off_or_endless_varint_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no varint"):
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "ends within"), (b"\x80", "ends within"), (b"\x80" * 11, "more than ten bytes")]
+)
+def test_cut_off_or_endless_varint_is_an_error(data: bytes, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
         read_varint(data, 0)

@@ -5,6 +5,7 @@ Each has the version's answer beside it, as in a request log: servers ignore it,
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.samples.samples import check_lengths, take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.tf_record import framed, read_records
 
 if TYPE_CHECKING:
     from tensorflow_serving.apis.predict_pb2 import PredictRequest
@@ -118,23 +121,18 @@ def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, T
 
 
 def _write(version: Path, records: Iterable[bytes]) -> None:
-    import tensorflow as tf
-
     path = version / WARMUP_FILE
     path.parent.mkdir(exist_ok=True)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
+    path.write_bytes(b"".join(map(framed, records)))
 
 
 def _read(path: Path) -> list[bytes]:
-    import tensorflow as tf
-
     records: list[bytes] = []
     try:
-        for record in tf.data.TFRecordDataset(str(path)).take(MAX_RECORDS + 1):
-            records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
-    except tf.errors.OpError as error:
+        with path.open("rb") as file:
+            for record in islice(read_records(file), MAX_RECORDS + 1):
+                records.append(record)  # noqa: PERF402 - those read before the damage count it
+    except (FormatError, OSError) as error:
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
     if not records and path.stat().st_size:  # shorter than a record's head: no error to TensorFlow, and no request
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it holds no record")

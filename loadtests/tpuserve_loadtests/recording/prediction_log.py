@@ -11,6 +11,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tpuserve_client._proto import serving_pb2
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.varint import read_varint
 
 # Field numbers: PredictionLog, LogMetadata (apis/logging.proto), PredictLog, PredictRequest.
 _METADATA, _PREDICT_LOG = 1, 6
@@ -46,7 +48,7 @@ def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged |
     """The request of a PredictionLog; None for one that is no predict request. ValueError for other bytes."""
     try:
         return _logged(record, with_answer)
-    except (DecodeError, IndexError, struct.error) as error:
+    except (DecodeError, FormatError, struct.error) as error:
         raise ValueError(f"a record is no PredictionLog: {error}") from None
 
 
@@ -87,12 +89,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     position = 0
     while position < len(message):
         start = position
-        tag, position = _varint(message, position)
+        tag, position = read_varint(message, position)
         value: int | bytes
         if tag & 7 == _VARINT:
-            value, position = _varint(message, position)
+            value, position = read_varint(message, position)
         elif tag & 7 in (_BYTES, *_FIXED_BYTES):
-            length, position = _varint(message, position) if tag & 7 == _BYTES else (_FIXED_BYTES[tag & 7], position)
+            length, position = (
+                read_varint(message, position) if tag & 7 == _BYTES else (_FIXED_BYTES[tag & 7], position)
+            )
             value = message[position : position + length]
             position += length
         else:
@@ -100,14 +104,3 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         if position > len(message):
             raise ValueError("a record is no PredictionLog: it ends within a field")
         yield tag >> 3, value, message[start:position]
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        octet = message[position]
-        position += 1
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value, position
-    raise ValueError("a record is no PredictionLog: a number of more than ten bytes")

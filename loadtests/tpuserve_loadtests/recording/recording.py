@@ -1,6 +1,5 @@
 """Recorded requests: the server's request log, as TFRecord or JSON lines, and warm-up files (TFRecord, too)."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
+from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
 from tpuserve_loadtests.recording.json_log import read_json_log
 from tpuserve_loadtests.recording.prediction_log import Logged, read_prediction_log
-from tpuserve_loadtests.recording.tf_record import CutShort, read_tf_records
 
 # All of it is held in memory.
 MAX_BYTES: Final = 2 * 2**30
@@ -101,12 +100,15 @@ def _records(path: Path, notes: list[str], with_answers: bool) -> list[Logged | 
             start = file.peek(8)[:8]
             is_json = start.startswith(b"{") and b"\0" not in start
             read = read_json_log if is_json else partial(read_prediction_log, with_answer=with_answers)
-            for record in _lines(file) if is_json else read_tf_records(file, os.fstat(file.fileno()).st_size):
+            for record in _lines(file) if is_json else read_records(file, refuse_rest=True):
                 records.append(read(record))  # noqa: PERF401  what came before a cut is kept
     except CutShort:
         notes.append(f"{path.name} ends within a record, which is left out: it is being written, or was cut short")
     except OSError as error:
         raise BadRecording(f"{path}: {error.strerror}") from None
+    except WrongChecksum as error:
+        kinds = "damaged, or no recording (TFRecord or JSON lines)"
+        raise BadRecording(f"{path}: record {len(records) + 1}: {error}: {kinds}") from None
     except ValueError as error:
         raise BadRecording(f"{path}: record {len(records) + 1}: {error}") from None
     return records
