@@ -33,8 +33,8 @@ from tensorflow_serving.config import (
 from tpuserve_client import dtypes, tensor
 from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array
-from tpuserve_server.wire._proto import batching_parameters_pb2
-from tpuserve_server.wire.model_server_config_message import BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER
+from tpuserve_formats.messages._proto import batching_parameters_pb2
+from tpuserve_formats.messages.model_server_config import BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER
 
 MessageDescriptor: TypeAlias = Any  # protobuf's stubs give it one of two unrelated types
 

@@ -18,7 +18,7 @@ from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
 from tests.support.saved_models import save_mlp
 from tpuserve_client import Client, InvalidArgument
-from tpuserve_server.wire.model_server_config_message import ModelServerConfig
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.check.finding import Finding, look
 from tpuserve_server.command.listening import read_tls
 from tpuserve_server.command.settings import Settings
@@ -18,7 +19,6 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import select_host
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import server_context
-from tpuserve_server.messages.official import ConfigProto
 
 
 def check_configuration(settings: Settings, check_models: Callable[[Settings], Iterable[Finding]]) -> list[Finding]:

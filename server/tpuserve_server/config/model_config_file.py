@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_server.config.text_format import ConfigError, parse, read_text
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.wire.model_server_config import model_configs
-from tpuserve_server.wire.model_server_config_message import ModelServerConfig
 
 _log = logging.getLogger(__name__)
 

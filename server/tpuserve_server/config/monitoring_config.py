@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from tpuserve_formats.messages._proto.monitoring_config_pb2 import MonitoringConfig
 from tpuserve_server.config.text_format import ConfigError, read
-from tpuserve_server.wire._proto.monitoring_config_pb2 import MonitoringConfig
 
 # util/prometheus_exporter.cc
 DEFAULT_PATH = "/monitoring/prometheus/metrics"

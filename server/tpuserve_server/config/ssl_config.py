@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
 from tpuserve_server.config.text_format import ConfigError, read
-from tpuserve_server.wire._proto.ssl_config_pb2 import SSLConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
     ServiceResponse,
 )
 
+from tpuserve_formats.messages.pool import OFFICIAL
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.rpc import CallContext
-from tpuserve_server.messages.pool import OFFICIAL
 
 _Found = TypeVar("_Found")
 

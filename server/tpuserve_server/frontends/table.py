@@ -2,6 +2,7 @@
 
 from grpc_health.v1 import health_pb2
 
+from tpuserve_formats.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
@@ -16,7 +17,6 @@ from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
 from tpuserve_server.frontends.tf_grpc.prediction import PredictionMethods
 from tpuserve_server.frontends.tf_grpc.profiler import ProfilerMethods
 from tpuserve_server.frontends.tf_grpc.reload import ReloadMethods
-from tpuserve_server.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 

@@ -5,8 +5,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from google.protobuf import json_format
 
+from tpuserve_formats.messages.official import PredictionLog, TensorProto
 from tpuserve_formats.tf_record import framed
-from tpuserve_server.messages.official import PredictionLog, TensorProto
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
 
 LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]

@@ -10,15 +10,15 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from tpuserve_formats import tf_record
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
-from tpuserve_server.core.validation import check_names, choose_outputs
-from tpuserve_server.messages.official import (
+from tpuserve_formats.messages.official import (
     ClassificationRequest,
     MultiInferenceRequest,
     PredictionLog,
     PredictRequest,
 )
+from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
+from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
+from tpuserve_server.core.validation import check_names, choose_outputs
 from tpuserve_server.wire.example_request import parse_recorded_multi_inference, parse_recorded_request
 from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
 from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod

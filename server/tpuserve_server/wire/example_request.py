@@ -12,12 +12,12 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
+from tpuserve_formats.messages.official import InferenceTask as InferenceTaskProto
+from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
+from tpuserve_formats.messages.pool import add_file
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
-from tpuserve_server.messages.official import InferenceTask as InferenceTaskProto
-from tpuserve_server.messages.official import ModelSpec as ModelSpecProto
-from tpuserve_server.messages.pool import add_file
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 

@@ -9,9 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
-from tpuserve_server.messages.official import (
+from tpuserve_formats.messages.official import (
     GetModelMetadataRequest,
     GetModelMetadataResponse,
     SignatureDef,
@@ -19,6 +17,8 @@ from tpuserve_server.messages.official import (
     TensorInfo,
     TensorShapeProto,
 )
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 # Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).

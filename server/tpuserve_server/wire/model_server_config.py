@@ -2,15 +2,15 @@
 
 import logging
 
+from tpuserve_formats.messages.model_server_config import BATCHING_PARAMETERS, ModelServerConfig
+from tpuserve_formats.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
+from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigProto
+from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
+from tpuserve_formats.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
-from tpuserve_server.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
-from tpuserve_server.messages.official import LoggingConfig as LoggingConfigProto
-from tpuserve_server.messages.official import ModelConfig as ModelConfigProto
-from tpuserve_server.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.wire.batching_parameters import batching_parameters
-from tpuserve_server.wire.model_server_config_message import BATCHING_PARAMETERS, ModelServerConfig
 
 _log = logging.getLogger(__name__)
 

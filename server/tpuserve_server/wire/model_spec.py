@@ -2,8 +2,8 @@
 
 from functools import lru_cache
 
+from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
 from tpuserve_server.core.types import ModelSpec, ServableId
-from tpuserve_server.messages.official import ModelSpec as ModelSpecProto
 
 
 def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec, VersionStatus
-from tpuserve_server.messages.official import (
+from tpuserve_formats.messages.official import (
     GetModelStatusRequest,
     GetModelStatusResponse,
     ModelVersionStatus,
     StatusProto,
 )
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import ModelSpec, VersionStatus
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 

@@ -4,10 +4,10 @@ from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId, Tensors
-from tpuserve_server.messages.official import PredictRequest
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 

@@ -2,9 +2,9 @@
 
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.messages.official import ReloadConfigRequest, ReloadConfigResponse, StatusProto
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.messages.official import ReloadConfigRequest, ReloadConfigResponse, StatusProto
 from tpuserve_server.wire.model_server_config import extended, model_configs
 
 # The metrics that a request may name are TensorFlow's own, of which there are none here.

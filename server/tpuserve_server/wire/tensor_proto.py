@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WireType
+from tpuserve_formats.messages.official import TensorProto, TensorShapeProto
 from tpuserve_formats.varint import packed_varints, read_varint, varint
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array
-from tpuserve_server.messages.official import TensorProto, TensorShapeProto
 
 # What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.
 MAX_REPEATED_BYTES = 256 * 1024 * 1024

@@ -2,12 +2,12 @@ import pytest
 from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as OfficialModelServerConfig
 
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_server.core.batching.options import BatchingMode
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.wire.model_server_config import extended, model_configs
-from tpuserve_server.wire.model_server_config_message import ModelServerConfig
 
 
 def parse(text: str) -> tuple[ModelConfig, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.messages.official import CallableOptions, RunOptions
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.servable import InFlight
@@ -28,7 +29,6 @@ from tpuserve_server.executors.tensorflow.session_config import (
     run_options,
     session_config,
 )
-from tpuserve_server.messages.official import CallableOptions, RunOptions
 
 # Callables kept for each servable: one for each signature and set of outputs that clients ask for.
 _MAX_CALLABLES = 64

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_NUMBER
+from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo, TensorProto
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
-from tpuserve_server.messages.official import MetaGraphDef, TensorInfo, TensorProto
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _LENGTH_DELIMITED = 2

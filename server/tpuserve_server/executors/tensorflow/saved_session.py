@@ -12,10 +12,10 @@ from typing import Any
 
 from tensorflow.python.client import pywrap_tf_session
 
+from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.session_config import IN_CALLERS_THREAD
-from tpuserve_server.messages.official import CallableOptions, ConfigProto, RunOptions
 
 # typeid(TF_Session).name(), as pybind11's conduit names capsules.
 _SESSION_TYPE = b"10TF_Session"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuserve_server.messages.official import ConfigProto, RewriterConfig, RunOptions
+from tpuserve_formats.messages.official import ConfigProto, RewriterConfig, RunOptions
 
 DEFAULT_TAGS = ("serve",)
 

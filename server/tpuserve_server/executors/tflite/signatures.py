@@ -11,10 +11,10 @@ from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, TensorSpec
 from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
-from tpuserve_server.messages.official import MetaGraphDef, TensorInfo
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ back in the response, and the client writes it (docs/decisions/0011).
 import asyncio
 import contextlib
 
+from tpuserve_formats.messages.official import ProfileOptions
 from tpuserve_server.core.errors import Internal, InvalidArgument, Unimplemented
 from tpuserve_server.core.tracer import TraceOptions, Tracer
 from tpuserve_server.frontends.rpc import CallContext
-from tpuserve_server.messages.official import ProfileOptions
 from tpuserve_server.wire.profiler_proto import (
     encode_profile_response,
     parse_profile_request,

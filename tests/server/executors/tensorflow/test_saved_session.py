@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_mlp
+from tpuserve_formats.messages.official import CallableOptions, ConfigProto
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, run_options, session_config
-from tpuserve_server.messages.official import CallableOptions, ConfigProto
 
 pytestmark = pytest.mark.timeout(120)
 ZEROS = np.zeros((1, 64), np.float32)

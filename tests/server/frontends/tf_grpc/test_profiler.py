@@ -8,14 +8,14 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
+from tpuserve_formats.messages.official import ProfileOptions, XSpace
+from tpuserve_formats.messages.pool import message_class
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.tracer import TraceOptions
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.tf_grpc.profiler import ProfilerMethods
-from tpuserve_server.messages.official import ProfileOptions, XSpace
-from tpuserve_server.messages.pool import message_class
 
 CONTEXT = CallContext(Deadline.never(), {})
 LONG_MS = 60_000

@@ -3,7 +3,7 @@
 Types are in `official.pyi`, which takes them from the official packages.
 """
 
-from tpuserve_server.messages.pool import OFFICIAL, message_class
+from tpuserve_formats.messages.pool import OFFICIAL, message_class
 
 CallableOptions = message_class("tensorflow.CallableOptions")
 ConfigProto = message_class("tensorflow.ConfigProto")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from tpuserve_server.messages import official
-from tpuserve_server.wire._proto import batching_parameters_pb2
+from tpuserve_formats.messages import official
+from tpuserve_formats.messages._proto import batching_parameters_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor

@@ -1,4 +1,4 @@
-"""Renews the `_pb2` modules beside every .proto here: `python -m tpuserve_server.wire._proto.generate`.
+"""Renews the `_pb2` modules beside every .proto here: `python -m tpuserve_formats.messages._proto.generate`.
 
 Needs grpcio-tools. protoc's own Python output refuses every protobuf runtime older than the compiler and every one two
 major versions newer; a descriptor has no such limit, so a module holds just that.
@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2
 FOLDER = Path(__file__).resolve().parent
 PACKAGE_ROOT = FOLDER.parents[2]
 
-_HEADER = '''"""Generated from {name} by tpuserve_server.wire._proto.generate. DO NOT EDIT."""
+_HEADER = '''"""Generated from {name} by tpuserve_formats.messages._proto.generate. DO NOT EDIT."""
 
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import message_factory as _message_factory

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from tpuserve_server.wire._proto import generate
-from tpuserve_server.wire._proto.batching_parameters_pb2 import BatchingParameters
-from tpuserve_server.wire._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
-from tpuserve_server.wire._proto.ssl_config_pb2 import SSLConfig
+from tpuserve_formats.messages._proto import generate
+from tpuserve_formats.messages._proto.batching_parameters_pb2 import BatchingParameters
+from tpuserve_formats.messages._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
+from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
 
 
 @pytest.mark.parametrize("source", generate.sources(), ids=lambda path: path.name)

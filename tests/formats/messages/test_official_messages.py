@@ -10,8 +10,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2, model_service_pb2, prediction_service_pb2
 
-from tpuserve_server.messages import generate, official
-from tpuserve_server.messages.pool import OFFICIAL
+from tpuserve_formats.messages import generate, official
+from tpuserve_formats.messages.pool import OFFICIAL
 
 STUB = ast.parse(Path(official.__file__).with_suffix(".pyi").read_text())
 # As `official.pyi` says it: our name, the official module, the name in it.

@@ -1,4 +1,4 @@
-"""Renews `official.binpb` from the installed packages: `python -m tpuserve_server.messages.generate`.
+"""Renews `official.binpb` from the installed packages: `python -m tpuserve_formats.messages.generate`.
 
 Needs tensorflow and tensorflow-serving-api, from whose modules the descriptors come as they are.
 """
