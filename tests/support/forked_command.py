@@ -6,6 +6,7 @@ and of several machines start processes of their own.
 """
 
 import atexit
+import contextlib
 import functools
 import importlib
 import json
@@ -41,7 +42,7 @@ def run(command: str, *arguments: str, constants: Mapping[str, float] | None = N
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         request = {"argv": [command, *arguments], "constants": constants or {}, "folder": str(Path.cwd())}
-        status = _forker().run(request, (out.fileno(), err.fileno()), timeout_s)
+        status = _forker().run(request, [out.fileno(), err.fileno()], timeout_s)
         texts = [_read(file) for file in (out, err)]
     return subprocess.CompletedProcess([command, *arguments], status, *texts)
 
@@ -65,26 +66,25 @@ class _Forker:
             )
         atexit.register(self.close)
 
-    def run(self, request: dict[str, Any], streams: tuple[int, int], timeout_s: float) -> int:
+    def run(self, request: dict[str, Any], streams: list[int], timeout_s: float) -> int:
+        """Exit status of a request. Threads may call it at once: each has a socket of its own for what it is told."""
         request |= {"environment": dict(os.environ)}
-        socket.send_fds(self._socket, [json.dumps(request).encode()], list(streams))
-        pid = self._receive(None)
-        try:
-            return self._receive(timeout_s)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            self._receive(None)
-            raise subprocess.TimeoutExpired(request["argv"], timeout_s) from None
+        told, teller = socket.socketpair()
+        with told, teller:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, teller.fileno()])
+            teller.close()
+            with told.makefile() as lines:
+                pid = int(lines.readline())
+                told.settimeout(timeout_s)
+                try:
+                    return int(lines.readline())
+                except TimeoutError:
+                    os.kill(pid, signal.SIGKILL)
+                    raise subprocess.TimeoutExpired(request["argv"], timeout_s) from None
 
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
-
-    def _receive(self, timeout_s: float | None) -> int:
-        self._socket.settimeout(timeout_s)
-        message = self._socket.recv(_MESSAGE_BYTES)
-        assert message, "the forking process has ended: its reason is on standard error"
-        return int(message)
 
 
 @functools.cache
@@ -106,19 +106,32 @@ def _import_commands() -> None:
 def _serve(requests: socket.socket) -> Callable[[], None]:
     """Fork for each request. Returns in the forks, with what to run."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 2)
+        message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
         if not message:
             os._exit(0)
         assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in the fork"
-        pid = _fork()
-        if pid == 0:
+        if _fork() == 0:
             requests.close()
-            return _become(json.loads(message), descriptors)
+            _tell_of_fork(descriptors[2])
+            return _become(json.loads(message), descriptors[:2])
         for descriptor in descriptors:
             os.close(descriptor)
-        requests.send(str(pid).encode())
-        _, status = _waitpid(pid, 0)
-        requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+        with contextlib.suppress(ChildProcessError):
+            while _waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+
+
+def _tell_of_fork(teller: int) -> None:
+    """Fork, and tell the process that asked of the fork's number and exit status. Returns in the fork."""
+    pid = _fork()
+    if pid == 0:
+        os.close(teller)
+        return
+    os.write(teller, f"{pid}\n".encode())
+    _, status = _waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):  # the test has given up waiting
+        os.write(teller, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
