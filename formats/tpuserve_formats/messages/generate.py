@@ -1,6 +1,6 @@
 """Renews `official.binpb` from the installed packages: `python -m tpuserve_formats.messages.generate`.
 
-Needs tensorflow and tensorflow-serving-api, from whose modules the descriptors come as they are.
+Needs tensorflow, tensorflow-serving-api and grpcio-health-checking: the descriptors come from their modules unchanged.
 """
 
 import importlib
@@ -13,8 +13,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 DESCRIPTORS = Path(__file__).with_name("official.binpb")
 
-# With all that they import they define every message that the server reads or writes.
+# With all that they import they define every message that a distribution reads or writes.
 _MODULES = (
+    "grpc_health.v1.health_pb2",
     "tensorflow.core.protobuf.config_pb2",
     "tensorflow.core.protobuf.meta_graph_pb2",
     "tensorflow.tsl.profiler.protobuf.profiler_options_pb2",

@@ -1,43 +1,89 @@
-"""Every official message, enum and service that the server uses, by name.
+"""Every official message, enum and service that a distribution uses, by name; each is made at its first use.
 
 Types are in `official.pyi`, which takes them from the official packages.
 """
 
-from tpuserve_formats.messages.pool import OFFICIAL, message_class
+from typing import Any
 
-CallableOptions = message_class("tensorflow.CallableOptions")
-ConfigProto = message_class("tensorflow.ConfigProto")
-MetaGraphDef = message_class("tensorflow.MetaGraphDef")
-ProfileOptions = message_class("tensorflow.ProfileOptions")
-RewriterConfig = message_class("tensorflow.RewriterConfig")
-RunOptions = message_class("tensorflow.RunOptions")
-SignatureDef = message_class("tensorflow.SignatureDef")
-TensorInfo = message_class("tensorflow.TensorInfo")
-TensorProto = message_class("tensorflow.TensorProto")
-TensorShapeProto = message_class("tensorflow.TensorShapeProto")
-XSpace = message_class("tensorflow.profiler.XSpace")
-ClassificationRequest = message_class("tensorflow.serving.ClassificationRequest")
-FileSystemStoragePathSourceConfig = message_class("tensorflow.serving.FileSystemStoragePathSourceConfig")
-GetModelMetadataRequest = message_class("tensorflow.serving.GetModelMetadataRequest")
-GetModelMetadataResponse = message_class("tensorflow.serving.GetModelMetadataResponse")
-GetModelStatusRequest = message_class("tensorflow.serving.GetModelStatusRequest")
-GetModelStatusResponse = message_class("tensorflow.serving.GetModelStatusResponse")
-InferenceTask = message_class("tensorflow.serving.InferenceTask")
-LogMetadata = message_class("tensorflow.serving.LogMetadata")
-LoggingConfig = message_class("tensorflow.serving.LoggingConfig")
-ModelConfig = message_class("tensorflow.serving.ModelConfig")
-ModelServerConfig = message_class("tensorflow.serving.ModelServerConfig")
-ModelSpec = message_class("tensorflow.serving.ModelSpec")
-ModelVersionStatus = message_class("tensorflow.serving.ModelVersionStatus")
-MultiInferenceRequest = message_class("tensorflow.serving.MultiInferenceRequest")
-PredictRequest = message_class("tensorflow.serving.PredictRequest")
-PredictionLog = message_class("tensorflow.serving.PredictionLog")
-ReloadConfigRequest = message_class("tensorflow.serving.ReloadConfigRequest")
-ReloadConfigResponse = message_class("tensorflow.serving.ReloadConfigResponse")
-SignatureDefMap = message_class("tensorflow.serving.SignatureDefMap")
-StatusProto = message_class("tensorflow.serving.StatusProto")
+from tpuserve_formats.messages.pool import find_file, message_class
 
-DATA_TYPE = OFFICIAL.FindEnumTypeByName("tensorflow.DataType")
-MODEL_TYPE = OFFICIAL.FindEnumTypeByName("tensorflow.serving.ModelType")
-MODEL_SERVICE = OFFICIAL.FindServiceByName("tensorflow.serving.ModelService")
-PREDICTION_SERVICE = OFFICIAL.FindServiceByName("tensorflow.serving.PredictionService")
+_MESSAGES = {
+    "grpc_health/v1/health.proto": (
+        "HealthCheckRequest",
+        "HealthCheckResponse",
+    ),
+    "tensorflow/core/framework/tensor.proto": ("TensorProto",),
+    "tensorflow/core/framework/tensor_shape.proto": ("TensorShapeProto",),
+    "tensorflow/core/protobuf/config.proto": (
+        "CallableOptions",
+        "ConfigProto",
+        "RunOptions",
+    ),
+    "tensorflow/core/protobuf/meta_graph.proto": (
+        "MetaGraphDef",
+        "SignatureDef",
+        "TensorInfo",
+    ),
+    "tensorflow/core/protobuf/rewriter_config.proto": ("RewriterConfig",),
+    "tensorflow_serving/apis/classification.proto": ("ClassificationRequest",),
+    "tensorflow_serving/apis/get_model_metadata.proto": (
+        "GetModelMetadataRequest",
+        "GetModelMetadataResponse",
+        "SignatureDefMap",
+    ),
+    "tensorflow_serving/apis/get_model_status.proto": (
+        "GetModelStatusRequest",
+        "GetModelStatusResponse",
+        "ModelVersionStatus",
+    ),
+    "tensorflow_serving/apis/inference.proto": (
+        "InferenceTask",
+        "MultiInferenceRequest",
+    ),
+    "tensorflow_serving/apis/logging.proto": ("LogMetadata",),
+    "tensorflow_serving/apis/model.proto": ("ModelSpec",),
+    "tensorflow_serving/apis/model_management.proto": (
+        "ReloadConfigRequest",
+        "ReloadConfigResponse",
+    ),
+    "tensorflow_serving/apis/predict.proto": (
+        "PredictRequest",
+        "PredictResponse",
+    ),
+    "tensorflow_serving/apis/prediction_log.proto": ("PredictionLog",),
+    "tensorflow_serving/apis/status.proto": ("StatusProto",),
+    "tensorflow_serving/config/file_system_storage_path_source.proto": ("FileSystemStoragePathSourceConfig",),
+    "tensorflow_serving/config/logging_config.proto": ("LoggingConfig",),
+    "tensorflow_serving/config/model_server_config.proto": (
+        "ModelConfig",
+        "ModelServerConfig",
+    ),
+    "tsl/profiler/protobuf/profiler_options.proto": ("ProfileOptions",),
+    "tsl/profiler/protobuf/xplane.proto": ("XSpace",),
+}
+_ENUMS = {
+    "DATA_TYPE": ("tensorflow/core/framework/types.proto", "DataType"),
+    "MODEL_TYPE": ("tensorflow_serving/config/model_server_config.proto", "ModelType"),
+}
+_SERVICES = {
+    "MODEL_SERVICE": ("tensorflow_serving/apis/model_service.proto", "ModelService"),
+    "PREDICTION_SERVICE": ("tensorflow_serving/apis/prediction_service.proto", "PredictionService"),
+}
+_FILE = {name: file for file, names in _MESSAGES.items() for name in names}
+NAMES = frozenset({*_FILE, *_ENUMS, *_SERVICES})
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (`official.pyi` has the types)
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: Any
+    if name in _FILE:
+        found = message_class(_FILE[name], name)
+    elif name in _ENUMS:
+        file, official_name = _ENUMS[name]
+        found = find_file(file).enum_types_by_name[official_name]
+    else:
+        file, official_name = _SERVICES[name]
+        found = find_file(file).services_by_name[official_name]
+    globals()[name] = found
+    return found

@@ -1,4 +1,10 @@
 from google.protobuf.descriptor import EnumDescriptor, ServiceDescriptor
+from grpc_health.v1.health_pb2 import (
+    HealthCheckRequest as HealthCheckRequest,
+)
+from grpc_health.v1.health_pb2 import (
+    HealthCheckResponse as HealthCheckResponse,
+)
 from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
 from tensorflow.core.protobuf.config_pb2 import (
@@ -55,7 +61,12 @@ from tensorflow_serving.apis.model_management_pb2 import (
     ReloadConfigResponse as ReloadConfigResponse,
 )
 from tensorflow_serving.apis.model_pb2 import ModelSpec as ModelSpec
-from tensorflow_serving.apis.predict_pb2 import PredictRequest as PredictRequest
+from tensorflow_serving.apis.predict_pb2 import (
+    PredictRequest as PredictRequest,
+)
+from tensorflow_serving.apis.predict_pb2 import (
+    PredictResponse as PredictResponse,
+)
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog as PredictionLog
 from tensorflow_serving.apis.status_pb2 import StatusProto as StatusProto
 from tensorflow_serving.config.file_system_storage_path_source_pb2 import (
@@ -73,3 +84,4 @@ DATA_TYPE: EnumDescriptor
 MODEL_TYPE: EnumDescriptor
 MODEL_SERVICE: ServiceDescriptor
 PREDICTION_SERVICE: ServiceDescriptor
+NAMES: frozenset[str]

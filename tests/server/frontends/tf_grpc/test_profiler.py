@@ -22,7 +22,7 @@ LONG_MS = 60_000
 
 
 def message(name: str, **fields: object) -> Message:
-    made: Message = message_class(f"tensorflow.{name}")(**fields)
+    made: Message = message_class("tpuserve_server/profiler_service.proto", name)(**fields)
     return made
 
 
