@@ -30,7 +30,7 @@ from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file

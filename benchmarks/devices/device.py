@@ -78,7 +78,7 @@ def tensorflow_model(folder: Path, *, pooled: int, channels: int) -> Servable:
     import tensorflow as tf
 
     from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-    from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+    from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
     module = tf.Module()
     module.first = tf.Variable(tf.random.normal([3, 3, 3, channels]))

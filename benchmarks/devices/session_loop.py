@@ -15,7 +15,7 @@ from benchmarks.devices import resnet_model
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 SIGNATURE = "serving_default"
 

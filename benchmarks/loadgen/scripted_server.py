@@ -17,7 +17,7 @@ from tpuserve_server.__main__ import main as serve
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 
 @dataclass

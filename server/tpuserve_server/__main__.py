@@ -15,6 +15,7 @@ from tpuserve_server.command.flag_command import serve_command
 from tpuserve_server.command.listening import host_options
 from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
+from tpuserve_server.command.validation import read_settings, settings_json
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
@@ -54,16 +55,16 @@ Exit codes:
 """
 
 
-def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by Settings
+def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by read_settings
     """Serve models over gRPC and REST, as TensorFlow Serving does, until SIGTERM or Ctrl-C."""
     values = {"model_base_path": _base_path(model_base_path, flags["model_name"]), **flags}
     if check_config is not None:
         _check(values, as_json=check_config == "json")
     settings = _validate(**values)
-    configure_logging(settings.log_format)
+    configure_logging(settings.server.log_format)
     try:
         _check_files(settings)
-        status = _run(select_host(settings.host_backend), settings)
+        status = _run(select_host(settings.listening.host_backend), settings)
     except (HostError, ConfigError) as error:
         raise click.ClickException(str(error)) from error
     sys.exit(status)
@@ -78,7 +79,7 @@ def _base_path(flag: str | None, model_name: str) -> str | None:
 
 def _validate(**values: Any) -> Settings:  # noqa: ANN401 - validated here
     try:
-        return Settings(**{name: value for name, value in values.items() if value is not None})
+        return read_settings(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         raise click.UsageError(_explain(error.errors()[0])) from error
 
@@ -96,7 +97,7 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
 
     given = {name: value for name, value in values.items() if value is not None}
     try:
-        return check_configuration(Settings(**given), _check_models)
+        return check_configuration(read_settings(**given), _check_models)
     except ValidationError as error:
         errors = error.errors()
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
@@ -123,23 +124,23 @@ def _explain(error: "ErrorDetails") -> str:
 
 def _check_files(settings: Settings) -> None:
     """Raise ConfigError for a file that the server would stumble over, seconds later and in another process."""
-    if settings.model_config_file is not None:
-        ModelConfigFile(settings.model_config_file, poll_wait_s=0).read()
-    if settings.batching_parameters_file is not None:
-        read_batching_parameters(settings.batching_parameters_file, settings.batching_flags)
-    if settings.monitoring_config_file is not None:
-        read_metrics_path(settings.monitoring_config_file)
+    if settings.models.model_config_file is not None:
+        ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
+    if settings.batching_source.batching_parameters_file is not None:
+        read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)
+    if settings.server.monitoring_config_file is not None:
+        read_metrics_path(settings.server.monitoring_config_file)
 
 
 def _run(selection: Selection, settings: Settings) -> int:
-    options = host_options(settings)
+    options = host_options(settings.listening, settings.host)
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":
         # The supervisor stays light: TensorFlow is imported by the process that Envoy embeds, and by no other.
         from tpuserve_server.hosts.envoy import host as envoy
 
-        environment = {SETTINGS_VARIABLE: settings.model_dump_json(), HOST_NOTE_VARIABLE: host_note}
+        environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
         return envoy.run("tpuserve_server.process.embedded:asgi", options, environment)
     from tpuserve_server.hosts import python
 

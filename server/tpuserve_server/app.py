@@ -12,13 +12,11 @@ from tpuserve_server.check.models import ModelCheck
 from tpuserve_server.command.banner import print_banner
 from tpuserve_server.command.options import (
     cache_dir,
-    load_options,
     loading_options,
     pjrt_options,
-    request_log_options,
     rest_options,
-    rotation,
     tensorflow_options,
+    tflite_options,
 )
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.command.start_report import report_start
@@ -144,23 +142,26 @@ def build(settings: Settings, host_note: str) -> Server:
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = _remote_storage(settings)
     storage = StorageByScheme(_local_storage(), remote)
-    device = DeviceShare(settings.device_slots or _cores(), only_weighted=not settings.device_slots)
+    slots = settings.server.device_slots
+    device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
     saved_model = TensorFlowOnDemand(tensorflow_options(settings))
-    choice = DeviceChoice(settings.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices)
+    choice = DeviceChoice(
+        settings.pjrt.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices
+    )
     loading = loading_options(settings)
     loader = VersionLoader(storage, _executor(settings, choice), loading, clock, metrics, device)
-    manager = VersionManager(registry, loader, clock, load_options(settings))
-    poll_wait_s = settings.file_system_poll_wait_seconds
+    manager = VersionManager(registry, loader, clock, settings.loading)
+    poll_wait_s = settings.models.file_system_poll_wait_seconds
     source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
-    log_writer = LogWriter(rotation(settings), clock, metrics)
-    logs = RequestLogs(request_log_options(settings), log_writer)
+    log_writer = LogWriter(settings.rotation, clock, metrics)
+    logs = RequestLogs(settings.request_log, log_writer)
     models = ConfiguredModels(
         registry,
         manager,
         source,
         storage,
         clock,
-        allow_labels_for_unavailable=settings.allow_version_labels_for_unavailable_models,
+        allow_labels_for_unavailable=settings.models.allow_version_labels_for_unavailable_models,
         checks=(storage.check, logs.check, loading.check),
     )
     models.observe(logs.configure)
@@ -171,12 +172,12 @@ def build(settings: Settings, host_note: str) -> Server:
         clock,
         models=models,
         logs=logs,
-        serialize_as_content=settings.enable_serialization_as_tensor_content,
+        serialize_as_content=settings.server.enable_serialization_as_tensor_content,
         tracer=ChosenTracer(lambda: choice.runs_programs, _jax_tracer, TensorFlowTracer)
-        if settings.enable_profiler
+        if settings.server.enable_profiler
         else None,
-        check_method_names=settings.enable_signature_method_name_check,
-        max_request_bytes=settings.max_request_bytes,
+        check_method_names=settings.server.enable_signature_method_name_check,
+        max_request_bytes=settings.listening.max_request_bytes,
     )
     rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
     return Server(service, configs, models, manager, source, remote, config_file, rpc, rest, host_note, log_writer)
@@ -186,7 +187,7 @@ def build_model_check(settings: Settings) -> ModelCheck:
     """Build the check of the configured models for `--check_config`, with the checks of a start."""
     loading = loading_options(settings)
     storage = StorageByScheme(_local_storage(), _remote_storage(settings))
-    logs = RequestLogs(request_log_options(settings), LogWriter(rotation(settings), SystemClock(), PrometheusMetrics()))
+    logs = RequestLogs(settings.request_log, LogWriter(settings.rotation, SystemClock(), PrometheusMetrics()))
     return ModelCheck(storage, (storage.check, logs.check, loading.check), loading.read_parameters)
 
 
@@ -201,17 +202,18 @@ def _local_storage() -> LocalStorage:
 
 
 def _remote_storage(settings: Settings) -> RemoteStorage:
-    return RemoteStorage(VersionCache(cache_dir(settings), settings.storage_cache_max_bytes))
+    return RemoteStorage(VersionCache(cache_dir(settings), settings.storage.storage_cache_max_bytes))
 
 
 def _config_file(settings: Settings) -> ModelConfigFile | None:
-    if settings.model_config_file is None:
+    models = settings.models
+    if models.model_config_file is None:
         return None
-    return ModelConfigFile(settings.model_config_file, poll_wait_s=settings.model_config_file_poll_wait_seconds)
+    return ModelConfigFile(models.model_config_file, poll_wait_s=models.model_config_file_poll_wait_seconds)
 
 
 def _single_model(settings: Settings) -> ModelConfig:
-    return ModelConfig(settings.model_name, settings.model_base_path or "")
+    return ModelConfig(settings.models.model_name, settings.models.model_base_path or "")
 
 
 def _pjrt(
@@ -235,15 +237,4 @@ def _jax_tracer() -> Tracer:
 
 
 def _executor(settings: Settings, saved_model: Executor) -> Executor:
-    if not settings.prefer_tflite_model:
-        return saved_model
-    cores = _cores()
-    return PreferringTflite(
-        saved_model,
-        max_interpreters=settings.num_tflite_pools or cores,
-        num_threads=settings.tensorflow_session_parallelism or settings.tensorflow_intra_op_parallelism or cores,
-    )
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
+    return PreferringTflite(saved_model, tflite_options(settings)) if settings.tflite.preferred else saved_model

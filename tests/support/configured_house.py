@@ -9,9 +9,10 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.manager import LoadOptions, VersionManager
+from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService

@@ -31,42 +31,43 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
     if "model_config_file" in broken:
         return findings
     # Without the broken files, the check can still look at the models.
-    usable = settings.model_copy(update={name: None for name in broken if name.endswith("_file")})
+    usable = Settings.of({**settings.values(), **{name: None for name in broken if name.endswith("_file")}})
     return [*findings, *check_models(usable)]
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
     """Return the checks by flag. Each returns a sentence on what is right."""
+    values = settings.values()
     checks: dict[str, Callable[[], str]] = {
         "host_backend": lambda: _host(settings),
-        "bind_address": lambda: _address(settings.bind_address),
+        "bind_address": lambda: _address(settings.listening.bind_address),
     }
     files: Mapping[str, Callable[[Path], object]] = {
         "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
-        "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching_flags),
+        "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
         "monitoring_config_file": read_metrics_path,
         "ssl_config_file": lambda path: server_context(read_tls(path)),
         "tensorflow_session_config_file": lambda path: read(path, ConfigProto()),
     }
     for name, reader in files.items():
-        if (path := getattr(settings, name)) is not None:
+        if (path := values[name]) is not None:
             checks[name] = partial(_file, path, reader)
-    if settings.grpc_socket_path is not None:
-        checks["grpc_socket_path"] = lambda: _socket(str(settings.grpc_socket_path))
-    if settings.request_log_path_prefix is not None:
-        checks["request_log_path_prefix"] = lambda: _folder_for(Path(f"{settings.request_log_path_prefix}-"))
+    if settings.listening.grpc_socket_path is not None:
+        checks["grpc_socket_path"] = lambda: _socket(str(settings.listening.grpc_socket_path))
+    if settings.request_log.path_prefix is not None:
+        checks["request_log_path_prefix"] = lambda: _folder_for(Path(f"{settings.request_log.path_prefix}-"))
     for name in ("storage_cache_dir", "compilation_cache_dir"):
-        if (folder := getattr(settings, name)) is not None:
+        if (folder := values[name]) is not None:
             checks[name] = partial(_folder_for, folder / "file")
-    if settings.device in ("tpu", "gpu"):
-        checks["device"] = lambda: _jax(settings.device)
-    if settings.prefer_tflite_model:
+    if settings.pjrt.device in ("tpu", "gpu"):
+        checks["device"] = lambda: _jax(settings.pjrt.device)
+    if settings.tflite.preferred:
         checks["prefer_tflite_model"] = _litert
     return checks
 
 
 def _host(settings: Settings) -> str:
-    selection = select_host(settings.host_backend)
+    selection = select_host(settings.listening.host_backend)
     return f"{selection.backend}: {selection.reason}"
 
 

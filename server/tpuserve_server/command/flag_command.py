@@ -6,10 +6,10 @@ from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic.fields import FieldInfo
 
-from tpuserve_server.command.flags import SECTIONS, UNNEEDED, Flag, UnneededFlag
-from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.flags import UNNEEDED, UnneededFlag
+from tpuserve_server.command.settings import Flag, flags
+from tpuserve_server.core.setting import Section
 
 # Not TPUSERVE alone: beside a Service named tpuserve Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
 ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"
@@ -35,8 +35,9 @@ class ServeCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write every section, then what is taken without effect."""
         options = {option.name: option for option in self.params}
-        for title, flags in SECTIONS.items():
-            _write(ctx, formatter, title, [options.pop(flag.name) for flag in flags])
+        for title in get_args(Section):
+            section = [options.pop(flag.name) for flag in flags() if flag.setting.section == title]
+            _write(ctx, formatter, title, section)
         unneeded = [options.pop(flag.name) for flag in UNNEEDED]
         _write(ctx, formatter, "About", [*options.values(), *super().get_params(ctx)[len(self.params) :]])
         refused = {flag.name for flag in UNNEEDED if flag.refused}
@@ -46,8 +47,8 @@ class ServeCommand(click.Command):
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
-    """`callback` gets a value for each field of Settings. Its docstring is the command's help."""
-    needed = [_option(flag) for flags in SECTIONS.values() for flag in flags]
+    """`callback` gets a value for each flag of Settings. Its docstring is the command's help."""
+    needed = [_option(flag) for flag in flags()]
     return ServeCommand(
         "serve",
         callback=callback,
@@ -69,20 +70,19 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, optio
 
 
 def _option(flag: Flag) -> click.Option:
-    field = Settings.model_fields[flag.name]
     return click.Option(
         [f"--{flag.name}"],
-        default=_default(field),
-        help=flag.help,
-        show_default=flag.shown_default or True,
-        envvar=[f"{ENVIRONMENT_PREFIX}_{flag.name.upper()}", *flag.variables],
-        **_kind(field.annotation),
+        default=_default(flag),
+        help=flag.setting.help,
+        show_default=flag.setting.shown_default or True,
+        envvar=[f"{ENVIRONMENT_PREFIX}_{flag.name.upper()}", *flag.setting.variables],
+        **_kind(flag.type),
     )
 
 
-def _default(field: FieldInfo) -> Any:  # noqa: ANN401 - as wide as the settings
+def _default(flag: Flag) -> Any:  # noqa: ANN401 - as wide as the settings
     """As a user would write it."""
-    default = field.default
+    default = flag.default
     return (",".join(map(str, default)) or None) if isinstance(default, tuple) else default
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.errors import Cancelled, Internal, ServingError
+from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import LoadedVersion, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.registry import ModelRegistry
@@ -20,18 +21,6 @@ logger = logging.getLogger(__name__)
 # An unload begins by waiting for the requests that hold the version: those of one model, which may take minutes, must
 # not keep the memory of another.
 _UNLOAD_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How versions are loaded: `threads` at a time, and how often and after what pause a failed load is tried again.
-
-    Defaults as upstream's (model_servers/server.h), but for the threads: there 0 is the manager's own thread.
-    """
-
-    threads: int = 1
-    max_retries: int = 5
-    retry_interval_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -153,7 +142,7 @@ class VersionManager:
             self._registry.failed(servable_id, error)
             return
         self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
-        pause_s = max(self._options.retry_interval_s, 0)
+        pause_s = self._options.retry_interval_s
         total = 1 + self._options.max_retries
         logger.warning("Loading %s again in %g s", servable_id, pause_s)
         self._registry.waiting(

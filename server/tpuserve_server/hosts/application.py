@@ -1,8 +1,9 @@
 """What a host carries, what it is told, and what it tells back. Imports nothing heavy: the supervisor reads it too."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
@@ -33,9 +34,27 @@ class HostOptions:
     # Of one REST body. The REST application enforces it; a host sizes its buffers by it.
     max_body_bytes: int = 64 * MEBIBYTE
     # How long requests are still taken after readiness said no: what load balancers need to look away.
-    drain_delay_s: float = 0.0
+    drain_delay_s: Annotated[
+        float,
+        Setting(
+            "Operations",
+            "After SIGTERM: say not ready this long before closing.",
+            name="drain_delay_seconds",
+            at_least=0,
+            at_most=MAX_WAIT_S,
+        ),
+    ] = 0.0
     # How long requests in flight may take after that before they are cut.
-    drain_timeout_s: float = 30.0
+    drain_timeout_s: Annotated[
+        float,
+        Setting(
+            "Operations",
+            "Longest wait for requests in flight at the end.",
+            name="drain_timeout_seconds",
+            at_least=0,
+            at_most=MAX_WAIT_S,
+        ),
+    ] = 30.0
 
     def __post_init__(self) -> None:
         if self.grpc_port is None and self.rest_port is None and self.grpc_socket_path is None:

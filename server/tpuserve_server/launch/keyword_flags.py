@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from tpuserve_server.command.flags import SECTIONS
+from tpuserve_server.command.settings import flags
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.launch.errors import StartFailed
 
 Models: TypeAlias = Mapping[str, str | os.PathLike[str]]
 
-_NAMES = frozenset(flag.name for flags in SECTIONS.values() for flag in flags)
+_NAMES = frozenset(flag.name for flag in flags())
 _NAME_MODELS = ("model_name", "model_base_path", "model_config_file")
 
 

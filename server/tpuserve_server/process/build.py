@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def build_server(settings: Settings, host_note: str) -> "Server":
     """Build the server in a process of its own."""
-    configure_logging(settings.log_format)
+    configure_logging(settings.server.log_format)
     from tpuserve_server.app import build
 
     try:

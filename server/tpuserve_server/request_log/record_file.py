@@ -1,15 +1,14 @@
 """A file of PredictionLogs: as JSON lines, or as the TFRecord that warm-up reads. Used by one thread."""
 
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from google.protobuf import json_format
 
 from tpuserve_formats.messages.official import PredictionLog, TensorProto
 from tpuserve_formats.tf_record import framed
+from tpuserve_server.request_log.options import LogFormat
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
-
-LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
 
 # More go into a line as base64 of their memory: as numbers they would keep the interpreter from requests for long.
 _MAX_JSON_VALUES = 1024

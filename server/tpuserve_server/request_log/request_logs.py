@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
@@ -11,20 +10,11 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.types import PredictResult, ServableId, Tensors
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget, Payload
-from tpuserve_server.request_log.record_file import LogFormat
+from tpuserve_server.request_log.options import LogFormat, RequestLogOptions
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.wire.predict_proto import encode_predict_request, encode_predict_response
 
 _FORMATS: Mapping[str, LogFormat] = {"jsonl": "jsonl", "tfrecord": "tfrecord"}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLogOptions:
-    """What is logged of every model that does not say itself; None is nothing."""
-
-    path_prefix: str | None = None
-    sampling_rate: float = 1.0
-    format: LogFormat = "jsonl"
 
 
 class RequestLogs:

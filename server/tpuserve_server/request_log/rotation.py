@@ -4,18 +4,10 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from tpuserve_server.request_log.record_file import LogFormat, RecordFile, open_record_file
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """When a file is full, and how many stay."""
-
-    max_bytes: int
-    max_files: int
+from tpuserve_server.request_log.options import LogFormat, Rotation
+from tpuserve_server.request_log.record_file import RecordFile, open_record_file
 
 
 class RotatingFiles:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.request_log.entry import LogEntry, LogTarget
-from tpuserve_server.request_log.record_file import LogFormat
+from tpuserve_server.request_log.options import LogFormat
 from tpuserve_server.request_log.rotation import RotatingFiles, Rotation
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,8 @@ from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
 from tpuserve_server.versions.shape_watch import ShapeWatch
-from tpuserve_server.versions.warmup import WarmupOptions, warm_up
+from tpuserve_server.versions.warmup import warm_up
+from tpuserve_server.versions.warmup_options import WarmupOptions
 
 _log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.core.validation import count_rows, matches_shapes, with_defaults
 from tpuserve_server.versions.blank_rows import blank_rows
 from tpuserve_server.versions.run_timer import RunTimer
+from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.versions.warmup_records import RECORDS_PATH, RecordedRun, decode_record, read_records
 from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
 
@@ -26,15 +27,6 @@ _log = logging.getLogger(__name__)
 
 # Of one signature. Where sequences of several lengths make more, few of them will be asked for.
 _MOST_SHAPES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupOptions:
-    """What the operator said: off or on, how often each record is run, whether signatures' method names are checked."""
-
-    enabled: bool = True
-    iterations: int = 1
-    check_method_names: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +59,7 @@ def warm_up(
     for record in read_records(version_path):
         try:
             recorded = decode_record(record, servable.signatures, check_method_names=options.check_method_names)
-            for run in recorded * options.iterations:
+            for run in recorded * max(options.iterations, 1):
                 for inputs in _replay(servable, run, batching.get(run.signature.name)):
                     replayed.add(_shape(run.signature, inputs, run.output_names))
                     runs += 1

@@ -3,15 +3,15 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.command.options import cache_dir
-from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.validation import read_settings
 
-SETTINGS = Settings(model_base_path="/m")
+SETTINGS = read_settings(model_base_path="/m")
 
 
 def test_the_cache_lies_where_it_was_told_to_or_with_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     monkeypatch.setenv("HOME", "/home/u")
-    assert cache_dir(SETTINGS.model_copy(update={"storage_cache_dir": Path("/told")})) == Path("/told")
+    assert cache_dir(read_settings(model_base_path="/m", storage_cache_dir=Path("/told"))) == Path("/told")
     assert cache_dir(SETTINGS) == Path("/caches/tpuserve")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir(SETTINGS) == Path("/home/u/.cache/tpuserve")

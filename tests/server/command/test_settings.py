@@ -4,22 +4,23 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.validation import read_settings, read_settings_json, settings_json
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.mesh_shape import MeshShape
 
 
 def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:
-    settings = Settings(model_base_path="/models/m")
-    assert (settings.port, settings.rest_api_port, settings.model_name) == (8500, 8501, "default")
-    assert settings.file_system_poll_wait_seconds == 1
-    assert settings.rest_api_timeout_in_ms == 30000
-    assert settings.enable_batching is None
+    settings = read_settings(model_base_path="/models/m")
+    listening, models = settings.listening, settings.models
+    assert (listening.port, listening.rest_api_port, models.model_name) == (8500, 8501, "default")
+    assert models.file_system_poll_wait_seconds == 1
+    assert listening.rest_api_timeout_in_ms == 30000
+    assert settings.batching_source.enable_batching is None
 
 
 def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
-    settings = Settings(
+    settings = read_settings(
         model_base_path="/m",
         allowed_batch_sizes=(1, 8),
         grpc_socket_path=Path("/run/s"),
@@ -27,7 +28,7 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         batch_padding_policy=PaddingPolicy.PAD_UP,
         mesh=MeshShape(2, 4),
     )
-    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+    assert read_settings_json(settings_json(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,11 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Settings(**{"model_base_path": "/m", **fields})
+        read_settings(**{"model_base_path": "/m", **fields})
 
 
 def test_every_batching_flag_reaches_the_parameters() -> None:
-    settings = Settings(
+    settings = read_settings(
         model_base_path="/m",
         latency_objective_ms=20,
         latency_percentile=95,
@@ -78,7 +79,7 @@ def test_every_batching_flag_reaches_the_parameters() -> None:
         num_batch_threads=2,
         scheduling_weight=2,
     )
-    assert settings.batching_flags == BatchingParameters(
+    assert settings.batching == BatchingParameters(
         latency_objective_ms=20,
         latency_percentile=95,
         batch_padding_policy=PaddingPolicy.BATCH_DOWN,
@@ -87,22 +88,23 @@ def test_every_batching_flag_reaches_the_parameters() -> None:
         num_batch_threads=2,
         scheduling_weight=2,
     )
-    waiting = Settings(model_base_path="/m", batching_mode=BatchingMode.TIMEOUT, batch_timeout_micros=500)
-    assert waiting.batching_flags.options().timeout_s == 0.0005
+    waiting = read_settings(model_base_path="/m", batching_mode=BatchingMode.TIMEOUT, batch_timeout_micros=500)
+    assert waiting.batching.options().timeout_s == 0.0005
 
 
 def test_a_file_flag_set_to_nothing_is_not_set() -> None:
-    assert Settings(model_base_path="/m", batching_parameters_file="").batching_parameters_file is None  # type: ignore[arg-type]  # as the command line has it
+    settings = read_settings(model_base_path="/m", batching_parameters_file="")
+    assert settings.batching_source.batching_parameters_file is None
 
 
 def test_channel_arguments_are_numbers_where_they_look_so() -> None:
-    settings = Settings.model_validate({"model_base_path": "/m", "grpc_channel_arguments": "a.b=7,c=d"})
-    assert settings.grpc_channel_arguments == (("a.b", 7), ("c", "d"))
-    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+    settings = read_settings(model_base_path="/m", grpc_channel_arguments="a.b=7,c=d")
+    assert settings.listening.grpc_channel_arguments == (("a.b", 7), ("c", "d"))
+    assert read_settings_json(settings_json(settings)) == settings
 
 
 @pytest.mark.parametrize("name", ["file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"])
 @pytest.mark.parametrize("value", [-1, 1e10, float("inf"), float("nan")])
 def test_times_that_no_thread_can_wait_for_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValidationError, match=name):
-        Settings.model_validate({"model_base_path": "/m", name: value})
+        read_settings(**{"model_base_path": "/m", name: value})

@@ -9,8 +9,9 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
+from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.manager import LoadOptions, VersionManager
+from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ModelSpec, ServableId, State
@@ -101,8 +102,8 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 
 
 ONE_AT_A_TIME = LoadOptions(threads=1, max_retries=0)
-AGAIN_AT_ONCE = LoadOptions(threads=1, max_retries=2, retry_interval_s=0)
-AGAIN_MUCH_LATER = LoadOptions(threads=1, max_retries=2, retry_interval_s=1e6)
+AGAIN_AT_ONCE = LoadOptions(threads=1, max_retries=2, retry_interval_micros=0)
+AGAIN_MUCH_LATER = LoadOptions(threads=1, max_retries=2, retry_interval_micros=10**12)
 
 
 def test_the_old_version_leaves_only_after_the_new_one_serves(house: House) -> None:

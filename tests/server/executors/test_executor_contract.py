@@ -23,7 +23,8 @@ from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.executors.tflite.preferring_tflite import PreferringTflite
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
@@ -57,7 +58,11 @@ def executor(kind: str) -> Executor:
         device = "auto" if kind == "accelerator" else "cpu"
         options = PjrtOptions(device, MESH if kind == "mesh" else MeshShape())
         return PjrtExecutor(options, lambda: tensorflow, DeviceMeasurements(), SystemClock())
-    return PreferringTflite(tensorflow, max_interpreters=2, num_threads=1) if kind == "tflite" else tensorflow
+    return (
+        PreferringTflite(tensorflow, TfliteOptions(max_interpreters=2, num_threads=1))
+        if kind == "tflite"
+        else tensorflow
+    )
 
 
 @pytest.fixture
@@ -155,7 +160,9 @@ def test_a_broken_model_fails_in_one_line_without_a_path(
 
 def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp_path: Path) -> None:
     path = save_function(tmp_path / "1", double_and_add, SPEC)
-    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), max_interpreters=2, num_threads=1)
+    executor = PreferringTflite(
+        TensorFlowExecutor(TensorFlowOptions()), TfliteOptions(max_interpreters=2, num_threads=1)
+    )
     assert "TensorFlow" in load(executor, path).device
     (path / "model.tflite").write_bytes(convert(named=(double_and_add, SPEC)))
     assert "LiteRT" in load(executor, path).device
@@ -165,6 +172,8 @@ def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeyp
     for name in ("executor", "model", "signatures"):
         monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.tflite.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    executor = PreferringTflite(TensorFlowExecutor(TensorFlowOptions()), max_interpreters=2, num_threads=1)
+    executor = PreferringTflite(
+        TensorFlowExecutor(TensorFlowOptions()), TfliteOptions(max_interpreters=2, num_threads=1)
+    )
     with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):
         load(executor, save(tmp_path / "1", b"x"))

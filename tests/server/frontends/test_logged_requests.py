@@ -18,8 +18,8 @@ from tests.support.fakes import FakeClock
 from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
-from tpuserve_server.request_log.request_logs import RequestLogOptions, RequestLogs
-from tpuserve_server.request_log.rotation import Rotation
+from tpuserve_server.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.wire.tensor_proto import decode_tensor
 

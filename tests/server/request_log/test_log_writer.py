@@ -9,7 +9,7 @@ from tests.server.request_log.predict_entries import CountingMetrics, entry, inp
 from tests.support.fakes import FakeClock
 from tpuserve_server.request_log import writer as writer_module
 from tpuserve_server.request_log.entry import LogTarget
-from tpuserve_server.request_log.rotation import Rotation
+from tpuserve_server.request_log.options import Rotation
 from tpuserve_server.request_log.writer import LogWriter
 
 

@@ -7,8 +7,8 @@ from tests.support.fakes import FakeClock
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.request_log.entry import LogTarget
-from tpuserve_server.request_log.request_logs import RequestLogOptions, RequestLogs
-from tpuserve_server.request_log.rotation import Rotation
+from tpuserve_server.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 
 

@@ -21,10 +21,10 @@ from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
-from tpuserve_server.versions.warmup import WarmupOptions
+from tpuserve_server.versions.warmup_options import WarmupOptions
 
 pytestmark = pytest.mark.timeout(120)
 

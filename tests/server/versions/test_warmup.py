@@ -28,8 +28,9 @@ from tpuserve_server.core.errors import (
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
-from tpuserve_server.versions.warmup import WarmupCount, WarmupOptions, warm_up
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.versions.warmup import WarmupCount, warm_up
+from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.versions.warmup_records import RECORDS_PATH
 
 pytestmark = pytest.mark.timeout(120)

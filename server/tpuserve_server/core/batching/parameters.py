@@ -1,9 +1,10 @@
 """BatchingParameters: what an operator says about batching, in flags or in a file, before any model is known."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Any
 
 from tpuserve_server.core.batching.options import (
     BatchingMode,
@@ -14,6 +15,7 @@ from tpuserve_server.core.batching.options import (
     choose_mode,
 )
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.setting import Setting
 
 # TensorFlow Serving's default (SharedBatchScheduler::QueueOptions).
 DEFAULT_MAX_BATCH_SIZE = 1000
@@ -28,14 +30,15 @@ _WHAT_MODES_NEED = {
     BatchingMode.OBJECTIVE: "needs latency_objective_ms, such as 20, and no batch_timeout_micros",
 }
 
-_Value = TypeVar("_Value")
+# What says when a batch leaves comes from one place, all of it.
+_SAY_WHEN = ("batching_mode", "batch_timeout_micros", "latency_objective_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingParameters:
     """TensorFlow Serving's message of this name, with its meaning and rules, and more; None where nothing is said.
 
-    What is TensorFlow Serving's ends with `pad_variable_length_inputs`. When a batch leaves follows from what is given:
+    When a batch leaves follows from what is given:
     within `latency_objective_ms` of its requests' arrival, or `batch_timeout_micros` after it, or as soon as the device
     is free. `batching_mode` says the same in words; alone it can only be greedy.
 
@@ -46,21 +49,86 @@ class BatchingParameters:
         InvalidArgument: with TensorFlow Serving's wording where a rule is its.
     """
 
-    max_batch_size: int | None = None
-    allowed_batch_sizes: tuple[int, ...] = ()
-    batch_timeout_micros: int | None = None
-    max_enqueued_batches: int | None = None
-    num_batch_threads: int | None = None
+    max_batch_size: Annotated[
+        int | None,
+        Setting("Batching", "Most rows in a batch.", shown_default="the manifest's, else 1000", at_least=1),
+    ] = None
+    allowed_batch_sizes: Annotated[
+        tuple[int, ...],
+        Setting(
+            "Batching",
+            "Batches are padded up to one of these; the last must be max_batch_size.",
+            shown_default="the manifest's",
+        ),
+    ] = ()
+    max_enqueued_batches: Annotated[
+        int | None,
+        Setting("Batching", "Batches that may wait; more are refused.", shown_default="512", at_least=1),
+    ] = None
+    low_priority_max_enqueued_batches: Annotated[
+        int | None,
+        Setting(
+            "Batching",
+            "As max_enqueued_batches, for requests of low priority.",
+            shown_default="max_enqueued_batches",
+        ),
+    ] = None
+    num_batch_threads: Annotated[
+        int | None, Setting("Batching", "Batches of a version that run at the same time.", shown_default="1")
+    ] = None
+    batching_mode: Annotated[
+        BatchingMode | None,
+        Setting(
+            "Batching",
+            "When a batch leaves: as soon as the device is free, after a timeout, or as an objective allows.",
+            shown_default="what the next two say, else greedy",
+            page="when a batch leaves: `greedy`, `timeout`, `objective` ([modes](#batching-to-an-objective))",
+        ),
+    ] = None
+    batch_timeout_micros: Annotated[
+        int | None,
+        Setting("Batching", "Mode timeout: how long a batch that is not full waits.", shown_default="0"),
+    ] = None
+    latency_objective_ms: Annotated[
+        float | None,
+        Setting("Batching", "Mode objective: milliseconds within which requests are answered, or refused."),
+    ] = None
+    latency_percentile: Annotated[
+        float | None,
+        Setting(
+            "Batching",
+            "Mode objective: percentage of requests it must hold for.",
+            shown_default="99",
+            page="mode objective: percentage of requests that it must hold for; above 50, below 100",
+        ),
+    ] = None
+    batch_padding_policy: Annotated[
+        PaddingPolicy | None,
+        Setting(
+            "Batching",
+            "Batches are padded up, cut down to a size they fill, or whichever costs less per row.",
+            shown_default="min_cost",
+            page="batches are padded up (`pad_up`), cut down to a size they fill (`batch_down`), or whichever costs "
+            "less for each row",
+            page_default="`min_cost`; with `--batch_timeout_micros` `pad_up`",
+        ),
+    ] = None
+    sequence_buckets: Annotated[
+        tuple[int, ...],
+        Setting(
+            "Batching",
+            "Lengths that inputs of variable length are padded to.",
+            page_default="the manifest's",
+        ),
+    ] = ()
+    scheduling_weight: Annotated[
+        float | None,
+        Setting("Batching", "A model's share of a device that others use, relative to theirs.", shown_default="1"),
+    ] = None
+    # Of files alone.
     enable_large_batch_splitting: bool | None = None
     max_execution_batch_size: int | None = None
     pad_variable_length_inputs: bool | None = None
-    batching_mode: BatchingMode | None = None
-    latency_objective_ms: float | None = None
-    latency_percentile: float | None = None
-    batch_padding_policy: PaddingPolicy | None = None
-    sequence_buckets: tuple[int, ...] = ()
-    low_priority_max_enqueued_batches: int | None = None
-    scheduling_weight: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_batch_threads is not None and self.num_batch_threads < 1:
@@ -108,25 +176,12 @@ class BatchingParameters:
         execution = self.max_execution_batch_size
         if execution is None and not own_sizes:
             execution = other.max_execution_batch_size
-        return BatchingParameters(
-            max_batch_size=sizes.max_batch_size,
-            allowed_batch_sizes=sizes.allowed_batch_sizes,
-            batch_timeout_micros=waiting.batch_timeout_micros,
-            max_enqueued_batches=_first(self.max_enqueued_batches, other.max_enqueued_batches),
-            num_batch_threads=_first(self.num_batch_threads, other.num_batch_threads),
-            enable_large_batch_splitting=_first(self.enable_large_batch_splitting, other.enable_large_batch_splitting),
-            max_execution_batch_size=execution,
-            pad_variable_length_inputs=_first(self.pad_variable_length_inputs, other.pad_variable_length_inputs),
-            batching_mode=waiting.batching_mode,
-            latency_objective_ms=waiting.latency_objective_ms,
-            latency_percentile=_first(self.latency_percentile, other.latency_percentile),
-            batch_padding_policy=_first(self.batch_padding_policy, other.batch_padding_policy),
-            sequence_buckets=self.sequence_buckets or other.sequence_buckets,
-            low_priority_max_enqueued_batches=_first(
-                self.low_priority_max_enqueued_batches, other.low_priority_max_enqueued_batches
-            ),
-            scheduling_weight=_first(self.scheduling_weight, other.scheduling_weight),
-        )
+        merged: dict[str, Any] = {
+            one.name: _first(getattr(self, one.name), getattr(other, one.name)) for one in dataclasses.fields(self)
+        }
+        merged |= {name: getattr(sizes, name) for name in ("max_batch_size", "allowed_batch_sizes")}
+        merged |= {name: getattr(waiting, name) for name in _SAY_WHEN}
+        return BatchingParameters(**{**merged, "max_execution_batch_size": execution})
 
     def options(self, exported_sizes: Sequence[int] = ()) -> BatchingOptions:
         """For a signature whose exporter has checked batches of `exported_sizes`, ascending.
@@ -159,8 +214,7 @@ class BatchingParameters:
     @property
     def _says_when(self) -> bool:
         """Whether this says when a batch leaves."""
-        said = (self.batching_mode, self.batch_timeout_micros, self.latency_objective_ms)
-        return any(value is not None for value in said)
+        return any(getattr(self, name) is not None for name in _SAY_WHEN)
 
     def _objective(self) -> LatencyObjective | None:
         if self.latency_objective_ms is None:
@@ -208,8 +262,9 @@ class BatchingParameters:
         return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
 
-def _first(mine: _Value | None, others: _Value | None) -> _Value | None:
-    return others if mine is None else mine
+def _first(mine: object, others: object) -> object:
+    """`mine`, unless it says nothing."""
+    return others if mine in (None, ()) else mine
 
 
 # What holds where nobody says anything.

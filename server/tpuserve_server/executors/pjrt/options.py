@@ -1,20 +1,54 @@
 """What the operator said about device programs. Imports no JAX, which a server without them does not need."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_server.core.setting import Setting
+
+
+def _mesh(text: str) -> MeshShape:
+    """`data=2,model=4`; the empty text is one device."""
+    return MeshShape.parse(text) if text else MeshShape()
 
 
 @dataclass(frozen=True, slots=True)
 class PjrtOptions:
-    """What the operator said: `tpu`, `gpu`, `cpu` or `auto`; devices of a version; where compiled programs are kept.
+    """Where device programs run, over how many devices, and where compiled programs are kept; None: nowhere.
 
     `max_in_flight`: batches on the device or on their way. On a CPU the second would take its cores from the first.
     """
 
-    device: str = "auto"
-    mesh: MeshShape = field(default_factory=MeshShape)
-    compilation_cache_dir: Path | None = None
+    device: Annotated[
+        Literal["auto", "tpu", "gpu", "cpu"],
+        Setting(
+            "Devices",
+            "Where versions with device programs run. auto: on a TPU or GPU if there is one, else by TensorFlow on the "
+            "CPU. tpu, gpu: there, or not at all. cpu: their programs on the CPU.",
+            page="where versions with device programs run: `auto`, `tpu`, `gpu`, `cpu` "
+            "([which is what](#device-programs))",
+        ),
+    ] = "auto"
+    mesh: Annotated[
+        MeshShape,
+        Setting(
+            "Devices",
+            "Devices of a version: data=N,model=M splits a batch's rows over N, and weights by its rules over M.",
+            shown_default="one device",
+            page="`data=N,model=M`: devices that a version is spread over, a batch's rows over N, weights by the "
+            "version's rules over M",
+            parse=_mesh,
+        ),
+    ] = MeshShape()
+    compilation_cache_dir: Annotated[
+        Path | None,
+        Setting(
+            "Devices",
+            "Where compiled device programs are kept for the next start.",
+            shown_default="tpuserve-compiled in $XDG_CACHE_HOME or ~/.cache",
+            page_default="`tpuserve-compiled` in `$XDG_CACHE_HOME` or `~/.cache`",
+        ),
+    ] = None
     max_in_flight: int = 2
     max_in_flight_on_cpu: int = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 

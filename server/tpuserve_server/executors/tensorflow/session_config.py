@@ -1,32 +1,12 @@
 """How TensorFlow's sessions run: from the operator's options to a ConfigProto and RunOptions."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tpuserve_formats.messages.official import ConfigProto, RewriterConfig, RunOptions
-
-DEFAULT_TAGS = ("serve",)
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 # RunOptions.inter_op_thread_pool: run operations in the thread that calls.
 IN_CALLERS_THREAD = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TensorFlowOptions:
-    """What the operator said about TensorFlow.
-
-    Threads of one operation, 0 for as many as cores; operations at a time, 0 for one, in the caller's thread.
-    `bfloat16_kernels` where a version's exporter has checked them, `mixed_precision` `bfloat16` for every model.
-    `session_config` is what the other options are laid over.
-    """
-
-    tags: tuple[str, ...] = DEFAULT_TAGS
-    intra_op_parallelism: int = 0
-    inter_op_parallelism: int = 0
-    bfloat16_kernels: bool = True
-    mixed_precision: Literal["", "bfloat16"] = ""
-    session_config: ConfigProto | None = None
 
 
 def session_config(options: TensorFlowOptions, *, bfloat16: bool) -> ConfigProto:
@@ -34,10 +14,10 @@ def session_config(options: TensorFlowOptions, *, bfloat16: bool) -> ConfigProto
     config = ConfigProto()
     if options.session_config is not None:
         config.CopyFrom(options.session_config)
-    if options.intra_op_parallelism:
-        config.intra_op_parallelism_threads = options.intra_op_parallelism
-    if options.inter_op_parallelism:
-        config.inter_op_parallelism_threads = options.inter_op_parallelism
+    if options.intra_op_threads:
+        config.intra_op_parallelism_threads = options.intra_op_threads
+    if options.inter_op_threads:
+        config.inter_op_parallelism_threads = options.inter_op_threads
     # A GPU that is there is not this executor's: TensorFlow would take all of its memory.
     config.device_count["GPU"] = 0
     if bfloat16 or options.mixed_precision:

@@ -10,16 +10,9 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tflite.model import TfliteModel
+from tpuserve_server.executors.tflite.options import TfliteOptions
 
 MODEL_FILE = "model.tflite"
-
-
-@dataclass(frozen=True, slots=True)
-class TfliteOptions:
-    """Interpreters that a model may have, each for one run at a time, and threads of one operation; at least 1."""
-
-    max_interpreters: int = 1
-    num_threads: int = 1
 
 
 class TfliteExecutor:
@@ -56,7 +49,7 @@ class TfliteServable:
         """From the model file's `content`. Raises InvalidArgument as TfliteModel."""
         self._content = content
         self._options = options
-        first = TfliteModel(content, options.num_threads)
+        first = TfliteModel(content, options.threads)
         self._signatures = first.signatures
         self._changed = threading.Condition()
         self._free = [first]
@@ -95,12 +88,12 @@ class TfliteServable:
 
     def _take(self) -> TfliteModel:
         with self._changed:
-            self._changed.wait_for(lambda: self._free or self._made < self._options.max_interpreters)
+            self._changed.wait_for(lambda: self._free or self._made < self._options.most_interpreters)
             if self._free:
                 return self._free.pop()
             self._made += 1
         try:
-            return TfliteModel(self._content, self._options.num_threads)
+            return TfliteModel(self._content, self._options.threads)
         except BaseException:
             with self._changed:
                 self._made -= 1

@@ -5,6 +5,7 @@ from pathlib import Path
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import Executor, Servable
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.tflite.options import TfliteOptions
 
 _MODEL_FILE = "model.tflite"
 
@@ -12,11 +13,10 @@ _MODEL_FILE = "model.tflite"
 class PreferringTflite:
     """Takes `model.tflite` where a version has one, and the SavedModel otherwise, as TensorFlow Serving does."""
 
-    def __init__(self, saved_model: Executor, *, max_interpreters: int, num_threads: int) -> None:
-        """`saved_model` loads versions without `model.tflite`; the numbers are TfliteOptions'."""
+    def __init__(self, saved_model: Executor, options: TfliteOptions) -> None:
+        """`saved_model` loads versions without `model.tflite`."""
         self._saved_model = saved_model
-        self._max_interpreters = max_interpreters
-        self._num_threads = num_threads
+        self._options = options
 
     def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
         """Load whichever is there; slow.
@@ -30,9 +30,9 @@ class PreferringTflite:
     def _tflite(self) -> Executor:
         try:
             # Only here: the runtime is an extra, and of no use to a server that has no such model.
-            from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteOptions
+            from tpuserve_server.executors.tflite.executor import TfliteExecutor
         except ImportError as error:
             raise FailedPrecondition(
                 f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"
             ) from error
-        return TfliteExecutor(TfliteOptions(self._max_interpreters, self._num_threads))
+        return TfliteExecutor(self._options)

@@ -10,7 +10,8 @@ from tests.support.saved_models import save_function, save_half_plus_two, save_m
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, cpu_has_bfloat16
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,6 +14,7 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, run_options, session_config
 
@@ -86,7 +87,7 @@ from pathlib import Path
 import numpy as np
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 
 executor = TensorFlowExecutor(TensorFlowOptions(inter_op_parallelism=2))

@@ -13,7 +13,7 @@ import gc, logging, sys, threading
 from pathlib import Path
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 
 executor = TensorFlowOnDemand(TensorFlowOptions())

@@ -1,0 +1,35 @@
+"""LoadOptions: how versions are loaded. Imports nothing heavy: the command line is made of it."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tpuserve_server.core.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How versions are loaded: `threads` at a time, and how often and after what pause a failed load is tried again.
+
+    Defaults as upstream's (model_servers/server.h), but for the threads: there 0 is the manager's own thread.
+    """
+
+    max_retries: Annotated[
+        int,
+        Setting("Models", "Tries after the first failure to load a version.", name="max_num_load_retries", at_least=0),
+    ] = 5
+    retry_interval_micros: Annotated[
+        int,
+        Setting(
+            "Models",
+            "Microseconds between tries to load a version; negative for none.",
+            name="load_retry_interval_micros",
+        ),
+    ] = 60_000_000
+    threads: Annotated[
+        int, Setting("Models", "Models loaded at the same time.", name="num_load_threads", at_least=0)
+    ] = 1
+
+    @property
+    def retry_interval_s(self) -> float:
+        """The pause between two tries, at least 0."""
+        return max(self.retry_interval_micros / 1e6, 0.0)

@@ -1,0 +1,101 @@
+"""TensorFlowOptions: how TensorFlow loads and runs SavedModels. Imports nothing heavy: the command line is made of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.setting import Setting
+
+if TYPE_CHECKING:
+    from tpuserve_formats.messages.official import ConfigProto
+
+DEFAULT_TAGS = ("serve",)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFlowOptions:
+    """What the operator said about TensorFlow.
+
+    Raises:
+        InvalidArgument: threads are set in two ways.
+    """
+
+    tags: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Models",
+            "Tags of the graph to load from a SavedModel, with commas.",
+            name="saved_model_tags",
+            page="tags of the graph to load from a SavedModel",
+        ),
+    ] = DEFAULT_TAGS
+    session_parallelism: Annotated[
+        int,
+        Setting(
+            "Runtime",
+            "Threads of a session: the two below in one; 0: theirs.",
+            name="tensorflow_session_parallelism",
+            at_least=0,
+        ),
+    ] = 0
+    intra_op_parallelism: Annotated[
+        int,
+        Setting(
+            "Runtime",
+            "Threads of one operation; 0: as many as cores.",
+            name="tensorflow_intra_op_parallelism",
+            at_least=0,
+        ),
+    ] = 0
+    inter_op_parallelism: Annotated[
+        int,
+        Setting(
+            "Runtime",
+            "Operations at the same time; 0: one after the other, in the batch's thread.",
+            name="tensorflow_inter_op_parallelism",
+            page="operations at the same time; 0: one, in the batch's own thread "
+            "([why](decisions/0007-operations-run-in-the-batchs-own-thread.md))",
+            at_least=0,
+        ),
+    ] = 0
+    session_config_file: Annotated[
+        Path | None,
+        Setting(
+            "Runtime",
+            "A file with TensorFlow's ConfigProto; the flags above go over it.",
+            name="tensorflow_session_config_file",
+        ),
+    ] = None
+    mixed_precision: Annotated[
+        Literal["", "bfloat16"],
+        Setting(
+            "Runtime",
+            "bfloat16: TensorFlow's automatic mixed precision for every model, checked or not.",
+            page="`bfloat16`: TensorFlow's automatic mixed precision for every model, whether its exporter has checked "
+            "it or not",
+        ),
+    ] = ""
+    bfloat16_kernels: Annotated[
+        bool, Setting("Runtime", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them.")
+    ] = True
+    # What `session_config_file` says; the other options are laid over it.
+    session_config: "ConfigProto | None" = None
+
+    def __post_init__(self) -> None:
+        if self.session_parallelism and self.intra_op_parallelism and self.inter_op_parallelism:
+            # TensorFlow Serving's rule and words.
+            raise InvalidArgument(
+                "either configure tensorflow_session_parallelism or (tensorflow_intra_op_parallelism, "
+                "tensorflow_inter_op_parallelism) separately; you cannot configure all"
+            )
+
+    @property
+    def intra_op_threads(self) -> int:
+        """Threads of one operation; 0 for as many as cores."""
+        return self.session_parallelism or self.intra_op_parallelism
+
+    @property
+    def inter_op_threads(self) -> int:
+        """Operations at a time; 0 for one, in the caller's thread."""
+        return self.session_parallelism or self.inter_op_parallelism

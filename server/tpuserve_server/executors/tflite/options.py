@@ -1,0 +1,48 @@
+"""TfliteOptions: how LiteRT runs TensorFlow Lite models. Imports no LiteRT, which most servers do not need."""
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+from tpuserve_server.core.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class TfliteOptions:
+    """Whether `model.tflite` goes before a SavedModel, and how many cores its runs take. 0: as many as there are."""
+
+    preferred: Annotated[
+        bool,
+        Setting(
+            "Models",
+            "Load model.tflite where a version has one.",
+            name="prefer_tflite_model",
+            page="load `model.tflite` where a version has one",
+        ),
+    ] = False
+    # Interpreters that a model may have, each for one run at a time.
+    max_interpreters: Annotated[
+        int,
+        Setting(
+            "Runtime",
+            "Runs of a TensorFlow Lite model at the same time; 0: as many as cores.",
+            name="num_tflite_pools",
+            at_least=0,
+        ),
+    ] = 0
+    # Threads of one operation: tensorflow_session_parallelism or tensorflow_intra_op_parallelism.
+    num_threads: int = 0
+
+    @property
+    def most_interpreters(self) -> int:
+        """Interpreters that a model may have; at least 1."""
+        return self.max_interpreters or _cores()
+
+    @property
+    def threads(self) -> int:
+        """Threads of one operation; at least 1."""
+        return self.num_threads or _cores()
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
