@@ -36,11 +36,11 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.executors.choice import DeviceChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
-from tpuserve_server.executors.device_choice import DeviceChoice
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
-from tpuserve_server.executors.tflite.preferring_tflite import PreferringTflite
+from tpuserve_server.executors.tflite.candidate import PreferringTflite
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table

@@ -24,8 +24,8 @@ from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tflite.candidate import PreferringTflite
 from tpuserve_server.executors.tflite.options import TfliteOptions
-from tpuserve_server.executors.tflite.preferring_tflite import PreferringTflite
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 pytestmark = pytest.mark.timeout(120)

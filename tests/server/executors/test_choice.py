@@ -16,7 +16,7 @@ from tests.support.device_programs import FOLDER, double_and_add, read_manifest,
 from tests.support.fake_device import FakeClock, FakeExecutor
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.device_choice import DeviceChoice
+from tpuserve_server.executors.choice import DeviceChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -271,8 +271,8 @@ def test_auto_survives_whatever_a_plugin_raises(raised: Exception, reason: str, 
 
 def test_jax_is_not_imported_for_a_version_without_programs(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    monkeypatch.delitem(sys.modules, "tpuserve_server.executors.device_choice")
-    from tpuserve_server.executors.device_choice import DeviceChoice as Fresh
+    monkeypatch.delitem(sys.modules, "tpuserve_server.executors.choice")
+    from tpuserve_server.executors.choice import DeviceChoice as Fresh
 
     chosen = Chosen("auto")
     servable = Fresh("auto", no_jax, chosen.saved_model, chosen.measured).load(ID, without, allow_bfloat16=False)
