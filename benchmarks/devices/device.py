@@ -30,7 +30,7 @@ from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.servable import InFlight, Servable
+from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
@@ -93,7 +93,7 @@ def tensorflow_model(folder: Path, *, pooled: int, channels: int) -> Servable:
     spec = tf.TensorSpec([None, *IMAGE], tf.float32, name="x")
     signature = tf.function(serve, input_signature=[spec])
     tf.saved_model.save(module, str(folder), signatures={SIGNATURE: signature})
-    servable = TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), folder, allow_bfloat16=False)
+    servable = TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), VersionFiles(folder))
     for rows in (1, BATCH):
         servable.dispatch(SIGNATURE, {"x": np.zeros((rows, *IMAGE), np.float32)}, ("y",)).result()
     return servable

@@ -11,8 +11,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from benchmarks import resnet_model
 from benchmarks.devices import resnet_model
-from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -35,7 +36,7 @@ def rate(servable: Servable, rows: int, seconds: float) -> float:
 def main() -> None:
     path, precision = Path(sys.argv[1]), sys.argv[2]
     options = TensorFlowOptions(mixed_precision="bfloat16" if precision == "bfloat16" else "")
-    servable = TensorFlowExecutor(options).load(ServableId(resnet_model.NAME, 1), path, allow_bfloat16=False)
+    servable = TensorFlowExecutor(options).load(ServableId(resnet_model.NAME, 1), VersionFiles(path))
     print("ready", flush=True)
     for line in sys.stdin:
         rows, seconds = line.split()

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tpuserve_server import app
 from tpuserve_server.__main__ import main as serve
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Servable, VersionFiles
+from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -70,13 +71,19 @@ class ScriptedRun:
 class ScriptedExecutor:
     """Puts what another executor loads onto the scripted device."""
 
-    executor: Executor
+    executor: TensorFlowOnDemand
     cost_s: Callable[[int], float]
+    name: str = "a scripted device"
+    kind: str = "cpu"
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> ScriptedServable:
+    def load(self, servable_id: ServableId, version: VersionFiles) -> ScriptedServable:
         """As the executor."""
-        model = self.executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        model = self.executor.load(servable_id, version)
         return ScriptedServable(model, self.cost_s)
+
+    def tracer(self) -> Tracer:
+        """As the executor."""
+        return self.executor.tracer()
 
 
 def main() -> None:

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from fastapi import FastAPI
 
@@ -23,24 +22,22 @@ from tpuserve_server.command.start_report import report_start
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
-from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.deadline import Clock, SystemClock
+from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
-from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.transition import describe_failures
-from tpuserve_server.executors.choice import DeviceChoice
+from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
-from tpuserve_server.executors.tflite.candidate import PreferringTflite
+from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
@@ -55,9 +52,6 @@ from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.parts import find_version_file
 from tpuserve_server.versions.wholeness import missing
-
-if TYPE_CHECKING:
-    from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 
 logger = logging.getLogger(__name__)
 
@@ -144,12 +138,9 @@ def build(settings: Settings, host_note: str) -> Server:
     storage = StorageByScheme(_local_storage(), remote)
     slots = settings.server.device_slots
     device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
-    saved_model = TensorFlowOnDemand(tensorflow_options(settings))
-    choice = DeviceChoice(
-        settings.pjrt.device, _pjrt(settings, saved_model, metrics, clock), saved_model, metrics.devices
-    )
+    executor = _executor(settings, metrics.devices, clock)
     loading = loading_options(settings)
-    loader = VersionLoader(storage, _executor(settings, choice), loading, clock, metrics, device)
+    loader = VersionLoader(storage, executor, loading, clock, metrics, device)
     manager = VersionManager(registry, loader, clock, settings.loading)
     poll_wait_s = settings.models.file_system_poll_wait_seconds
     source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
@@ -173,9 +164,7 @@ def build(settings: Settings, host_note: str) -> Server:
         models=models,
         logs=logs,
         serialize_as_content=settings.server.enable_serialization_as_tensor_content,
-        tracer=ChosenTracer(lambda: choice.runs_programs, _jax_tracer, TensorFlowTracer)
-        if settings.server.enable_profiler
-        else None,
+        tracer=ChosenTracer(executor.tracer) if settings.server.enable_profiler else None,
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=settings.listening.max_request_bytes,
     )
@@ -216,25 +205,12 @@ def _single_model(settings: Settings) -> ModelConfig:
     return ModelConfig(settings.models.model_name, settings.models.model_base_path or "")
 
 
-def _pjrt(
-    settings: Settings, saved_model: Executor, metrics: PrometheusMetrics, clock: SystemClock
-) -> Callable[[], "PjrtExecutor"]:
-    def make() -> "PjrtExecutor":
-        # Only here: JAX is an extra, and of no use to a server without device programs.
-        from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-
-        executor = PjrtExecutor(pjrt_options(settings), lambda: saved_model, metrics.devices, clock)
-        settle_garbage_collector()
-        return executor
-
-    return make
-
-
-def _jax_tracer() -> Tracer:
-    from tpuserve_server.executors.pjrt.tracer import JaxTracer
-
-    return JaxTracer()
-
-
-def _executor(settings: Settings, saved_model: Executor) -> Executor:
-    return PreferringTflite(saved_model, tflite_options(settings)) if settings.tflite.preferred else saved_model
+def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
+    """Every executor, the best first. Each imports its runtime for the first version that it takes."""
+    saved_model = TensorFlowOnDemand(tensorflow_options(settings))
+    candidates = (
+        PreferredTflite(tflite_options(settings)),
+        DevicePrograms.of(pjrt_options(settings), saved_model, metrics, clock),
+        saved_model,
+    )
+    return ExecutorChoice(candidates, metrics)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from tpuserve_client.dtypes import STRING, Array
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
-from tpuserve_server.request_log.options import LogFormat
 from tpuserve_server.request_log.record_file import open_record_file
 from tpuserve_server.wire.tensor_proto import encode_tensor
+
+if TYPE_CHECKING:
+    from tpuserve_server.request_log.options import LogFormat
 
 MODEL = "doubling"
 START_S = 1_700_000_000

@@ -15,6 +15,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
@@ -119,7 +120,7 @@ class FakeExecutor:
         self.loaded: dict[ServableId, FakeServable] = {}
         self.faults: dict[int, ServingError] = {}
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> FakeServable:
+    def load(self, servable_id: ServableId, version: VersionFiles) -> FakeServable:
         if servable_id.version in self.faults:
             raise self.faults[servable_id.version]
         servable = self.loaded[servable_id] = FakeServable()

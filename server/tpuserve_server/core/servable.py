@@ -1,6 +1,7 @@
-"""The seam between the core and what runs models: Executor, Servable, InFlight."""
+"""The seam between the core and what runs models: Executor, VersionFiles, Servable, InFlight."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -55,11 +56,26 @@ class Servable(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class VersionFiles:
+    """A version as an executor gets it: its folder, and what its manifest says to executors of more than one kind.
+
+    `allows_bfloat16`: the exporter has checked bfloat16 kernels against it.
+    """
+
+    path: Path
+    allows_bfloat16: bool = False
+
+    def part(self, folder: str) -> "VersionFiles":
+        """Return a model in a folder of the version, to which the same applies."""
+        return replace(self, path=self.path / folder)
+
+
 class Executor(Protocol):
     """Loads version directories onto a device."""
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
-        """Read the version in `path`; slow. `allow_bfloat16`: its exporter has checked bfloat16 kernels against it.
+    def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
+        """Load the version; slow.
 
         Raises:
             ServingError: with the reason, as status will show it.

@@ -1,4 +1,4 @@
-"""Which of the two profilers records: JAX's once any version runs device programs, else TensorFlow's."""
+"""ChosenTracer: records by the tracer of the executor that runs models when a session starts."""
 
 from collections.abc import Callable
 
@@ -7,22 +7,18 @@ from tpuserve_server.core.tracer import TraceOptions, Tracer
 
 
 class ChosenTracer:
-    """core.tracer.Tracer. Neither sees what the other's runtime does, and TensorBoard shows one host plane only."""
+    """core.tracer.Tracer. No runtime records what another one runs, and TensorBoard shows one host plane only."""
 
-    def __init__(
-        self, runs_programs: Callable[[], bool], jax: Callable[[], Tracer], tensorflow: Callable[[], Tracer]
-    ) -> None:
-        """The tracers are made when they are first needed, as their runtimes are imported only then."""
-        self._runs_programs = runs_programs
-        self._jax = jax
-        self._tensorflow = tensorflow
+    def __init__(self, choose: Callable[[], Tracer]) -> None:
+        """`choose` makes the tracer of a session when it starts. It raises Internal where there is none."""
+        self._choose = choose
         self._active: Tracer | None = None
 
     def start(self, options: TraceOptions) -> None:
         """As the protocol."""
         if self._active is not None:
             raise Internal("Another profiling session active.")
-        tracer = self._jax() if self._runs_programs() else self._tensorflow()
+        tracer = self._choose()
         tracer.start(options)
         self._active = tracer
 

@@ -19,7 +19,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.sequences import Sequences, find_sequences
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import ServableId, Signature
 from tpuserve_server.versions.labels import read_labels
@@ -147,10 +147,10 @@ class VersionLoader:
         manifest = Manifest.read(path)
         if manifest is not None:
             run_in_background(functools.partial(manifest.verify_files, path), "verify")
-        allow_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
+        files = VersionFiles(path, allows_bfloat16=manifest is not None and manifest.cpu.allow_bfloat16_kernels)
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
-        servable = self._executor.load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        servable = self._executor.load(servable_id, files)
         threads = options.parameters.num_batch_threads or 1
         try:
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))

@@ -10,7 +10,7 @@ import torch
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.pytorch import modules
 from tests.support.fake_device import FakeClock
-from tpuserve_server.core.servable import Executor
+from tpuserve_server.core.servable import Executor, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
@@ -28,7 +28,7 @@ def no_tensorflow() -> Executor:
 
 def run(version: Path, **inputs: np.ndarray) -> Tensors:
     executor = PjrtExecutor(PjrtOptions("cpu"), no_tensorflow, DeviceMeasurements(), FakeClock())
-    servable = executor.load(ServableId("m", 1), version, allow_bfloat16=False)
+    servable = executor.load(ServableId("m", 1), VersionFiles(version))
     names = tuple(servable.signatures["serving_default"].outputs)
     outputs = servable.dispatch("serving_default", inputs, names).result()
     servable.close()

@@ -1,4 +1,4 @@
-"""`--device`: who runs a version that has device programs and one that has none, and what is said about it."""
+"""The first candidate that can run a version, what is said of those before it, and `--device`."""
 
 import logging
 import re
@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 
 from tests.support.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
-from tests.support.fake_device import FakeClock, FakeExecutor
-from tpuserve_server.core.errors import ServingError
+from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable
+from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
+from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.choice import DeviceChoice
+from tpuserve_server.executors.candidate import Refusal
+from tpuserve_server.executors.choice import ExecutorChoice
+from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.pjrt.tracer import JaxTracer
+from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
@@ -27,19 +31,30 @@ pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)
 
 
+class SavedModels(FakeExecutor):
+    """TensorFlow's place, taken by the fake."""
+
+    name = "TensorFlow on the CPU"
+    kind = "cpu"
+
+    def tracer(self) -> None:
+        return None
+
+
 class Chosen:
     """A choice on a machine without accelerators, and what it told."""
 
     def __init__(self, wanted: str, make: Callable[[], PjrtExecutor] | None = None) -> None:
-        self.saved_model = FakeExecutor()
+        self.saved_model = SavedModels()
         self.measured = DeviceMeasurements()
-        self.choice = DeviceChoice(wanted, make or (lambda: self.pjrt(wanted)), self.saved_model, self.measured)
+        self.programs = DevicePrograms(wanted, make or (lambda: self.pjrt(wanted)))
+        self.choice = ExecutorChoice((self.programs, self.saved_model), self.measured)
 
     def pjrt(self, wanted: str) -> PjrtExecutor:
         return PjrtExecutor(PjrtOptions(wanted), lambda: self.saved_model, self.measured, FakeClock())
 
     def device(self, path: Path) -> str:
-        servable = self.choice.load(ID, path, allow_bfloat16=False)
+        servable = self.choice.load(ID, VersionFiles(path))
         outputs = servable.dispatch("serving_default", {"x": np.ones((1, 2), np.float32)}, self.outputs).result()
         assert outputs[self.outputs[0]].tolist() == [[2, 2]]
         servable.close()
@@ -51,7 +66,7 @@ class Chosen:
 
     def refusal(self, path: Path, servable_id: ServableId = ID) -> str:
         with pytest.raises(ServingError) as caught:
-            self.choice.load(servable_id, path, allow_bfloat16=False)
+            self.choice.load(servable_id, VersionFiles(path))
         assert not self.saved_model.loaded
         return caught.value.message
 
@@ -148,9 +163,10 @@ def without(tmp_path: Path) -> Path:
 
 def test_cpu_runs_programs_on_the_cpu_where_there_are_some(with_programs: Path) -> None:
     chosen = Chosen("cpu")
-    before = chosen.choice.runs_programs
+    before = chosen.programs.tracer()
     assert chosen.device(with_programs) == f"CPU (PJRT, jax {jax.__version__})"
-    assert [before, chosen.choice.runs_programs] == [False, True]
+    assert before is None
+    assert isinstance(chosen.choice.tracer(), JaxTracer)
     assert chosen.measured.choices()[ID] == ("cpu", "")
 
 
@@ -230,19 +246,20 @@ class TestWhatKeepsAVersionFromTheDevice:
         self, spoilt: Spoilt, with_programs: Path
     ) -> None:
         chosen = Chosen("auto", on_cpu)
-        before = chosen.choice.load(ID, with_programs, allow_bfloat16=False)
+        before = chosen.choice.load(ID, VersionFiles(with_programs))
         message = chosen.refusal(spoilt.path, ServableId("m", 2))
         assert re.search(spoilt.reason, message)
         assert message.endswith("another version of m is on the device, and goes on")
-        chosen.choice.load(ServableId("other", 1), spoilt.path, allow_bfloat16=False).close()
+        chosen.choice.load(ServableId("other", 1), VersionFiles(spoilt.path)).close()
         before.close()
-        chosen.choice.load(ServableId("m", 2), spoilt.path, allow_bfloat16=False).close()
+        chosen.choice.load(ServableId("m", 2), VersionFiles(spoilt.path)).close()
         assert chosen.measured.choices()[ServableId("m", 2)] == ("cpu", spoilt.word)
 
 
 def test_where_the_saved_model_fails_too_both_reasons_are_said(tmp_path: Path) -> None:
     chosen = Chosen("auto", on_cpu)
-    chosen.choice = DeviceChoice("auto", on_cpu, TensorFlowExecutor(TensorFlowOptions()), chosen.measured)
+    tensorflow = TensorFlowOnDemand(TensorFlowOptions())
+    chosen.choice = ExecutorChoice((chosen.programs, tensorflow), chosen.measured)
     assert re.search(
         r"SavedModel.* \(and its device programs: .*b2\.jaxexport is damaged", chosen.refusal(cut(tmp_path).path)
     )
@@ -271,9 +288,78 @@ def test_auto_survives_whatever_a_plugin_raises(raised: Exception, reason: str, 
 
 def test_jax_is_not_imported_for_a_version_without_programs(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    monkeypatch.delitem(sys.modules, "tpuserve_server.executors.choice")
-    from tpuserve_server.executors.choice import DeviceChoice as Fresh
+    monkeypatch.delitem(sys.modules, "tpuserve_server.executors.pjrt.candidate")
+    from tpuserve_server.executors.pjrt.candidate import DevicePrograms as Fresh
 
     chosen = Chosen("auto")
-    servable = Fresh("auto", no_jax, chosen.saved_model, chosen.measured).load(ID, without, allow_bfloat16=False)
+    choice = ExecutorChoice((Fresh("auto", no_jax), chosen.saved_model), chosen.measured)
+    servable = choice.load(ID, VersionFiles(without))
     assert servable.device == "fake: the version has no device programs"
+
+
+class Scripted:
+    """A candidate that does as it is told."""
+
+    kind = "cpu"
+
+    def __init__(self, name: str, loaded: Servable | Refusal | ServingError) -> None:
+        self.name = name
+        self.loaded = loaded
+
+    def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
+        if isinstance(self.loaded, ServingError):
+            raise self.loaded
+        return self.loaded
+
+    def tracer(self) -> None:
+        return None
+
+
+def scripted(*loaded: Servable | Refusal | ServingError) -> tuple[ExecutorChoice, DeviceMeasurements]:
+    measured = DeviceMeasurements()
+    candidates = [Scripted(f"candidate {number}", one) for number, one in enumerate(loaded)]
+    return ExecutorChoice(candidates, measured), measured
+
+
+NO_DISK = Refusal(FailedPrecondition("no disk"), "no_disk")
+BROKEN = Refusal(FailedPrecondition("it is broken"), "broken", failed="its parts", level=logging.WARNING)
+SILENT = Refusal(FailedPrecondition("nothing for it"))
+
+
+def test_the_first_candidate_that_does_not_refuse_is_taken(without: Path) -> None:
+    taken = FakeServable()
+    choice, measured = scripted(taken, FakeServable())
+    assert choice.load(ID, VersionFiles(without)) is taken
+    assert not measured.choices()
+
+
+def test_every_reason_is_reported_in_order_and_the_first_is_the_metrics(
+    without: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice, measured = scripted(NO_DISK, SILENT, BROKEN, FakeServable())
+    assert choice.load(ID, VersionFiles(without)).device == "fake: no disk; it is broken"
+    assert [record.message for record in caplog.records] == [f"{ID} runs by candidate 3: no disk; it is broken"]
+    assert measured.choices()[ID] == ("cpu", "no_disk")
+
+
+def test_a_refusal_without_a_word_is_reported_nowhere(without: Path, caplog: pytest.LogCaptureFixture) -> None:
+    taken = FakeServable()
+    choice, measured = scripted(SILENT, taken)
+    with caplog.at_level(logging.INFO):
+        assert choice.load(ID, VersionFiles(without)) is taken
+    assert not caplog.records
+    assert not measured.choices()
+
+
+def test_an_error_is_final_and_names_what_failed_before(without: Path) -> None:
+    choice, _ = scripted(NO_DISK, BROKEN, InvalidArgument("it is no model"), FakeServable())
+    with pytest.raises(InvalidArgument, match=r"^it is no model \(and its parts: it is broken\)$"):
+        choice.load(ID, VersionFiles(without))
+
+
+def test_where_all_refuse_the_load_fails_with_the_last_reason(without: Path) -> None:
+    choice, _ = scripted(NO_DISK, SILENT)
+    with pytest.raises(FailedPrecondition, match="nothing for it"):
+        choice.load(ID, VersionFiles(without))
+    with pytest.raises(Internal, match="No executor can be profiled"):
+        choice.tracer()

@@ -18,13 +18,15 @@ from tests.support.tflite_models import convert, save
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.executors.tflite.candidate import PreferringTflite
+from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
@@ -58,11 +60,12 @@ def executor(kind: str) -> Executor:
         device = "auto" if kind == "accelerator" else "cpu"
         options = PjrtOptions(device, MESH if kind == "mesh" else MeshShape())
         return PjrtExecutor(options, lambda: tensorflow, DeviceMeasurements(), SystemClock())
-    return (
-        PreferringTflite(tensorflow, TfliteOptions(max_interpreters=2, num_threads=1))
-        if kind == "tflite"
-        else tensorflow
-    )
+    return preferring_tflite() if kind == "tflite" else tensorflow
+
+
+def preferring_tflite() -> Executor:
+    tflite = PreferredTflite(TfliteOptions(preferred=True, max_interpreters=2, num_threads=1))
+    return ExecutorChoice((tflite, TensorFlowOnDemand(TensorFlowOptions())), DeviceMeasurements())
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def signature(kind: str) -> str:
 
 
 def load(executor: Executor, path: Path) -> Servable:
-    return executor.load(ServableId("m", 1), path, allow_bfloat16=True)
+    return executor.load(ServableId("m", 1), VersionFiles(path, allows_bfloat16=True))
 
 
 def run(servable: Servable, signature: str, inputs: Tensors, *outputs: str) -> Tensors:
@@ -160,9 +163,7 @@ def test_a_broken_model_fails_in_one_line_without_a_path(
 
 def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp_path: Path) -> None:
     path = save_function(tmp_path / "1", double_and_add, SPEC)
-    executor = PreferringTflite(
-        TensorFlowExecutor(TensorFlowOptions()), TfliteOptions(max_interpreters=2, num_threads=1)
-    )
+    executor = preferring_tflite()
     assert "TensorFlow" in load(executor, path).device
     (path / "model.tflite").write_bytes(convert(named=(double_and_add, SPEC)))
     assert "LiteRT" in load(executor, path).device
@@ -172,8 +173,6 @@ def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeyp
     for name in ("executor", "model", "signatures"):
         monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.tflite.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    executor = PreferringTflite(
-        TensorFlowExecutor(TensorFlowOptions()), TfliteOptions(max_interpreters=2, num_threads=1)
-    )
+    executor = preferring_tflite()
     with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):
         load(executor, save(tmp_path / "1", b"x"))

@@ -13,6 +13,7 @@ from tests.support import v1_models
 from tests.support.saved_models import predict_request, save_function, save_half_plus_two
 from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -42,11 +43,11 @@ def test_tags_choose_the_graph(tmp_path: Path) -> None:
     path = v1_models.save_vocabulary(tmp_path / "1", tmp_path, legacy=False)
     words = {"words": np.array([b"beta", b"alpha"], object)}
     for tags, expected in ((("serve",), [10, 0]), (("gpu", "serve"), [-10, 0])):
-        servable = TensorFlowExecutor(TensorFlowOptions(tags=tags)).load(ServableId("m", 1), path, allow_bfloat16=False)
+        servable = TensorFlowExecutor(TensorFlowOptions(tags=tags)).load(ServableId("m", 1), VersionFiles(path))
         assert servable.dispatch("serving_default", words, ("ids",)).result()["ids"].tolist() == expected
         servable.close()
     with pytest.raises(NotFound, match=r"Could not find meta graph def matching supplied tags: \{ tpu \}"):
-        TensorFlowExecutor(TensorFlowOptions(tags=("tpu",))).load(ServableId("m", 1), path, allow_bfloat16=False)
+        TensorFlowExecutor(TensorFlowOptions(tags=("tpu",))).load(ServableId("m", 1), VersionFiles(path))
 
 
 async def test_a_text_saved_model_with_state_in_reference_variables(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tpuserve_server.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tpuserve_server.core.servable import InFlight, Servable
+from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -70,7 +70,7 @@ class Watched:
 
 def load(path: Path) -> Watched:
     executor = TensorFlowExecutor(TensorFlowOptions())
-    return Watched(executor.load(ServableId("m", 1), path, allow_bfloat16=False))
+    return Watched(executor.load(ServableId("m", 1), VersionFiles(path)))
 
 
 @pytest.fixture

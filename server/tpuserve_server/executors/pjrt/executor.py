@@ -16,7 +16,7 @@ from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
@@ -57,36 +57,39 @@ class PjrtExecutor:
         self._gauges = [PjrtGauge(device, self._busy) for device in self._devices]
         metrics.devices_opened(gauges=self._gauges)
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> PjrtServable:
+    @property
+    def kind(self) -> str:
+        """What its devices are: `tpu`, `gpu` or `cpu`."""
+        return self._kind
+
+    def load(self, servable_id: ServableId, version: VersionFiles) -> PjrtServable:
         """Put the weights on the devices, compile every program and run it once, in the background; slow.
 
-        What the programs compute in was settled when they were made, so `allow_bfloat16` is for hosts' parts alone.
+        What the programs compute in was settled when they were made; `allows_bfloat16` is for hosts' parts alone.
 
         Raises:
             FailedPrecondition: the version has no device programs, or they are damaged or of another JAX.
             ResourceExhausted: they do not fit beside what is on the device; says what was asked for and was free.
             ServingError: they do not compile for the device, or do not run on it.
         """
-        manifest = ProgramManifest.read(path)
+        manifest = ProgramManifest.read(version.path)
         if manifest is None:
             raise FailedPrecondition("it has no device programs: export it with them")
         check_version(manifest.device)
         with contextlib.ExitStack() as undo:
             # Not in the background: TensorFlow's first session starts threads that stay.
-            load_saved_model = functools.partial(self._load_host, servable_id, undo, allow_bfloat16=allow_bfloat16)
-            hosts = {folder: load_saved_model(path / folder) for folder in _host_folders(manifest.device)}
-            beside = load_saved_model(path) if manifest.without_program else None
-            load = functools.partial(self._load, servable_id, path, manifest, hosts, beside, undo)
+            load_saved_model = functools.partial(self._load_host, servable_id, undo)
+            hosts = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
+            beside = load_saved_model(version) if manifest.without_program else None
+            load = functools.partial(self._load, servable_id, version.path, manifest, hosts, beside, undo)
             servable = run_in_background(load, "load-pjrt")
             undo.pop_all()
         self._metrics.device_chosen(servable=servable_id, device=self._kind)
         return servable
 
-    def _load_host(
-        self, servable_id: ServableId, undo: contextlib.ExitStack, path: Path, *, allow_bfloat16: bool
-    ) -> Servable:
+    def _load_host(self, servable_id: ServableId, undo: contextlib.ExitStack, model: VersionFiles) -> Servable:
         """A SavedModel that runs on the CPU; closed again with `undo`."""
-        loaded = self._host().load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        loaded = self._host().load(servable_id, model)
         undo.callback(loaded.close)
         return loaded
 

@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.setting import Setting
 
+_ONE_DEVICE = MeshShape()
+
 
 def _mesh(text: str) -> MeshShape:
     """`data=2,model=4`; the empty text is one device."""
-    return MeshShape.parse(text) if text else MeshShape()
+    return MeshShape.parse(text) if text else _ONE_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class PjrtOptions:
             "version's rules over M",
             parse=_mesh,
         ),
-    ] = MeshShape()
+    ] = _ONE_DEVICE
     compilation_cache_dir: Annotated[
         Path | None,
         Setting(

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from tpuserve_formats.messages.official import CallableOptions, RunOptions
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
-from tpuserve_server.core.servable import InFlight
+from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -45,13 +45,15 @@ class TensorFlowExecutor:
         # Set by whichever loading thread is the first to succeed.
         self._has_loaded = False
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> "TensorFlowServable":
-        """Load the SavedModel in `path`; slow. In the background, but for the first.
+    def load(self, servable_id: ServableId, version: VersionFiles) -> "TensorFlowServable":
+        """Load the SavedModel; slow. In the background, but for the first.
 
         Raises:
             ServingError: it is no SavedModel, or TensorFlow cannot restore it. The message holds no path.
         """
-        load = functools.partial(self._load, servable_id, path, bfloat16=allow_bfloat16 and self._has_bfloat16)
+        load = functools.partial(
+            self._load, servable_id, version.path, bfloat16=version.allows_bfloat16 and self._has_bfloat16
+        )
         if self._has_loaded:
             return run_in_background(load, "load-tensorflow")
         # TensorFlow starts the threads that all sessions share with the first of them. They must not be nice, and there

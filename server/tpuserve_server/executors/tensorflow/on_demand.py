@@ -1,17 +1,24 @@
 """The TensorFlow executor of a server that may never need it: who runs device programs alone imports no TensorFlow."""
 
 import threading
-from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
+from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
 
 
 class TensorFlowOnDemand:
-    """A TensorFlowExecutor from the first version on. Safe to use from several loading threads; `_lock` guards it."""
+    """executors.candidate.Candidate, for every version: a TensorFlowExecutor from the first one on.
+
+    Safe to use from several loading threads; `_lock` guards the executor.
+    """
+
+    name = "TensorFlow on the CPU"
+    kind = "cpu"
 
     def __init__(self, options: TensorFlowOptions) -> None:
         """Nothing is imported yet."""
@@ -19,13 +26,17 @@ class TensorFlowOnDemand:
         self._lock = threading.Lock()
         self._executor: Executor | None = None
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
+    def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
         """As TensorFlowExecutor; the first time TensorFlow is imported before, which takes seconds.
 
         Raises:
             ServingError: as TensorFlowExecutor; FailedPrecondition where TensorFlow cannot be imported.
         """
-        return self._started().load(servable_id, path, allow_bfloat16=allow_bfloat16)
+        return self._started().load(servable_id, version)
+
+    def tracer(self) -> Tracer:
+        """Return TensorFlow's, whose first session imports TensorFlow where no model has."""
+        return TensorFlowTracer()
 
     def _started(self) -> Executor:
         with self._lock:

@@ -1,4 +1,4 @@
-"""TensorFlowOptions: how TensorFlow loads and runs SavedModels. Imports nothing heavy: the command line is made of it."""
+"""TensorFlowOptions: how TensorFlow loads and runs SavedModels. Imports nothing heavy: flags are made of it."""
 
 from dataclasses import dataclass
 from pathlib import Path

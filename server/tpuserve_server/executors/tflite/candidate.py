@@ -1,33 +1,33 @@
-"""`--prefer_tflite_model`: which of the two models in a version directory is loaded, and by which executor."""
-
-from pathlib import Path
+"""`--prefer_tflite_model`: a version's `model.tflite` goes before its SavedModel, as in TensorFlow Serving."""
 
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Servable, VersionFiles
+from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.tflite.options import TfliteOptions
 
 _MODEL_FILE = "model.tflite"
 
 
-class PreferringTflite:
-    """Takes `model.tflite` where a version has one, and the SavedModel otherwise, as TensorFlow Serving does."""
+class PreferredTflite:
+    """executors.candidate.Candidate: versions with `model.tflite`, where the operator prefers it."""
 
-    def __init__(self, saved_model: Executor, options: TfliteOptions) -> None:
-        """`saved_model` loads versions without `model.tflite`."""
-        self._saved_model = saved_model
+    name = "LiteRT on the CPU"
+    kind = "cpu"
+
+    def __init__(self, options: TfliteOptions) -> None:
+        """Nothing is imported yet."""
         self._options = options
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> Servable:
-        """Load whichever is there; slow.
+    def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
+        """As the protocol.
 
         Raises:
-            ServingError: as the executor that was taken; FailedPrecondition where LiteRT is not installed.
+            ServingError: as TfliteExecutor; FailedPrecondition where LiteRT is not installed.
         """
-        chosen = self._tflite() if (path / _MODEL_FILE).is_file() else self._saved_model
-        return chosen.load(servable_id, path, allow_bfloat16=allow_bfloat16)
-
-    def _tflite(self) -> Executor:
+        if not (self._options.preferred and (version.path / _MODEL_FILE).is_file()):
+            return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or it is not preferred"))
         try:
             # Only here: the runtime is an extra, and of no use to a server that has no such model.
             from tpuserve_server.executors.tflite.executor import TfliteExecutor
@@ -35,4 +35,8 @@ class PreferringTflite:
             raise FailedPrecondition(
                 f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"
             ) from error
-        return TfliteExecutor(self._options)
+        return TfliteExecutor(self._options).load(servable_id, version)
+
+    def tracer(self) -> Tracer | None:
+        """Return None: LiteRT has no profiler."""
+        return None

@@ -4,10 +4,9 @@ import importlib.metadata
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.servable import InFlight
+from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tflite.model import TfliteModel
 from tpuserve_server.executors.tflite.options import TfliteOptions
@@ -22,15 +21,15 @@ class TfliteExecutor:
         """Nothing is loaded yet."""
         self._options = options
 
-    def load(self, servable_id: ServableId, path: Path, *, allow_bfloat16: bool) -> "TfliteServable":
-        """Load `model.tflite` in `path`; its kernels are its own, so `allow_bfloat16` changes nothing.
+    def load(self, servable_id: ServableId, version: VersionFiles) -> "TfliteServable":
+        """Load `model.tflite`; its kernels are its own, whatever the exporter has checked.
 
         Raises:
             InvalidArgument: it is no model, or needs an operation that LiteRT does not have.
         """
         try:
             # Not by its path: LiteRT would map the file, and a version that is written over would change under it.
-            content = (path / MODEL_FILE).read_bytes()
+            content = (version.path / MODEL_FILE).read_bytes()
         except OSError as error:
             raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
         if not content:

@@ -11,7 +11,7 @@ import numpy as np
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
-from tpuserve_server.core.servable import Executor
+from tpuserve_server.core.servable import Executor, VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
@@ -28,7 +28,7 @@ def run(version: Path, mesh: str, rows: int) -> dict[str, Any]:
     measured = DeviceMeasurements()
     try:
         executor = PjrtExecutor(PjrtOptions("cpu", MeshShape.parse(mesh)), no_host, measured, SystemClock())
-        servable = executor.load(ServableId("m", 1), version, allow_bfloat16=False)
+        servable = executor.load(ServableId("m", 1), VersionFiles(version))
     except ServingError as error:
         return {"error": error.message}
     held = [array for array in jax.live_arrays() if id(array) not in before]

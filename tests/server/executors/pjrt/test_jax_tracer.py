@@ -6,11 +6,20 @@ import jax.numpy as jnp
 import pytest
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
+from tests.support.device_programs import double_and_add, write_programs
+from tests.support.fake_device import FakeClock
 from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.tracer import TraceOptions
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.pjrt.candidate import DevicePrograms
+from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
-from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
+from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 # Before JAX starts: it would look for a TPU.
 jax.config.update("jax_platforms", "cpu")
@@ -47,11 +56,17 @@ def test_one_session_at_a_time_in_the_whole_process() -> None:
 
 
 def test_there_is_nothing_to_stop_before_a_start() -> None:
-    for tracer in (JaxTracer(), ChosenTracer(lambda: True, JaxTracer, TensorFlowTracer)):
+    for tracer in (JaxTracer(), ChosenTracer(JaxTracer)):
         with pytest.raises(Internal, match="No profiling session"):
             tracer.stop()
 
 
-def test_jax_records_where_device_programs_run_and_tensorflow_where_none_do() -> None:
-    assert any("tanh" in name for name in trace(ChosenTracer(lambda: True, JaxTracer, TensorFlowTracer)))
-    assert not any("tanh" in name for name in trace(ChosenTracer(lambda: False, JaxTracer, TensorFlowTracer)))
+def test_jax_records_where_device_programs_run_and_tensorflow_where_none_do(tmp_path: Path) -> None:
+    saved_model = TensorFlowOnDemand(TensorFlowOptions())
+    programs = DevicePrograms.of(PjrtOptions("cpu"), saved_model, DeviceMeasurements(), FakeClock())
+    choice = ExecutorChoice((programs, saved_model), DeviceMeasurements())
+    tracer = ChosenTracer(choice.tracer)
+    assert not any("tanh" in name for name in trace(tracer))
+    version = write_programs(tmp_path / "1", double_and_add())
+    choice.load(ServableId("m", 1), VersionFiles(version)).close()
+    assert any("tanh" in name for name in trace(tracer))

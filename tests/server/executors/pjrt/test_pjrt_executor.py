@@ -26,7 +26,7 @@ from tests.support.fake_device import FakeClock
 from tests.support.saved_models import save_function
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.mesh_shape import MeshShape
-from tpuserve_server.core.servable import Executor, Servable
+from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
@@ -44,13 +44,13 @@ def no_host() -> Executor:
 
 def load(path: Path, measured: DeviceMeasurements | None = None, clock: FakeClock | None = None) -> Servable:
     executor = PjrtExecutor(PjrtOptions("cpu"), no_host, measured or DeviceMeasurements(), clock or FakeClock())
-    return executor.load(ID, path, allow_bfloat16=False)
+    return executor.load(ID, VersionFiles(path))
 
 
 def load_with_tensorflow(path: Path) -> Servable:
     tensorflow = TensorFlowExecutor(TensorFlowOptions())
     executor = PjrtExecutor(PjrtOptions("cpu"), lambda: tensorflow, DeviceMeasurements(), FakeClock())
-    return executor.load(ID, path, allow_bfloat16=False)
+    return executor.load(ID, VersionFiles(path))
 
 
 def run(servable: Servable, *names: str, **inputs: Any) -> Tensors:  # noqa: ANN401 - what numpy makes arrays of
@@ -237,7 +237,7 @@ def test_weights_stay_what_they_were_when_their_file_is_written_over(tmp_path: P
 def test_runs_in_flight_overlap_and_end_in_order(tmp_path: Path) -> None:
     path = write_programs(tmp_path, double_and_add())
     options = PjrtOptions("cpu", max_in_flight_on_cpu=2)
-    servable = PjrtExecutor(options, no_host, DeviceMeasurements(), FakeClock()).load(ID, path, allow_bfloat16=False)
+    servable = PjrtExecutor(options, no_host, DeviceMeasurements(), FakeClock()).load(ID, VersionFiles(path))
     assert servable.max_in_flight == 2
     inputs = [{"x": np.full((2, 2), number, np.float32)} for number in range(2)]
     flights = [servable.dispatch("serving_default", one, ("double",)) for one in inputs]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.errors import InvalidArgument, ServingError
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -16,8 +17,10 @@ from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 pytestmark = pytest.mark.timeout(120)
 
 
-def load(path: Path, *, allow_bfloat16: bool = False) -> TensorFlowServable:
-    return TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), path, allow_bfloat16=allow_bfloat16)
+def load(path: Path, *, allows_bfloat16: bool = False) -> TensorFlowServable:
+    return TensorFlowExecutor(TensorFlowOptions()).load(
+        ServableId("m", 1), VersionFiles(path, allows_bfloat16=allows_bfloat16)
+    )
 
 
 def run(servable: TensorFlowServable, inputs: Tensors, *outputs: str) -> Tensors:
@@ -159,10 +162,10 @@ def test_bfloat16_kernels_only_where_allowed_and_there(tmp_path: Path) -> None:
     cpuinfo.write_text("flags\t\t: fpu sse avx512f\n")
     assert not cpu_has_bfloat16(cpuinfo)
     path = save_mlp(tmp_path / "1")
-    plain = load(path, allow_bfloat16=False)
+    plain = load(path, allows_bfloat16=False)
     assert "bfloat16" not in plain.device
     if cpu_has_bfloat16(Path("/proc/cpuinfo")):
-        fast = load(path, allow_bfloat16=True)
+        fast = load(path, allows_bfloat16=True)
         assert "bfloat16 kernels" in fast.device
         x = np.random.default_rng(0).random((8, 64), np.float32)
         exact, rounded = run(plain, {"x": x}, "y")["y"], run(fast, {"x": x}, "y")["y"]

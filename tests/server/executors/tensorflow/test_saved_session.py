@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.support.saved_models import save_mlp
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto
 from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -72,7 +73,7 @@ def test_what_was_frozen_stays_out_of_collections(mlp: Path) -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        servable = TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), mlp, allow_bfloat16=False)
+        servable = TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), VersionFiles(mlp))
         servable.dispatch("serving_default", {"x": ZEROS}, ("y",)).result()
         servable.close()
         # Objects may die of their own accord; a load that unfroze them would leave none.
@@ -86,13 +87,14 @@ import os, sys, time
 from pathlib import Path
 import numpy as np
 from tpuserve_server.core.background import run_in_background
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 
 executor = TensorFlowExecutor(TensorFlowOptions(inter_op_parallelism=2))
 for version in (1, 2):
-    servable = executor.load(ServableId("m", version), Path(sys.argv[1]), allow_bfloat16=False)
+    servable = executor.load(ServableId("m", version), VersionFiles(Path(sys.argv[1])))
     run = lambda: servable.dispatch("serving_default", {"x": np.zeros((4096, 64), np.float32)}, ("y",)).result()
     run_in_background(run, "warm-up")
 

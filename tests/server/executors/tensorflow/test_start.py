@@ -12,6 +12,7 @@ LOAD = """
 import gc, logging, sys, threading
 from pathlib import Path
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
@@ -31,7 +32,7 @@ class Speaks:
 sys.meta_path.insert(0, Speaks())
 servables = []
 def load():
-    servables.append(executor.load(ServableId("m", 1), Path(sys.argv[1]), allow_bfloat16=False))
+    servables.append(executor.load(ServableId("m", 1), VersionFiles(Path(sys.argv[1]))))
 threads = [threading.Thread(target=load) for _ in range(2)]
 for thread in threads:
     thread.start()
@@ -45,7 +46,7 @@ import keras
 
 REFUSED = """
 try:
-    executor.load(ServableId("m", 1), Path("/nowhere"), allow_bfloat16=False)
+    executor.load(ServableId("m", 1), VersionFiles(Path("/nowhere")))
 except ServingError as error:
     print(error.code.name, error.message)
 """

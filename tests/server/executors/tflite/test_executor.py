@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.support.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
 from tpuserve_server.executors.tflite.options import TfliteOptions
@@ -22,9 +23,7 @@ def half_plus_two_model() -> bytes:
 
 
 def load(path: Path) -> TfliteServable:
-    return TfliteExecutor(TfliteOptions(max_interpreters=2, num_threads=2)).load(
-        ServableId("m", 1), path, allow_bfloat16=False
-    )
+    return TfliteExecutor(TfliteOptions(max_interpreters=2, num_threads=2)).load(ServableId("m", 1), VersionFiles(path))
 
 
 def run(servable: TfliteServable, inputs: Tensors, *outputs: str, signature: str = "serving_default") -> Tensors:
@@ -138,7 +137,7 @@ def test_an_operation_that_litert_does_not_have_fails_the_load_by_name(tmp_path:
 
 def test_with_one_interpreter_runs_follow_one_another(half_plus_two_model: bytes, tmp_path: Path) -> None:
     servable = TfliteExecutor(TfliteOptions(max_interpreters=1, num_threads=1)).load(
-        ServableId("m", 1), save(tmp_path / "1", half_plus_two_model), allow_bfloat16=False
+        ServableId("m", 1), VersionFiles(save(tmp_path / "1", half_plus_two_model))
     )
     (y,) = servable.signatures["serving_default"].outputs
     answers: list[float] = []
