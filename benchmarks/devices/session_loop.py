@@ -11,7 +11,6 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks import resnet_model
 from benchmarks.devices import resnet_model
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.types import ServableId

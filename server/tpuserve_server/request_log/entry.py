@@ -12,7 +12,6 @@ from tpuserve_formats.messages.official import LogMetadata
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.options import LogFormat
-from tpuserve_server.request_log.record_file import LogFormat
 
 # A serialized message, or what makes one when the log is written, on the log's thread.
 Payload: TypeAlias = bytes | Callable[[], bytes]

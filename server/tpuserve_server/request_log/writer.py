@@ -10,8 +10,8 @@ from typing import Protocol, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.request_log.entry import LogEntry, LogTarget
-from tpuserve_server.request_log.options import LogFormat
-from tpuserve_server.request_log.rotation import RotatingFiles, Rotation
+from tpuserve_server.request_log.options import LogFormat, Rotation
+from tpuserve_server.request_log.rotation import RotatingFiles
 
 _log = logging.getLogger(__name__)
 

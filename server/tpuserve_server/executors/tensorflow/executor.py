@@ -25,7 +25,6 @@ from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, p
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
-    TensorFlowOptions,
     cpu_has_bfloat16,
     run_options,
     session_config,

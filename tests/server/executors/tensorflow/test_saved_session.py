@@ -17,7 +17,7 @@ from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions, run_options, session_config
+from tpuserve_server.executors.tensorflow.session_config import run_options, session_config
 
 pytestmark = pytest.mark.timeout(120)
 ZEROS = np.zeros((1, 64), np.float32)
