@@ -4,9 +4,9 @@ Keys are named as the options of the command line are. Nothing here asks a serve
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import yaml
 
@@ -19,6 +19,16 @@ from tpuserve_loadtests.requests import EVERY_INPUT
 from tpuserve_loadtests.workload import Protocol
 
 _Yaml: TypeAlias = Any  # whatever is in the file; read defensively below
+
+# Fields of Settings whose keys are called otherwise.
+_FIELDS: Final = {
+    "grpc": "grpc_address",
+    "rest": "rest_url",
+    "trace": "trace_file",
+    "arrivals": "process",
+    "fail_if": "gates",
+    "slo": "objectives",
+}
 
 
 class BadScenario(ValueError):
@@ -45,12 +55,37 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What the file says of the server and the load, as options of the command line are called; None is nothing."""
+
+    grpc_address: str | None = None
+    rest_url: str | None = None
+    timeout: float | None = None
+    users: int | None = None
+    rate: str | None = None
+    trace_file: Path | None = None
+    speed: float | None = None
+    process: str | None = None
+    burst: int | None = None
+    duration: float | None = None
+    warm_up: float | None = None
+    seed: int | None = None
+    gates: tuple[str, ...] | None = None
+    objectives: tuple[str, ...] | None = None
+
+    def said(self) -> dict[str, object]:
+        """Values that the file gives, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
-    """`settings` are those of the command line's options that the file gives, by key; values as they were written."""
+    """Several models, and the load that they get."""
 
     title: str
     parts: tuple[Part, ...]
-    settings: Mapping[str, _Yaml]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +110,8 @@ def read_scenario(path: Path) -> Scenario:
     except BadScenario as error:
         raise BadScenario(f"{path}: {error}") from None
     parts, load = settings.pop("models"), settings.pop("load", {})
-    return Scenario(path.stem, tuple(parts), {**settings, **load})
+    named = {_FIELDS.get(key, key): value for key, value in {**settings, **load}.items()}
+    return Scenario(path.stem, tuple(parts), Settings(**named))
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -158,11 +194,11 @@ def _rate(raw: _Yaml) -> str:
     return str(raw)
 
 
-def _thresholds(raw: _Yaml) -> list[str]:
+def _thresholds(raw: _Yaml) -> tuple[str, ...]:
     texts = [raw] if isinstance(raw, str) else raw
     if not isinstance(texts, list) or not texts:
         raise ValueError
-    return [Threshold.parse(_text(text)).text for text in texts]
+    return tuple(Threshold.parse(_text(text)).text for text in texts)
 
 
 def _distribution(raw: _Yaml) -> Distribution:

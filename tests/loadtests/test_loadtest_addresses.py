@@ -4,8 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from tpuserve_client.address import ADDRESS_VARIABLE
 from tpuserve_loadtests.cli import options
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
+from tpuserve_loadtests.cli.options import AccessOptions, MeasuredServerOptions
 
 BIN = Path(sys.executable).parent
 # Nothing listens there: the command that asks it says so, and names it.
@@ -28,7 +29,7 @@ COMMANDS = {
     # --rest is only for the server's memory.
     "rollout --rest": ("rollout", "m", "--to", "2", "--model_config_file", "models.config", "--rest", "http://nobody"),
 }
-NOTHING: dict[str, Any] = {"grpc_address": None, "rest_url": None, "protocol": None}
+NOTHING = MeasuredServerOptions(None, None, AccessOptions(None, None, None, None, ()), None)
 
 
 @pytest.mark.timeout(120)
@@ -68,37 +69,36 @@ def test_the_variable_names_the_protocol_that_is_measured(
     text: str, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, text)
-    given = with_address(NOTHING)
-    assert find_addresses(given["protocol"], given["grpc_address"], given["rest_url"]) == found
+    server = with_address(NOTHING, None)
+    assert find_addresses(None, server.grpc_address, server.rest_url) == found
 
 
-@pytest.mark.parametrize("given", [{"grpc_address": "own:1"}, {"rest_url": "http://own:1"}])
+@pytest.mark.parametrize("given", [replace(NOTHING, grpc_address="own:1"), replace(NOTHING, rest_url="http://own:1")])
 def test_an_address_that_is_given_goes_before_the_variable(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    given: MeasuredServerOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, "host:9000")
-    assert with_address({**NOTHING, **given}) == {**NOTHING, **given}
+    assert with_address(given, None) == given
 
 
 @pytest.mark.parametrize(
-    ("text", "protocol", "needs", "complaint"),
+    ("text", "needs", "complaint"),
     [
         (
             "host:9000",
             "rest",
-            None,
             f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, and the command needs rest: give --rest URL$",
         ),
-        ("host:9000", "both", None, "the command needs both: give --rest URL and --grpc$"),
-        ("http://host", None, "grpc", "is a rest address, and the command needs grpc: give --grpc HOST:PORT$"),
-        ("http://", None, None, ADDRESS_VARIABLE),
-        ("http://user:word@host", None, None, "give user and password with --header"),
+        ("host:9000", "both", "the command needs both: give --rest URL and --grpc$"),
+        ("http://host", "grpc", "is a rest address, and the command needs grpc: give --grpc HOST:PORT$"),
+        ("http://", None, ADDRESS_VARIABLE),
+        ("http://user:word@host", None, "give user and password with --header"),
     ],
 )
 def test_a_variable_that_does_not_do_is_a_usage_error(
-    text: str, protocol: str | None, needs: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
+    text: str, needs: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, text)
     with pytest.raises(click.UsageError) as caught:
-        with_address({**NOTHING, "protocol": protocol}, needs=needs)
+        with_address(NOTHING, needs)
     assert re.search(complaint, caught.value.format_message())

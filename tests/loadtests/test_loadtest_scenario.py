@@ -12,7 +12,7 @@ import pytest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 from tpuserve_loadtests.distribution import Distribution
-from tpuserve_loadtests.scenario import BadScenario, read_scenario
+from tpuserve_loadtests.scenario import BadScenario, Settings, read_scenario
 from tpuserve_loadtests.workload import mixed_order
 
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
@@ -77,18 +77,18 @@ def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Pat
     assert (tiny.weight, tiny.protocols, tiny.rows) == (1, (), Distribution.parse("4"))
     assert tiny.lengths == {"": Distribution.parse("lognormal(64, 0.5)")}
     assert scenario.title == "mixed"
-    assert scenario.settings == {
-        "grpc": "localhost:9000",
-        "timeout": 5,
-        "rate": "100..1000",
-        "arrivals": "bursts",
-        "burst": 5,
-        "duration": 120,
-        "warm_up": 0,
-        "seed": 7,
-        "fail_if": ["p99>20ms", "rate<500"],
-        "slo": ["p99<=20ms"],
-    }
+    assert scenario.settings == Settings(
+        grpc_address="localhost:9000",
+        timeout=5,
+        rate="100..1000",
+        process="bursts",
+        burst=5,
+        duration=120,
+        warm_up=0,
+        seed=7,
+        gates=("p99>20ms", "rate<500"),
+        objectives=("p99<=20ms",),
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -26,6 +26,7 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli import handshake
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.handshake import handshake_problem
+from tpuserve_loadtests.cli.options import AccessOptions, ServerOptions
 from tpuserve_loadtests.cli.server_metrics import page_access
 from tpuserve_loadtests.rollout.model_service import ModelService
 
@@ -36,7 +37,7 @@ BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-l
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 TOKEN = "s3cr3t-token"
 BEARER = "authorization: Bearer ${TOKEN}"
-NOTHING: dict[str, Any] = {"ca": None, "cert": None, "key": None, "tls_server_name": None, "headers": ()}
+NOTHING = AccessOptions(ca=None, cert=None, key=None, tls_server_name=None, headers=())
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv("TOKEN", TOKEN)
     file = tmp_path / "headers"
     file.write_text("X-One:  1 \n\nx-two: ${TOKEN}\n")
-    access = find_access({**NOTHING, "headers": (BEARER, f"@{file}")})
+    access = find_access(replace(NOTHING, headers=(BEARER, f"@{file}")))
     assert access.headers == {"authorization": f"Bearer {TOKEN}", "x-one": "1", "x-two": "${TOKEN}"}
     assert TOKEN not in repr(access)
 
@@ -200,23 +201,25 @@ def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.M
 )
 def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list[str], message: str) -> None:
     with pytest.raises(click.UsageError, match=message) as raised:
-        find_access({**NOTHING, "headers": tuple(headers)})
+        find_access(replace(NOTHING, headers=tuple(headers)))
     assert TOKEN not in raised.value.message
 
 
 @pytest.mark.parametrize(
     ("asked", "page", "is_told"),
     [
-        ({"grpc_address": "grpcs://h:443", "rest_url": None}, "https://h:8501/metrics", True),
-        ({"grpc_address": "h:8500", "rest_url": None}, "http://h:8501/metrics", True),
-        ({"grpc_address": "grpcs://h:443", "rest_url": None}, "http://h:8501/metrics", False),
-        ({"grpc_address": None, "rest_url": "https://h"}, "https://monitoring/metrics", False),
-        ({"grpc_address": None, "rest_url": None}, "http://localhost:8501/metrics", True),
+        (("grpcs://h:443", None), "https://h:8501/metrics", True),
+        (("h:8500", None), "http://h:8501/metrics", True),
+        (("grpcs://h:443", None), "http://h:8501/metrics", False),
+        ((None, "https://h"), "https://monitoring/metrics", False),
+        ((None, None), "http://localhost:8501/metrics", True),
     ],
 )
-def test_page_of_metrics_elsewhere_is_told_no_secret(asked: dict[str, str | None], page: str, is_told: bool) -> None:
+def test_page_of_metrics_elsewhere_is_told_no_secret(
+    asked: tuple[str | None, str | None], page: str, is_told: bool
+) -> None:
     access = Access(Tls("ca", "cert", "key", "name"), {"authorization": TOKEN})
-    assert page_access(access, page, asked) == (access if is_told else Access(Tls("ca")))
+    assert page_access(access, page, ServerOptions(*asked, NOTHING)) == (access if is_told else Access(Tls("ca")))
 
 
 def test_rollout_asks_for_versions_the_same_way(authority: Authority) -> None:

@@ -1,37 +1,39 @@
 """Addresses of the server: the options', else the scenario's, else TPUSERVE_ADDRESS, else this machine's."""
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from tpuserve_loadtests.cli.access import HEADER
-from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST, ServerOptions
 
 if TYPE_CHECKING:
     from tpuserve_client.address import Address
     from tpuserve_loadtests.workload import Protocol
 
 
-def with_address(given: Mapping[str, Any], *, needs: str | None = None) -> dict[str, Any]:
+_Server = TypeVar("_Server", bound=ServerOptions)
+
+
+def with_address(server: _Server, needs: str | None) -> _Server:
     """Fill in the address in TPUSERVE_ADDRESS where neither an option nor a scenario gives one.
 
-    `needs`: the protocols to be used, `grpc`, `rest` or `both`; those of --protocol by default. A usage error for an
-    address that is invalid or of another protocol.
+    `needs`: the protocols to be used, `grpc`, `rest` or `both`; None for any. A usage error for an address that is
+    invalid or of another protocol.
     """
     text = os.environ.get(ADDRESS_VARIABLE)
-    if not text or given["grpc_address"] or given["rest_url"]:
-        return dict(given)
+    if not text or server.grpc_address or server.rest_url:
+        return server
     name: Protocol = "rest" if _parse(text, ADDRESS_VARIABLE).is_rest else "grpc"
-    needed = needs or given.get("protocol")
-    if needed not in (None, name):
+    if needs not in (None, name):
         others = {"grpc": "--rest URL", "rest": "--grpc HOST:PORT"}[name]
-        both = f" and --{name}" if needed == "both" else ""
+        both = f" and --{name}" if needs == "both" else ""
         raise click.UsageError(
-            f"{ADDRESS_VARIABLE}={text} is a {name} address, and the command needs {needed}: give {others}{both}"
+            f"{ADDRESS_VARIABLE}={text} is a {name} address, and the command needs {needs}: give {others}{both}"
         )
-    return {**given, "rest_url" if name == "rest" else "grpc_address": text}
+    return replace(server, rest_url=text) if name == "rest" else replace(server, grpc_address=text)
 
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":

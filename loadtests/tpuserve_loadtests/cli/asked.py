@@ -1,15 +1,17 @@
 """What a command was asked to send: one model as its options say, or the models of a scenario file."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import click
 
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
+from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.loads import WAYS
+from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
 from tpuserve_loadtests.cli.tolerances import find_tolerances
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.recording.timeline import Timeline
-    from tpuserve_loadtests.scenario import Part, Scenario
+    from tpuserve_loadtests.scenario import Part, Scenario, Settings
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Line, Protocol
+    from tpuserve_loadtests.workload import Line
+    from tpuserve_loadtests.workload import Protocol as Wire
 
 # Options of one model, which a scenario's models have of their own.
 _OF_ONE_MODEL: Final = (
@@ -33,15 +36,6 @@ _OF_ONE_MODEL: Final = (
     "recorded",
     "recorded_model",
 )
-# Keys of a scenario that are called otherwise among the options' values.
-_OPTIONS: Final = {
-    "grpc": "grpc_address",
-    "rest": "rest_url",
-    "trace": "trace_file",
-    "arrivals": "process",
-    "fail_if": "gates",
-    "slo": "objectives",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ class Sent:
     name: str
     spec: "ModelSpec"
     requests: Requests
-    protocols: "tuple[Protocol, ...]"
+    protocols: "tuple[Wire, ...]"
     weight: float
     lines: tuple[str, ...]
 
@@ -61,7 +55,7 @@ class Asked:
     """`title` is the report's. No `parts`: one model, `spec`, over every address."""
 
     title: str
-    addresses: "dict[Protocol, str]"
+    addresses: "dict[Wire, str]"
     requests: Requests
     spec: "ModelSpec | None"
     parts: tuple[Sent, ...] = ()
@@ -130,31 +124,58 @@ class Asked:
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
 
 
-def find_asked(
-    model: str | None, given: dict[str, Any], *, own_load: bool = False, said: Collection[str] | None = None
-) -> tuple[Asked, dict[str, Any]]:
-    """From MODEL or --scenario, and the options' values with the scenario's among them. Usage errors; asks no server.
+class Asking(Protocol):
+    """Options of a command that asks one model, or the models of a scenario."""
 
-    `own_load`: the command has loads of its own, whatever users or rate the scenario names. `said`: names of values
-    that go before the scenario's; those of click's command line unless told.
+    __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # as every dataclass has them
+
+    @property
+    def models(self) -> ModelOptions: ...
+    @property
+    def server(self) -> MeasuredServerOptions: ...
+    @property
+    def version(self) -> VersionOptions: ...
+    @property
+    def requests(self) -> RequestOptions: ...
+
+
+_Options = TypeVar("_Options", bound=Asking)
+
+
+def find_asked(
+    options: _Options, golden: Path | None = None, *, own_load: bool = False, said: Collection[str] | None = None
+) -> tuple[Asked, _Options]:
+    """From MODEL or --scenario, and the options with the scenario's values among them. Usage errors; asks no server.
+
+    `golden`: the path of --golden. `own_load`: the command has loads of its own, whatever users or rate the scenario
+    names. `said`: names of values that go before the scenario's; those of click's command line unless told.
     """
-    if given["scenario"] is None:
-        if model is None:
+    models = options.models
+    if models.scenario is None:
+        if models.model is None:
             raise click.UsageError("name the MODEL, or give a --scenario")
-        given = with_address(given)
-        addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-        spec = find_spec(model, given["version"], given["label"])
-        return Asked(str(spec), addresses, Requests.given(given), spec), given
-    if model is not None:
-        raise click.UsageError(f"a scenario names its models: {model!r} and --scenario do not go together")
-    scenario = _read(given["scenario"])
-    if isinstance(given.get("golden"), Path):
+        options = _with_address(options)
+        server = options.server
+        addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
+        spec = find_spec(models.model, options.version.version, options.version.label)
+        return Asked(
+            str(spec), addresses, Requests.of(options.requests, find_access(server.access), golden), spec
+        ), options
+    if models.model is not None:
+        raise click.UsageError(f"a scenario names its models: {models.model!r} and --scenario do not go together")
+    scenario = _read(models.scenario)
+    if golden is not None:
         raise click.UsageError("a scenario's models have golden files of their own (golden:); --golden takes record")
     for name in _OF_ONE_MODEL:
-        if given[name]:
+        if getattr(options.version if name in ("version", "label") else options.requests, name):
             raise click.UsageError(f"a scenario says this of each of its models: {flag(name)} does not go with it")
-    given = with_address(_merged(given, scenario.settings, said_names(given) if said is None else said, own_load))
-    return _asked(scenario, given), given
+    options = _merged(options, scenario.settings, said_names() if said is None else said, own_load)
+    options = _with_address(options)
+    return _asked(scenario, models.scenario, options.server, options.requests.timeout), options
+
+
+def _with_address(options: _Options) -> _Options:
+    return replace(options, server=with_address(options.server, options.server.protocol))
 
 
 def _read(path: Path) -> "Scenario":
@@ -166,24 +187,21 @@ def _read(path: Path) -> "Scenario":
         raise click.UsageError(str(error)) from None
 
 
-def _merged(
-    given: dict[str, Any], settings: Mapping[str, Any], said: Collection[str], own_load: bool
-) -> dict[str, Any]:
+def _merged(options: _Options, settings: "Settings", said: Collection[str], own_load: bool) -> _Options:
     """What the command line does not say is as in the file."""
     # One way to say what the load is takes the place of the file's.
     hidden = {*said, *(WAYS if own_load or not set(WAYS).isdisjoint(said) else ())}
-    named = {_OPTIONS.get(key, key): value for key, value in settings.items()}
-    return {**given, **{name: value for name, value in named.items() if name in given and name not in hidden}}
+    return with_values(options, {name: value for name, value in settings.said().items() if name not in hidden})
 
 
-def _asked(scenario: "Scenario", given: Mapping[str, Any]) -> Asked:
-    addresses = find_addresses(given["protocol"], given["grpc_address"], given["rest_url"])
-    access = find_access(given)
-    parts = tuple(_sent(part, addresses, given["timeout"], access) for part in scenario.parts)
+def _asked(scenario: "Scenario", path: Path, server: MeasuredServerOptions, timeout_s: float) -> Asked:
+    addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
+    access = find_access(server.access)
+    parts = tuple(_sent(part, addresses, timeout_s, access) for part in scenario.parts)
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
-            raise click.UsageError(f"{given['scenario']}: several models are called {name!r}: give each a name")
+            raise click.UsageError(f"{path}: several models are called {name!r}: give each a name")
     used = {
         protocol: address
         for protocol, address in addresses.items()
@@ -192,7 +210,7 @@ def _asked(scenario: "Scenario", given: Mapping[str, Any]) -> Asked:
     return Asked(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _sent(part: "Part", addresses: "Mapping[Protocol, str]", timeout_s: float, access: "Access") -> Sent:
+def _sent(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, access: "Access") -> Sent:
     spec = find_spec(part.model, part.version, part.label)
     missing = [protocol for protocol in part.protocols if protocol not in addresses]
     if missing:

@@ -4,33 +4,36 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
+from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
-from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import run_watched, users_or_rate
+from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    file_options,
-    generator_options,
+    ArrivalOptions,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    RequestOptions,
+    TimeOptions,
+    UsersOrRateOptions,
+    json_option,
     least_effect_option,
-    open_options,
-    request_options,
-    time_options,
     unclear_option,
-    users_or_rate_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle, said_names
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
+    from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
@@ -49,23 +52,31 @@ Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 
 """
 
 
-@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="Is version B worse than version A?")
-@click.argument("model")
-@click.argument("a")
-@click.argument("b")
-@address_options
-@users_or_rate_options
-@open_options
-@click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn.")
-@least_effect_option("A smaller difference is none; 0.05 is 5 %.")
-@unclear_option
-@time_options("10s", "1s")
-@request_options
-@generator_options
-@sides_metrics_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@file_options
-def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  click's values
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """Options of `compare`."""
+
+    model: str = argument()
+    a: str = argument()
+    b: str = argument()
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    load: UsersOrRateOptions = group(UsersOrRateOptions)
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    rounds: int = option(
+        "--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn."
+    )
+    least_effect: float = least_effect_option("A smaller difference is none; 0.05 is 5 %.")
+    unclear: str = unclear_option()
+    time: TimeOptions = group(TimeOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: tuple[str, ...] = sides_metrics_option()
+    as_json: bool = json_option()
+    files: FileOptions = group(FileOptions)
+
+
+@command(CompareOptions, SectionedCommand, epilog=EPILOG, short_help="Is version B worse than version A?")
+def compare(options: CompareOptions) -> None:
     """Compare B with A, two versions of MODEL: the same load on both, in turn, --rounds times.
 
     p50, p99 and rate differ if the 99 % interval of their ratio (block bootstrap) leaves out 1 and the ratio is beyond
@@ -83,37 +94,48 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
     from tpuserve_loadtests.reports.hdr_log import hdr_log
     from tpuserve_loadtests.reports.junit import junit_xml
 
-    given = with_address(given)
-    refuse_idle(given, a, b)
-    files = Files.given(given)
+    server = with_address(options.server, options.server.protocol)
+    names = (options.a, options.b)
+    refuse_idle(
+        server,
+        options.requests,
+        options.generator,
+        *names,
+        process=options.arrivals.process,
+        is_open=bool(options.load.rate),
+    )
+    files = options.files
+    files.check()
     files.refuse_distribution()
-    generators = Generators.given(given)
-    if generators.remote:
+    options.generator.check()
+    if options.generator.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
-    requests = Requests.given(given)
-    sides = [_side(model, side, given) for side in (a, b)]
-    metrics = _metrics(sides, given)
+    requests = Requests.of(options.requests, find_access(server.access))
+    sides = [_side(options.model, side, server) for side in names]
+    metrics = _metrics(sides, options.metrics)
     targets = [find_target(side.spec, side.addresses, requests) for side in sides]
+    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    load = terms.users_or_rate(options.load, len(targets[0].addresses))
     with ExitStack() as stack:
         watches = [
-            stack.enter_context(watch_server({**side.given, "server_metrics": page}, [side.spec]))
+            stack.enter_context(watch_server(side.server, page, [side.spec]))
             for side, page in zip(sides, metrics, strict=True)
         ]
-        rounds, watched = interleaved(targets, watches, generators, given)
+        rounds, watched = interleaved(targets, watches, options.generator, load, options.rounds)
     report = build_comparison(
-        (a, b),
+        names,
         rounds,
-        given["least_effect"],
-        strict=given["generator_limit"] == "fail",
-        must_tell=given["unclear"] == "fail",
+        options.least_effect,
+        strict=options.generator.strict,
+        must_tell=options.unclear == "fail",
         sides=watched,
     )
-    if given["as_json"]:
+    if options.as_json:
         click.echo(json.dumps(comparison_document(report), indent=2))
     else:
         print_comparison(report, Console())
     files.write(
-        html=lambda: compare_page(model, report, describe_settings(*targets)),
+        html=lambda: compare_page(options.model, report, describe_settings(*targets)),
         csv=lambda: comparison_csv(rounds),
         hdr=lambda: hdr_log(
             {
@@ -122,7 +144,7 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
                 for side, measured in zip("AB", pair, strict=True)
             }
         ),
-        junit=lambda: junit_xml("loadtest compare", model, report.cases, report.statement),
+        junit=lambda: junit_xml("loadtest compare", options.model, report.cases, report.statement),
     )
     sys.exit(report.exit_code)
 
@@ -130,8 +152,9 @@ def compare(model: str, a: str, b: str, **given: Any) -> None:  # noqa: ANN401  
 def interleaved(
     targets: "Sequence[Target]",
     watches: "Sequence[ServerWatch]",
-    generators: Generators,
-    given: dict[str, Any],
+    generator: GeneratorOptions,
+    load: "Load",
+    planned: int,
     *,
     until_failure: bool = False,
 ) -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
@@ -141,14 +164,13 @@ def interleaved(
     """
     from tpuserve_loadtests.traffic.workers import WorkersFailed
 
-    load = users_or_rate(given, len(targets[0].addresses))
     rounds: list[tuple[Watched, ...]] = []
-    with generating(targets[0], generators) as of_a, generating(targets[1], generators) as of_b:
-        for number in range(given["rounds"]):
+    with generating(targets[0], generator) as of_a, generating(targets[1], generator) as of_b:
+        for number in range(planned):
             order = list(enumerate(zip((of_a, of_b), watches, strict=True)))
             found: dict[int, Watched] = {}
             for side, (runs, server) in order if number % 2 == 0 else reversed(order):
-                title = f"Round {number + 1} of {given['rounds']}, {'AB'[side]}, for"
+                title = f"Round {number + 1} of {planned}, {'AB'[side]}, for"
                 found[side] = run_watched(runs, server, load, title=title)
                 (measured,) = found[side].runs
                 if measured.lost:
@@ -170,29 +192,28 @@ def _told(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Me
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """`given`: the options with this side's addresses."""
+    """`server`: the options with this side's addresses."""
 
     spec: "ModelSpec"
     addresses: "dict[Protocol, str]"
-    given: dict[str, Any]
+    server: MeasuredServerOptions
 
 
-def _side(model: str, side: str, given: dict[str, Any]) -> _Side:
+def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
     address, _, which = side.rpartition("@") if "@" in side else (side, "", "") if ":" in side else ("", "", side)
     version = int(which) if which.isdigit() else None
     spec = find_spec(model, version, which if which and version is None else None)
     if not address:
-        return _Side(spec, find_addresses(given["protocol"], given["grpc_address"], given["rest_url"]), given)
-    if not said_names(given).isdisjoint({"grpc_address", "rest_url"}):
+        return _Side(spec, find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
+    if not said_names().isdisjoint({"grpc_address", "rest_url"}):
         raise click.UsageError(f"{side!r} is an address of its own: --grpc and --rest do not go with it")
     is_rest = address.startswith(("http://", "https://"))
-    own = {"grpc_address": None if is_rest else address, "rest_url": address if is_rest else None}
-    return _Side(spec, find_addresses(None, own["grpc_address"], own["rest_url"]), {**given, **own})
+    own = replace(server, grpc_address=None if is_rest else address, rest_url=address if is_rest else None)
+    return _Side(spec, find_addresses(None, own.grpc_address, own.rest_url), own)
 
 
-def _metrics(sides: Sequence[_Side], given: dict[str, Any]) -> tuple[str, ...]:
+def _metrics(sides: Sequence[_Side], pages: tuple[str, ...]) -> tuple[str, ...]:
     """Where each side's page is. A usage error for one page of two servers: figures of one would count for both."""
-    pages: tuple[str, ...] = given["server_metrics"]
     if len(pages) == 2:
         return pages
     if pages[0] not in (AUTO, OFF) and sides[0].addresses != sides[1].addresses:

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import click
 
+from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
 # What the plotter at HdrHistogram's site takes: one distribution, where a log has many.
@@ -17,22 +18,43 @@ DISTRIBUTION: Final = ".hgrm"
 Content = Callable[[], str]
 
 
+_PATH: Final = click.Path(path_type=Path)
+
+
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Where to write which form of the report; None for those that were not asked for."""
+class PageOptions:
+    """Files that every report can be written to; None for those that were not asked for."""
 
-    html: Path | None
-    csv: Path | None
-    hdr: Path | None
-    junit: Path | None
+    junit: Path | None = option(
+        "--junit", type=_PATH, metavar="FILE", help="Write JUnit XML, too, which CI systems show."
+    )
+    html: Path | None = option(
+        "--html", type=_PATH, metavar="FILE", help="Write a page with charts, too: one file, no network."
+    )
 
-    @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Self:
-        """From the values of options.file_options. A usage error where nothing can be written."""
-        files = cls(values["html"], values["csv"], values["hdr"], values["junit"])
-        for name in ("html", "csv", "hdr", "junit"):
-            check_writable(values[name], f"--{name}")
-        return files
+    def check(self) -> None:
+        """Raise a usage error where nothing can be written."""
+        _check_writable(self.html, "--html")
+        _check_writable(self.junit, "--junit")
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions(PageOptions):
+    """And those of commands that measure loads alone."""
+
+    csv: Path | None = option(
+        "--csv", type=_PATH, metavar="FILE", help="Write a table, too: by time, or a row for each run."
+    )
+    hdr: Path | None = option(
+        "--hdr", type=_PATH, metavar="FILE", help="Write HdrHistogram's log, too; a name in .hgrm: its percentiles."
+    )
+
+    def check(self) -> None:
+        """As PageOptions'."""
+        _check_writable(self.html, "--html")
+        _check_writable(self.csv, "--csv")
+        _check_writable(self.hdr, "--hdr")
+        _check_writable(self.junit, "--junit")
 
     @property
     def wants_distribution(self) -> bool:
@@ -54,7 +76,7 @@ class Files:
                 write(path, content())
 
 
-def check_writable(path: Path | None, option: str) -> None:
+def _check_writable(path: Path | None, option: str) -> None:
     """A usage error, before any load, for a file that could not be written after it."""
     if path is None:
         return

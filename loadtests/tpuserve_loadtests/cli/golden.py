@@ -1,14 +1,13 @@
 """`--golden`: what right answers are, and how many of those under load are compared with them."""
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tpuserve_loadtests.cli.options import all_of
+from tpuserve_loadtests.cli.command import group, option
 from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
 from tpuserve_loadtests.cli.tolerances import find_tolerances
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 RECORD: Final = "record"
 _OF_CHECKS: Final = ("check_share", "atol", "rtol")
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
+_DEFAULT: Final = "[default: the manifests', else by the outputs' dtype]"
 
 
 class Golden(click.ParamType[str | Path]):
@@ -40,32 +39,43 @@ class Golden(click.ParamType[str | Path]):
         return Path(str(click.Path(exists=True).convert(value, param, ctx)))
 
 
-def tolerance_options(command: _Command) -> _Command:
-    """Add --atol and --rtol, the allowed difference between an answer and the one that it is compared with."""
-    default = "[default: the manifests', else by the outputs' dtype]"
-    return all_of(
-        click.option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {default}"),
-        click.option("--rtol", type=click.FloatRange(0), help=f"Allowed difference, relative to the value.  {default}"),
-    )(command)
+@dataclass(frozen=True, slots=True)
+class ToleranceOptions:
+    """The allowed difference between an answer and the one that it is compared with."""
+
+    atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {_DEFAULT}")
+    rtol: float | None = option(
+        "--rtol", type=click.FloatRange(0), help=f"Allowed difference, relative to the value.  {_DEFAULT}"
+    )
 
 
-def golden_options(command: _Command) -> _Command:
+@dataclass(frozen=True, slots=True)
+class GoldenOptions:
     """Which answers are right, and how many are looked at."""
-    share = click.FloatRange(0, 1, min_open=True)
-    return all_of(
-        click.option(
-            "--golden",
-            type=Golden(),
-            metavar="record|PATH",
-            help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs, "
-            "or in a version directory's recorded requests.",
-        ),
-        click.option("--check-share", type=share, default=0.01, show_default=True, help="Share of answers compared."),
-        tolerance_options,
-    )(command)
+
+    golden: str | Path | None = option(
+        "--golden",
+        type=Golden(),
+        metavar="record|PATH",
+        help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs, "
+        "or in a version directory's recorded requests.",
+    )
+    check_share: float = option(
+        "--check-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.01,
+        show_default=True,
+        help="Share of answers compared.",
+    )
+    tolerance: ToleranceOptions = group(ToleranceOptions)
+
+    @property
+    def path(self) -> Path | None:
+        """Where they lie, of those that are not to be recorded."""
+        return self.golden if isinstance(self.golden, Path) else None
 
 
-def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> "Target":
+def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshold, ...]") -> "Target":
     """Add the plan of checks to the target, and golden answers if they are to be recorded.
 
     Ends the program with a message if a request fails while nothing else runs, or if options or gates ask for
@@ -74,13 +84,14 @@ def with_golden(target: "Target", given: Mapping[str, Any], gates: "tuple[Thresh
     from tpuserve_loadtests.golden.answer_check import CheckPlan
 
     tolerances = target.checks.tolerances
-    if given["golden"] == RECORD:
+    if options.golden == RECORD:
         target = _recorded(target)
         tolerances = find_tolerances(target, dict.fromkeys(line.name for line in target.workload.lines))
     elif not any(line.golden for line in target.workload.lines):
-        _refuse_checks(given, gates)
-    asked = {name: replace(each, atol=given["atol"], rtol=given["rtol"]) for name, each in tolerances.items()}
-    return replace(target, checks=CheckPlan(given["check_share"], asked))
+        _refuse_checks(gates)
+    atol, rtol = options.tolerance.atol, options.tolerance.rtol
+    asked = {name: replace(each, atol=atol, rtol=rtol) for name, each in tolerances.items()}
+    return replace(target, checks=CheckPlan(options.check_share, asked))
 
 
 def golden_settings(target: "Target") -> dict[str, str]:
@@ -112,8 +123,8 @@ def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refuse_checks(given: Mapping[str, Any], gates: "tuple[Threshold, ...]") -> None:
-    said = said_names(given)
+def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
+    said = said_names()
     asking = [flag(name) for name in _OF_CHECKS if name in said] + [str(gate) for gate in gates if gate.is_of_checks]
     if asking:
         raise click.UsageError(f"{asking[0]} needs right answers to compare with: give --golden")

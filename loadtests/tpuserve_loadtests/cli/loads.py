@@ -1,15 +1,23 @@
 """Loads from options, and how one is run with a person watching."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 
-from tpuserve_loadtests.cli.options import USERS_HELD_BESIDE
+from tpuserve_loadtests.cli.options import (
+    USERS_HELD_BESIDE,
+    ArrivalOptions,
+    GeneratorOptions,
+    TimeOptions,
+    UsersOrRateOptions,
+)
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.process import Process
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
@@ -22,46 +30,54 @@ _MOMENT_S: Final = 1.0
 WAYS: Final = ("users", "rate", "trace_file")
 
 
-def closed_load(users: int, given: Mapping[str, Any], protocols: int) -> "Load":
-    """So many users, which the protocols share. A usage error for fewer than protocols."""
-    from tpuserve_loadtests.arrivals.load import Load
+@dataclass(frozen=True, slots=True)
+class LoadTerms:
+    """What all loads of a command have in common."""
 
-    if users < protocols:
-        raise click.UsageError(f"--users {users} cannot be shared between {protocols} protocols")
-    return Load(given["duration"], given["warm_up"], users, seed=given["seed"])
+    seconds: float
+    warm_up_s: float
+    process: "Process"
+    burst: int
+    seed: int
+
+    @classmethod
+    def of(cls, time: TimeOptions, arrivals: ArrivalOptions, generator: GeneratorOptions) -> Self:
+        """As the options say."""
+        return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, generator.seed)
+
+    def closed(self, users: int, protocols: int) -> "Load":
+        """So many users, which the protocols share. A usage error for fewer than protocols."""
+        from tpuserve_loadtests.arrivals.load import Load
+
+        if users < protocols:
+            raise click.UsageError(f"--users {users} cannot be shared between {protocols} protocols")
+        return Load(self.seconds, self.warm_up_s, users, seed=self.seed)
+
+    def open(self, rate: str) -> "Load":
+        """A rate as RateProfile.parse reads it. A usage error for none."""
+        from tpuserve_loadtests.arrivals.load import Load
+        from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+
+        try:
+            profile = RateProfile.parse(rate, self.seconds)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--rate") from None
+        return Load(
+            self.seconds, self.warm_up_s, profile=profile, process=self.process, burst=self.burst, seed=self.seed
+        )
+
+    def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> "Load":
+        """The closed load of --users or the open one of --rate. Usage errors, as for both."""
+        refuse_both(options.users, options.rate)
+        if options.rate:
+            return self.open(options.rate)
+        return self.closed(options.users or USERS_HELD_BESIDE, protocols)
 
 
-def users_or_rate(given: Mapping[str, Any], protocols: int) -> "Load":
-    """The closed load of --users or the open one of --rate. Usage errors, as for both."""
-    refuse_both(given)
-    if given["rate"]:
-        return open_load(given["rate"], given)
-    return closed_load(given["users"] or USERS_HELD_BESIDE, given, protocols)
-
-
-def refuse_both(given: Mapping[str, Any]) -> None:
+def refuse_both(users: int | str | None, rate: str | None) -> None:
     """A usage error for --users and --rate together."""
-    if given["users"] and given["rate"]:
+    if users and rate:
         raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
-
-
-def open_load(rate: str, given: Mapping[str, Any]) -> "Load":
-    """A rate as RateProfile.parse reads it. A usage error for none."""
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-
-    try:
-        profile = RateProfile.parse(rate, given["duration"])
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--rate") from None
-    return Load(
-        given["duration"],
-        given["warm_up"],
-        profile=profile,
-        process=given["process"],
-        burst=given["burst"],
-        seed=given["seed"],
-    )
 
 
 def run_watched(

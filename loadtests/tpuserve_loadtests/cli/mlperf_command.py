@@ -2,28 +2,29 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
-from tpuserve_loadtests.cli.files import check_writable, write
-from tpuserve_loadtests.cli.loads import open_load, run_watched
+from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.files import PageOptions, write
+from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    generator_options,
-    html_option,
-    junit_option,
-    request_options,
-    version_options,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    RequestOptions,
+    VersionOptions,
+    json_option,
 )
-from tpuserve_loadtests.cli.rate_search import Searched, search_rate
+from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, Requests, find_spec, find_target, generating
+from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 
@@ -60,31 +61,71 @@ Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing w
 """
 
 
-@click.command(cls=SectionedCommand, epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission.")
-@click.argument("model")
-@click.option(
-    "--scenario",
-    type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
-    required=True,
-    help="One query after the other; of 8 samples; Poisson arrivals; all samples at once.",
+@dataclass(frozen=True, slots=True)
+class MlperfOptions:
+    """Options of `mlperf`."""
+
+    model: str = argument()
+    scenario: str = option(
+        "--scenario",
+        type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
+        required=True,
+        help="One query after the other; of 8 samples; Poisson arrivals; all samples at once.",
+    )
+    latency: float | None = option(
+        "--latency", type=Duration(), help="server: what 99 % of queries must keep; a benchmark's rules say."
+    )
+    target_qps: float | None = option(
+        "--target-qps", type=click.FloatRange(0, min_open=True), help="server: this rate, without a search."
+    )
+    users: int | None = option(
+        "--users",
+        type=click.IntRange(1),
+        help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]",
+    )
+    quick: bool = option(
+        "--quick", is_flag=True, help=f"{QUICK_S:g} s instead of {FULL_S:g} s: too short for the rules."
+    )
+    duration: float | None = option(
+        "--duration",
+        type=Duration(),
+        help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]",
+    )
+    warm_up: float = option(
+        "--warm-up", type=Duration(zero=True), default="1s", show_default=True, help="Not measured."
+    )
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: str = metrics_option()
+    as_json: bool = json_option("instead of the summary")
+    files: PageOptions = group(PageOptions)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the rate is to be found."""
+        return self.scenario == "server" and self.target_qps is None
+
+    @property
+    def protocol(self) -> str:
+        """gRPC unless REST was asked for."""
+        if self.server.protocol is not None:
+            return self.server.protocol
+        return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
+
+    def terms(self, seconds: float) -> LoadTerms:
+        """Of the server scenario's loads."""
+        return LoadTerms(seconds, self.warm_up, "poisson", 2, self.generator.seed)
+
+
+@command(
+    MlperfOptions,
+    SectionedCommand,
+    epilog=EPILOG,
+    short_help="MLPerf Inference's scenarios, without a submission.",
 )
-@click.option("--latency", type=Duration(), help="server: what 99 % of queries must keep; a benchmark's rules say.")
-@click.option("--target-qps", type=click.FloatRange(0, min_open=True), help="server: this rate, without a search.")
-@click.option(
-    "--users", type=click.IntRange(1), help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]"
-)
-@click.option("--quick", is_flag=True, help=f"{QUICK_S:g} s instead of {FULL_S:g} s: too short for the rules.")
-@click.option("--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]")
-@click.option("--warm-up", "warm_up", type=Duration(zero=True), default="1s", show_default=True, help="Not measured.")
-@address_options
-@version_options
-@request_options
-@generator_options
-@server_metrics_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
-@junit_option
-@html_option
-def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+def mlperf(options: MlperfOptions) -> None:
     """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
 
     The metric is LoadGen's: a percentile's early-stopping estimate (single-stream p90, multi-stream p99), the highest
@@ -96,26 +137,29 @@ def mlperf(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.mlperf import Scenario
 
-    scenario = Scenario("".join(part.title() for part in given["scenario"].split("-")))
-    given = with_address(given)
-    refuse_idle(given)
-    _check(given)
-    for name in ("html", "junit"):
-        check_writable(given[name], f"--{name}")
-    addresses = find_addresses(_protocol(given), given["grpc_address"], given["rest_url"])
-    spec = find_spec(model, given["version"], given["label"])
-    target = find_target(spec, addresses, Requests.given(given))
-    with generating(target, Generators.given(given)) as runs, watch_server(given, [spec]) as server:
-        searched = _search(runs, server, given) if _is_searched(given) else None
-        rate = given["target_qps"] if searched is None else _found_rate(searched, target, str(spec), given)
-        watched, result = _measure(runs, server, scenario, target.workload.rows, rate, given)
-    _tell(str(spec), result, watched, searched, as_json=given["as_json"])
-    _write_files(str(spec), result, watched, target, searched, given)
-    sys.exit(_exit_code(result, watched.runs[0], given))
+    scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
+    options = replace(options, server=with_address(options.server, options.server.protocol))
+    server = options.server
+    refuse_idle(server, options.requests, options.generator, options.metrics)
+    options = _checked(options)
+    options.files.check()
+    addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)
+    spec = find_spec(options.model, options.version.version, options.version.label)
+    target = find_target(spec, addresses, Requests.of(options.requests, find_access(server.access)))
+    with (
+        generating(target, options.generator) as runs,
+        watch_server(server, options.metrics, [spec]) as watch,
+    ):
+        searched = _search(runs, watch, options) if options.is_searched else None
+        rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
+        watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)
+    _tell(str(spec), result, watched, searched, as_json=options.as_json)
+    _write_files(str(spec), result, watched, target, searched, options)
+    sys.exit(_exit_code(result, watched.runs[0], quick=options.quick))
 
 
 def _measure(
-    runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, given: dict[str, Any]
+    runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, options: MlperfOptions
 ) -> "tuple[Watched, Result]":
     """`rate`: of the server scenario alone. One that was searched for is left as soon as it cannot hold."""
     from tpuserve_loadtests.judgement.generator import judge_generator
@@ -123,16 +167,16 @@ def _measure(
     from tpuserve_loadtests.judgement.mlperf import judge_mlperf
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
 
-    gates = tuple(objective.opposite for objective in _objectives(given))
-    for left in reversed(range(_RUNS)) if _is_searched(given) else (0,):
-        load = replace(_load(given, rate), limits_us=limits_us(gates))
+    gates = tuple(objective.opposite for objective in _objectives(options))
+    for left in reversed(range(_RUNS)) if options.is_searched else (0,):
+        load = replace(_load(options, rate), limits_us=limits_us(gates))
         # The last one is the result, and runs its time.
         hopeless = Hopeless(gates, load).why if left else None
         watched = run_watched(runs, server, load, hopeless, f"{scenario} for")
         (measured,) = watched.runs
         generator = judge_generator(measured)
-        limits = generator.limits if generator.fails(strict=given["generator_limit"] == "fail") else ()
-        target_ms = None if given["latency"] is None else 1000 * given["latency"]
+        limits = generator.limits if generator.fails(strict=options.generator.strict) else ()
+        target_ms = None if options.latency is None else 1000 * options.latency
         result = judge_mlperf(scenario, measured, rows, target_ms, limits)
         is_ended = measured.stopped == STOPPED_EARLY or measured.lost
         if not left or is_ended or limits or result.valid_but_for_duration:
@@ -143,17 +187,18 @@ def _measure(
     return watched, result
 
 
-def _is_searched(given: dict[str, Any]) -> bool:
-    return given["scenario"] == "server" and given["target_qps"] is None
+def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> Searched:
+    return search_rate(
+        runs,
+        server,
+        options.terms(QUICK_S),
+        RangeOptions(None, HIGHEST, PRECISION),
+        _objectives(options),
+        trust_generator=not options.generator.strict,
+    )
 
 
-def _search(runs: "Runs", server: "ServerWatch", given: dict[str, Any]) -> Searched:
-    options = {**given, "duration": QUICK_S, "process": "poisson", "burst": 2}
-    options |= {"start": None, "highest": 1e6, "precision": 0.02}
-    return search_rate(runs, server, options, _objectives(given))
-
-
-def _found_rate(searched: Searched, target: "Target", model: str, given: dict[str, Any]) -> float:
+def _found_rate(searched: Searched, target: "Target", model: str, options: MlperfOptions) -> float:
     """The highest rate that holds. Ends the program, with what was tried in its files, where there is none."""
     from rich.console import Console
 
@@ -167,18 +212,18 @@ def _found_rate(searched: Searched, target: "Target", model: str, given: dict[st
         return found.best.rate_per_s
     statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
     click.echo(statement, err=True)
-    if given["as_json"]:
+    if options.as_json:
         click.echo(json.dumps(mlperf_search_document(model, _search_document(searched)), indent=2))
     else:
         print_search_servers(searched.servers, found, Console(stderr=True))
-    if given["junit"]:
+    if options.files.junit:
         cases = mlperf_search_cases(found, problem, searched.exit_code, statement)
-        write(given["junit"], junit_xml(_KIND, model, cases, statement))
-    if given["html"]:
+        write(options.files.junit, junit_xml(_KIND, model, cases, statement))
+    if options.files.html:
         settings = describe_settings(target)
-        objectives = _objectives(given)
+        objectives = _objectives(options)
         page = mlperf_search_page(model, found, searched.probes, problem, objectives, settings, searched.servers)
-        write(given["html"], page)
+        write(options.files.html, page)
     sys.exit(searched.exit_code or EXIT_GATE)
 
 
@@ -204,13 +249,13 @@ def _tell(model: str, result: "Result", watched: "Watched", searched: Searched |
         print_search_servers(searched.servers, searched.found, Console(), told=watched.note)
 
 
-def _objectives(given: dict[str, Any]) -> "tuple[Threshold, ...]":
+def _objectives(options: MlperfOptions) -> "tuple[Threshold, ...]":
     """What the server scenario's queries must keep; nothing of the other scenarios."""
     from tpuserve_loadtests.judgement.threshold import Threshold
 
-    if given["latency"] is None:
+    if options.latency is None:
         return ()
-    target_ms = f"{1000 * given['latency']:.6f}".rstrip("0").rstrip(".")
+    target_ms = f"{1000 * options.latency:.6f}".rstrip("0").rstrip(".")
     return (Threshold.parse(f"p99<={target_ms}ms"),)
 
 
@@ -220,17 +265,17 @@ def _write_files(
     watched: "Watched",
     target: "Target",
     searched: Searched | None,
-    given: dict[str, Any],
+    options: MlperfOptions,
 ) -> None:
     from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
     from tpuserve_loadtests.reports.junit import junit_xml
     from tpuserve_loadtests.reports.mlperf_report import mlperf_cases, mlperf_text
 
-    if given["junit"]:
+    if options.files.junit:
         (measured,) = watched.runs
-        cases = mlperf_cases(result, measured, quick=given["quick"])
-        write(given["junit"], junit_xml(_KIND, model, cases, mlperf_text(result, measured, model)))
-    if given["html"]:
+        cases = mlperf_cases(result, measured, quick=options.quick)
+        write(options.files.junit, junit_xml(_KIND, model, cases, mlperf_text(result, measured, model)))
+    if options.files.html:
         page = mlperf_page(
             model,
             result,
@@ -238,50 +283,44 @@ def _write_files(
             describe_settings(target),
             found=searched.found if searched else None,
             tries=searched.probes if searched else (),
-            objectives=_objectives(given),
+            objectives=_objectives(options),
             servers=searched.servers if searched else None,
         )
-        write(given["html"], page)
+        write(options.files.html, page)
 
 
-def _load(given: dict[str, Any], rate: float | None) -> "Load":
+def _load(options: MlperfOptions, rate: float | None) -> "Load":
     from tpuserve_loadtests.arrivals.load import Load
 
-    seconds = given["duration"] or (QUICK_S if given["quick"] else FULL_S)
+    seconds = options.duration or (QUICK_S if options.quick else FULL_S)
     if rate is not None:
-        return open_load(f"{rate:f}", {**given, "duration": seconds, "process": "poisson", "burst": 2})
-    users = (given["users"] or OFFLINE_USERS) if given["scenario"] == "offline" else 1
-    return Load(seconds, given["warm_up"], users, seed=given["seed"])
+        return options.terms(seconds).open(f"{rate:f}")
+    users = (options.users or OFFLINE_USERS) if options.scenario == "offline" else 1
+    return Load(seconds, options.warm_up, users, seed=options.generator.seed)
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Usage errors; sets the rows of a query, which the rules say."""
-    scenario = given["scenario"]
-    if scenario == "server" and given["latency"] is None:
+def _checked(options: MlperfOptions) -> MlperfOptions:
+    """The options with the rows of a query, which the rules say. Usage errors."""
+    scenario, rows = options.scenario, options.requests.rows
+    if scenario == "server" and options.latency is None:
         raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT")
-    for option, of in (("latency", "server"), ("target_qps", "server"), ("users", "offline")):
-        if given[option] is not None and scenario != of:
-            raise click.UsageError(f"--{option.replace('_', '-')} is for --scenario {of}")
-    if given["quick"] and given["duration"] is not None:
+    of_one = (("latency", options.latency, "server"), ("target-qps", options.target_qps, "server"))
+    for name, value, of in (*of_one, ("users", options.users, "offline")):
+        if value is not None and scenario != of:
+            raise click.UsageError(f"--{name} is for --scenario {of}")
+    if options.quick and options.duration is not None:
         raise click.UsageError("--quick and --duration both say how long it lasts: give one of them")
-    if scenario in _ROWS and given["rows"] not in (None, _ROWS[scenario]):
+    if scenario in _ROWS and rows not in (None, _ROWS[scenario]):
         raise click.UsageError(f"a query of --scenario {scenario} has {_ROWS[scenario]} samples: --rows is for offline")
-    if _protocol(given) == "both":
+    if options.protocol == "both":
         raise click.UsageError("one protocol is measured at a time: --protocol grpc or rest")
-    given["rows"] = given["rows"] or _ROWS.get(scenario, OFFLINE_ROWS)
+    return replace(options, requests=replace(options.requests, rows=rows or _ROWS.get(scenario, OFFLINE_ROWS)))
 
 
-def _protocol(given: dict[str, Any]) -> str:
-    """gRPC unless REST was asked for."""
-    if given["protocol"] is not None:
-        return str(given["protocol"])
-    return "rest" if given["rest_url"] and not given["grpc_address"] else "grpc"
-
-
-def _exit_code(result: "Result", measured: "Measured", given: dict[str, Any]) -> int:
+def _exit_code(result: "Result", measured: "Measured", *, quick: bool) -> int:
     if measured.stopped and not measured.lost:
         return EXIT_FAILED
     if not result.generator_kept_up:
         return EXIT_GENERATOR
-    valid = result.valid_but_for_duration if given["quick"] else result.valid
+    valid = result.valid_but_for_duration if quick else result.valid
     return 0 if valid else EXIT_GATE

@@ -1,9 +1,12 @@
 """The highest rate that keeps objectives, searched for on a server, and what ended the search otherwise."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from tpuserve_loadtests.cli.loads import open_load, run_watched
+import click
+
+from tpuserve_loadtests.cli.command import option
+from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 
 if TYPE_CHECKING:
@@ -18,6 +21,26 @@ if TYPE_CHECKING:
 
 # A user alone tells where to begin: at half of what it gets.
 _FIRST_S = 2.0
+# What a search takes unless told.
+HIGHEST: Final = 1e6
+PRECISION: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """Where to search, and how closely."""
+
+    start: float | None = option(
+        "--from", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]"
+    )
+    highest: float = option("--to", type=click.FloatRange(0.1), default=HIGHEST, help="Do not go beyond this rate.")
+    precision: float = option(
+        "--precision",
+        type=click.FloatRange(0.001, 1),
+        default=PRECISION,
+        show_default=True,
+        help="How close to each other what holds and what does not shall come; 0.02 is 2 %.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +58,33 @@ class Searched:
 
 
 def search_rate(
-    runs: "Runs", server: "ServerWatch", given: dict[str, Any], objectives: "tuple[Threshold, ...]"
+    runs: "Runs",
+    server: "ServerWatch",
+    terms: LoadTerms,
+    within: RangeOptions,
+    objectives: "tuple[Threshold, ...]",
+    *,
+    trust_generator: bool,
 ) -> Searched:
-    """Try rates as the options say (`start`, `highest`, `precision` and those of open loads)."""
+    """Try rates within the range, as open loads of these terms."""
     from tpuserve_loadtests.searching import Found, search
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
     tries = _Tries(runs, server)
     trials = Trials(
         lambda load: tries.run(load, objectives),
-        open_load("1", given),
+        terms.open("1"),
         objectives,
-        trust_generator=given["generator_limit"] == "note",
+        trust_generator=trust_generator,
         on_probe=tries.tell,
     )
     try:
-        alone = tries.run_alone(given)
+        alone = tries.run_alone(terms.warm_up_s)
         trials.check(alone)
         if missed := trials.missed_by(alone):
             return Searched(Found(None, None), trials.probes, tries.servers, "; ".join(missed))
-        start = given["start"] or max(alone.rate_per_s / 2, 1.0)
-        found = search(trials.attempt, start, given["highest"], given["precision"])
+        start = within.start or max(alone.rate_per_s / 2, 1.0)
+        found = search(trials.attempt, start, within.highest, within.precision)
         return Searched(found, trials.probes, tries.servers)
     except Interrupted:
         return Searched(None, trials.probes, tries.servers, "interrupted", EXIT_FAILED)
@@ -75,11 +104,11 @@ class _Tries:
         self._runs, self._server = runs, server
         self._last: Watched | None = None
 
-    def run_alone(self, given: dict[str, Any]) -> "Measured":
+    def run_alone(self, warm_up_s: float) -> "Measured":
         """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
         from tpuserve_loadtests.arrivals.load import Load
 
-        load = Load(_FIRST_S, min(given["warm_up"], _FIRST_S), users=len(self._runs.lines))
+        load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
         watched = run_watched(self._runs, self._server, load, title="First, for")
         self.servers.alone = watched.condensed()
         return watched.runs[0]

@@ -5,45 +5,23 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
-from tpuserve_loadtests.cli.files import check_writable, try_to_write
-from tpuserve_loadtests.cli.golden import tolerance_options
+from tpuserve_loadtests.cli.command import command
+from tpuserve_loadtests.cli.files import try_to_write
 from tpuserve_loadtests.cli.loads import refuse_both
-from tpuserve_loadtests.cli.options import (
-    ADDRESS_VARIABLE,
-    DEFAULT_GRPC,
-    DEFAULT_REST,
-    USERS_HELD_BESIDE,
-    access_options,
-    generator_options,
-    html_option,
-    junit_option,
-    least_effect_option,
-    open_options,
-    request_options,
-    time_options,
-    unclear_option,
-    users_or_rate_options,
-)
+from tpuserve_loadtests.cli.options import DEFAULT_REST
+from tpuserve_loadtests.cli.rollout_options import RolloutOptions
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option
 from tpuserve_loadtests.cli.settings import describe_command
-from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, LEAST_SOAK_S, SEGMENTS
-from tpuserve_loadtests.cli.target import (
-    PROBE_TIMEOUT_S,
-    Generators,
-    end_unreachable,
-    find_spec,
-    refusal,
-)
+from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
+from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
-from tpuserve_loadtests.duration import Duration
 from tpuserve_loadtests.report_page.units import seconds
 
 if TYPE_CHECKING:
@@ -69,54 +47,8 @@ anything but 0 the labels are where they were; where they could not be moved bac
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG)
-@click.argument("model")
-@click.option("--to", "new", type=click.IntRange(0), required=True, help="The version that is to be live.")
-@click.option(
-    "--model_config_file",
-    "--model-config-file",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
-    help="The server's configuration: the labels are changed in it, and nothing else.",
-)
-@click.option("--execute", is_flag=True, help="Do it; without this, the plan is shown and nothing changed.")
-@click.option(
-    "--apply",
-    type=click.Choice(["reload", "poll"]),
-    default="reload",
-    show_default=True,
-    help="Send the file to the server, or wait until it reads it (--model_config_file_poll_wait_seconds).",
-)
-@click.option(
-    "--grpc",
-    "grpc_address",
-    metavar="HOST:PORT",
-    help=f"gRPC address; grpcs://HOST:PORT with TLS.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_GRPC}]",
-)
-@click.option("--rest", "rest_url", metavar="URL", help="REST address, for the server's memory in the soak.")
-@access_options
-@server_metrics_option
-@click.option("--stable", default="stable", show_default=True, help="The label that users ask for.")
-@click.option("--canary", default="canary", show_default=True, help="The label that is moved first.")
-@click.option("--parity/--no-parity", default=True, help="Whether both versions must give the same answers.")
-@tolerance_options
-@users_or_rate_options
-@open_options
-@click.option("--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each version, in turn.")
-@least_effect_option("So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %.")
-@unclear_option
-@time_options("10s", "1s")
-@click.option("--soak", type=Duration(zero=True), default="5m", show_default=True, help="Afterwards; 0 for none.")
-@click.option("--segments", type=click.IntRange(LEAST_SEGMENTS, 1000), default=SEGMENTS, help="Of the soak.")
-@click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="Of the soak: 'p99>20ms', 'error_rate>1%'.")
-@click.option("--patience", type=Duration(), default="60s", show_default=True, help="Time for a label to be moved.")
-@request_options
-@generator_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; steps go to standard error.")
-@junit_option
-@html_option
-def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
+@command(RolloutOptions, ThresholdCommand, epilog=EPILOG)
+def rollout(options: RolloutOptions) -> None:
     """Make another version of MODEL the live one, if it is as good.
 
     Golden parity and a comparison with the live version come first; then the labels canary and stable are moved, and
@@ -135,37 +67,43 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
-    given = _with_addresses(given)
-    refuse_idle(given)
-    _check(given)
-    console = Console(stderr=given["as_json"])
+    options, address = _with_addresses(options)
+    refuse_idle(
+        options.server,
+        options.requests,
+        options.generator,
+        options.metrics,
+        process=options.arrivals.process,
+        is_open=bool(options.load.rate),
+    )
+    _check(options)
+    model, new = options.model, options.new
+    console = Console(stderr=options.as_json)
     pressed, findings = Event(), Findings()
     with ExitStack() as stack:
-        access = find_access(given)
-        service = stack.enter_context(ModelService(given["grpc_address"], access, PROBE_TIMEOUT_S, given["patience"]))
-        labels, live = _labels(model, service, given)
+        access = find_access(options.server.access)
+        service = stack.enter_context(ModelService(address, access, PROBE_TIMEOUT_S, options.patience))
+        labels, live = _labels(service, address, options)
         stack.enter_context(ctrl_c(pressed))
         # Who ends a job in CI sends SIGTERM: it is taken as Ctrl-C, wherever that is heard.
         signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-        gates, soak = _gates(model, live, service, pressed.is_set, findings, given)
+        gates, soak = _gates(live, service, pressed.is_set, findings, options)
         now = labels.config.labels(model)
-        before = {label: now.get(label) for label in (given["canary"], given["stable"])}
-        moves = [(label, version, given["new"]) for label, version in before.items()]
+        before = {label: now.get(label) for label in (options.canary, options.stable)}
+        moves = [(label, version, new) for label, version in before.items()]
 
         def tell(step: "Step") -> None:
             print_step(step, console)
 
-        console.print(
-            f"{model}: version {given['new']} in place of {live}, at {given['grpc_address']}", highlight=False
-        )
+        console.print(f"{model}: version {new} in place of {live}, at {address}", highlight=False)
         started_at = time.time()
         job = Rollout(gates, moves, soak, labels, pressed.is_set, tell, time.monotonic)
-        outcome = job.execute() if given["execute"] else job.plan()
+        outcome = job.execute() if options.execute else job.plan()
         report = RolloutReport(
             model,
             live,
-            given["new"],
-            not given["execute"],
+            new,
+            not options.execute,
             outcome,
             job.exit_code,
             job.steps,
@@ -174,44 +112,40 @@ def rollout(model: str, **given: Any) -> None:  # noqa: ANN401  click's values
             findings,
             started_at,
         )
-        _tell(report, job.planned, given)
+        _tell(report, job.planned, options)
     sys.exit(job.exit_code)
 
 
-def _tell(report: "RolloutReport", planned: "list[str]", given: dict[str, Any]) -> None:
+def _tell(report: "RolloutReport", planned: "list[str]", options: RolloutOptions) -> None:
     """The end, and the files. What became of that does not change the exit code, which says where the labels are."""
     from tpuserve_loadtests.report_page.rollout_page import rollout_page
     from tpuserve_loadtests.reports.junit import junit_xml
     from tpuserve_loadtests.reports.rollout_cases import rollout_cases
     from tpuserve_loadtests.reports.rollout_report import rollout_document
 
-    click.echo(json.dumps(rollout_document(report), indent=2) if given["as_json"] else report.statement)
-    if given["junit"] is not None:
+    click.echo(json.dumps(rollout_document(report), indent=2) if options.as_json else report.statement)
+    if options.files.junit is not None:
         cases = rollout_cases(planned, report.steps)
-        try_to_write(given["junit"], junit_xml("rollout", report.model, cases, report.statement))
-    if given["html"] is not None:
-        try_to_write(given["html"], rollout_page(report, _settings(given)))
+        try_to_write(options.files.junit, junit_xml("rollout", report.model, cases, report.statement))
+    if options.files.html is not None:
+        try_to_write(options.files.html, rollout_page(report, _settings(options)))
 
 
-def _settings(given: dict[str, Any]) -> dict[str, str]:
+def _settings(options: RolloutOptions) -> dict[str, str]:
     """What was asked for, by name."""
     return {
-        "Server": given["grpc_address"],
-        "Configuration": f"{given['config_file']}, {_APPLIED[given['apply']]}",
-        "Load": _load(given),
-        "Comparison": f"{given['rounds']} rounds of {seconds(given['duration'])} each; {_effect(given)}",
-        "Soak": f"{seconds(given['soak'])}; {_effect(given)}" if given["soak"] else "none",
-        "Gates of the soak": ", ".join(given["gates"]),
+        "Server": options.server.grpc_address or "",
+        "Configuration": f"{options.config_file}, {_APPLIED[options.apply]}",
+        "Load": options.load_words,
+        "Comparison": f"{options.rounds} rounds of {seconds(options.time.duration)} each; {_effect(options)}",
+        "Soak": f"{seconds(options.soak)}; {_effect(options)}" if options.soak else "none",
+        "Gates of the soak": ", ".join(options.gates),
         **describe_command("tpuserve", "rollout"),
     }
 
 
-def _effect(given: dict[str, Any]) -> str:
-    return f"less than {100 * given['least_effect']:g} % is no difference"
-
-
-def _load(given: dict[str, Any]) -> str:
-    return f"{given['rate']} requests/s" if given["rate"] else f"{given['users'] or USERS_HELD_BESIDE} users"
+def _effect(options: RolloutOptions) -> str:
+    return f"less than {100 * options.least_effect:g} % is no difference"
 
 
 def main() -> None:
@@ -219,54 +153,52 @@ def main() -> None:
     rollout(prog_name="tpuserve rollout")
 
 
-def _with_addresses(given: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the server's addresses; without any, this machine's, whose REST address is known too.
+def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
+    """Fill in the server's addresses, and return its gRPC address; without any, this machine's with both.
 
     --rest is only for the server's memory: TPUSERVE_ADDRESS still names the server whose labels move.
     """
-    grpc_address = with_address({**given, "rest_url": None}, needs="grpc")["grpc_address"]
-    return {
-        **given,
-        "grpc_address": find_addresses("grpc", grpc_address, None)["grpc"],
-        "rest_url": given["rest_url"] or (DEFAULT_REST if grpc_address is None else None),
-    }
+    named = with_address(replace(options.server, rest_url=None), "grpc").grpc_address
+    address = find_addresses("grpc", named, None)["grpc"]
+    rest_url = options.server.rest_url or (DEFAULT_REST if named is None else None)
+    return replace(options, server=replace(options.server, grpc_address=address, rest_url=rest_url)), address
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check(options: RolloutOptions) -> None:
     """Usage errors that need no server."""
-    if given["canary"] == given["stable"]:
-        raise click.UsageError(f"--canary and --stable are the same label, {given['stable']}")
-    if Generators.given(given).remote:
+    if options.canary == options.stable:
+        raise click.UsageError(f"--canary and --stable are the same label, {options.stable}")
+    options.generator.check()
+    if options.generator.remote:
         raise click.UsageError("a rollout runs on this machine alone: --remote is for loadtest")
-    refuse_both(given)
-    if 0 < given["soak"] < LEAST_SOAK_S:
+    refuse_both(options.load.users, options.load.rate)
+    if 0 < options.soak < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--soak")
-    thresholds(given["gates"], "--fail-if")
-    for name in ("html", "junit"):
-        check_writable(given[name], f"--{name}")
+    thresholds(options.gates, "--fail-if")
+    options.files.check()
 
 
-def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tuple[Labels, int]":
+def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "tuple[Labels, int]":
     """The labels, and the live version: file and server agree on them, and both versions are there."""
     from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_config_text import BadConfig
 
-    stable, new, address = given["stable"], given["new"], given["grpc_address"]
+    model, stable, new, file = options.model, options.stable, options.new, options.config_file
     try:
-        labels = Labels(given["config_file"], model, service, given["apply"], given["patience"])
+        labels = Labels(file, model, service, options.apply, options.patience)
         there = labels.config.labels(model)
         available = service.available(model)
         labels.check()
     except BadConfig as error:
-        raise click.BadParameter(f"{given['config_file']}: {error}", param_hint="--model_config_file") from None
+        raise click.BadParameter(f"{file}: {error}", param_hint="--model_config_file") from None
     except (Unavailable, DeadlineExceeded) as error:
-        end_unreachable(address, find_access(given), error.message)
+        end_unreachable(address, find_access(options.server.access), error.message)
     except TpuserveError as error:
         raise click.UsageError(refusal(address, error)) from None
     if stable not in there:
         has = ", ".join(sorted(there)) or "none"
-        raise click.UsageError(f"{given['config_file']}: {model} has no label {stable}, which is to be moved: {has}")
+        raise click.UsageError(f"{file}: {model} has no label {stable}, which is to be moved: {has}")
     if there[stable] == new:
         raise click.UsageError(f"version {new} is live already: label {stable} stands for it")
     if new not in available:
@@ -279,32 +211,30 @@ def _labels(model: str, service: "ModelService", given: dict[str, Any]) -> "tupl
 
 
 def _gates(
-    model: str,
     live: int,
     service: "ModelService",
     interrupted: "Callable[[], bool]",
     findings: "Findings",
-    given: dict[str, Any],
+    options: RolloutOptions,
 ) -> "tuple[list[Gate], Gate | None]":
     from tpuserve_loadtests.cli.rollout_gates import Gates
     from tpuserve_loadtests.rollout.procedure import Gate
 
-    of_soak = thresholds(given["gates"], "--fail-if")
     ask = Gates(
-        live=find_spec(model, live, None),
-        new=find_spec(model, given["new"], None),
-        stable=find_spec(model, None, given["stable"]),
+        live=find_spec(options.model, live, None),
+        new=find_spec(options.model, options.new, None),
+        stable=find_spec(options.model, None, options.stable),
         service=service,
-        thresholds=of_soak,
-        given=given,
+        thresholds=thresholds(options.gates, "--fail-if"),
+        options=options,
         interrupted=interrupted,
         findings=findings,
     )
-    load = _load(given)
+    load = options.load_words
     gates = []
-    if given["parity"]:
+    if options.parity:
         gates.append(Gate("parity", "the same requests to both", ask.parity, cheap=True))
-    rounds = f"{given['rounds']} rounds of {given['duration']:g} s each, {load}"
+    rounds = f"{options.rounds} rounds of {options.time.duration:g} s each, {load}"
     gates.append(Gate("compare", f"both under load in turn, {rounds}", ask.compare))
-    soak = Gate("soak", f"label {given['stable']} for {given['soak']:g} s, {load}; moved back if it fails", ask.soak)
-    return gates, soak if given["soak"] else None
+    soak = Gate("soak", f"label {options.stable} for {options.soak:g} s, {load}; moved back if it fails", ask.soak)
+    return gates, soak if options.soak else None

@@ -1,13 +1,15 @@
 """What a rollout asks before it moves labels, and after: parity, comparison, soak; each as a line, and its report."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses
 from tpuserve_loadtests.cli.compare_command import interleaved
+from tpuserve_loadtests.cli.rollout_options import RolloutOptions
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
-from tpuserve_loadtests.cli.target import Generators, Requests, find_target, generating
+from tpuserve_loadtests.cli.target import Requests, find_target, generating
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE
 
 if TYPE_CHECKING:
@@ -21,22 +23,20 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.reports.soak_report import SoakReport
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Judged
+    from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """`live` and `new` are versions, `stable` the label that users ask for. `given`: click's values.
-
-    `findings` takes each gate's report.
-    """
+    """`live` and `new` are versions, `stable` the label that users ask for. `findings` takes each gate's report."""
 
     live: "ModelSpec"
     new: "ModelSpec"
     stable: "ModelSpec"
     service: "ModelService"
     thresholds: "tuple[Threshold, ...]"
-    given: dict[str, Any]
+    options: RolloutOptions
     interrupted: "Callable[[], bool]"
     findings: "Findings"
 
@@ -47,7 +47,7 @@ class Gates:
         from tpuserve_loadtests.rollout.parity import Requests as Encoded
         from tpuserve_loadtests.rollout.procedure import Judged
 
-        name, timeout_s = self.given["signature_name"], self.given["timeout"]
+        name, timeout_s = self.options.requests.signature_name, self.options.requests.timeout
         try:
             a, b = (self.service.signature(spec, name) for spec in (self.live, self.new))
         except TpuserveError as error:
@@ -71,7 +71,7 @@ class Gates:
         """Return the options' values, else the wider tolerance of both versions' manifests."""
         from tpuserve_loadtests.golden.tolerance import Tolerance
 
-        tolerance = Tolerance(self.given["atol"], self.given["rtol"])
+        tolerance = Tolerance(self.options.tolerance.atol, self.options.tolerance.rtol)
         if tolerance.is_fixed:
             return tolerance
         return replace(tolerance, versions=tuple(map(self.service.precision, (self.live, self.new))))
@@ -82,17 +82,19 @@ class Gates:
         from tpuserve_loadtests.rollout.procedure import Judged
 
         targets = [self._target(spec) for spec in (self.live, self.new)]
-        with watch_server(self.given, [self.live]) as of_live, watch_server(self.given, [self.new]) as of_new:
+        options = self.options
+        load = options.terms.users_or_rate(options.load, len(targets[0].addresses))
+        with self._watch(self.live) as of_live, self._watch(self.new) as of_new:
             watches = (of_live, of_new)
             # One request that fails is too many: what further rounds tell would change nothing.
-            rounds, sides = interleaved(targets, watches, Generators.given(self.given), self.given, until_failure=True)
+            rounds, sides = interleaved(targets, watches, options.generator, load, options.rounds, until_failure=True)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         report = build_comparison(
             names,
             rounds,
-            self.given["least_effect"],
-            strict=self._strict,
-            must_tell=self.given["unclear"] == "fail",
+            self.options.least_effect,
+            strict=self.options.generator.strict,
+            must_tell=self.options.unclear == "fail",
             sides=sides,
         )
         self.findings.comparison = report
@@ -105,11 +107,11 @@ class Gates:
         from tpuserve_loadtests.reports.soak_report import build_soak
         from tpuserve_loadtests.rollout.procedure import Judged
 
-        given = {**self.given, "duration": self.given["soak"]}
+        options, planned = self.options, self.options.segments
         target = self._target(self.stable)
         segments = Segments()
-        with generating(target, Generators.given(given)) as runs, watch_server(given, [self.stable]) as server:
-            load, planned = segment_load(given, 1), given["segments"]
+        with generating(target, options.generator) as runs, self._watch(self.stable) as server:
+            load = segment_load(replace(options.terms, seconds=options.soak), options.load, planned, 1)
             run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None)
         assert segments.total is not None  # at least the first one began
         run = build_report(
@@ -117,19 +119,19 @@ class Gates:
             model=str(self.stable),
             rows=target.workload.rows,
             gates=self.thresholds,
-            strict=self._strict,
+            strict=self.options.generator.strict,
         )
-        report = build_soak(run, segments, given["segments"], given["least_effect"])
+        report = build_soak(run, segments, planned, options.least_effect)
         self.findings.soak = report
         return Judged(report.exit_code, _soak_line(report))
 
-    @property
-    def _strict(self) -> bool:
-        return bool(self.given["generator_limit"] == "fail")
+    def _watch(self, spec: "ModelSpec") -> "ServerWatch":
+        return watch_server(self.options.server, self.options.metrics, [spec])
 
     def _target(self, spec: "ModelSpec") -> "Target":
-        addresses = find_addresses("grpc", self.given["grpc_address"], None)
-        return find_target(spec, addresses, Requests.given(self.given))
+        server = self.options.server
+        addresses = find_addresses("grpc", server.grpc_address, None)
+        return find_target(spec, addresses, Requests.of(self.options.requests, find_access(server.access)))
 
 
 def _comparison_line(report: "ComparisonReport") -> str:

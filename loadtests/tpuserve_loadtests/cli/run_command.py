@@ -1,31 +1,31 @@
 """`tpuserve loadtest run`: one load, one table."""
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.golden import golden_notes, golden_options, golden_settings, with_golden
-from tpuserve_loadtests.cli.loads import WAYS, closed_load, open_load, run_load
+from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
+from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    file_options,
-    generator_options,
-    open_options,
-    request_options,
-    scenario_option,
-    time_options,
-    version_options,
+    ArrivalOptions,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    ModelOptions,
+    RequestOptions,
+    TimeOptions,
+    VersionOptions,
+    json_option,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, generating
+from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -52,36 +52,56 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="One load: rates, failures, latencies; gates for CI.")
-@click.argument("model", required=False)
-@scenario_option
-@address_options
-@version_options
-@click.option("--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]")
-@click.option("--rate", metavar="RATE", help="Open load, in requests/s: 500, steps as 100,200 or a ramp as 100..1000.")
-@click.option(
-    "--trace",
-    "trace_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Open load: recorded arrivals, an instant in seconds on each line.",
-)
-@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace and --recorded.")
-@open_options
-@time_options("10s", "1s")
-@request_options
-@generator_options
-@server_metrics_option
-@golden_options
-@click.option(
-    "--fail-if",
-    "gates",
-    multiple=True,
-    metavar="GATE...",
-    help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@file_options
-def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of `run`."""
+
+    models: ModelOptions = group(ModelOptions)
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    users: int | None = option(
+        "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]"
+    )
+    rate: str | None = option(
+        "--rate", metavar="RATE", help="Open load, in requests/s: 500, steps as 100,200 or a ramp as 100..1000."
+    )
+    trace_file: Path | None = option(
+        "--trace",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Open load: recorded arrivals, an instant in seconds on each line.",
+    )
+    speed: float = option(
+        "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace and --recorded."
+    )
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    time: TimeOptions = group(TimeOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: str = metrics_option()
+    golden: GoldenOptions = group(GoldenOptions)
+    gates: tuple[str, ...] = option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE...",
+        help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
+    )
+    as_json: bool = json_option()
+    files: FileOptions = group(FileOptions)
+
+    @property
+    def ways(self) -> int:
+        """How many ways to say what the load is were taken."""
+        return sum(way is not None for way in (self.users, self.rate, self.trace_file))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether requests come when they were recorded, or may."""
+        as_recorded = self.requests.recorded or self.models.scenario
+        return bool(self.trace_file or (as_recorded and not (self.users or self.rate)))
+
+
+@command(RunOptions, ThresholdCommand, epilog=EPILOG, short_help="One load: rates, failures, latencies; gates for CI.")
+def run(options: RunOptions) -> None:
     """Load a running server with predict requests for MODEL and print rates, failures and latencies.
 
     Closed (--users): each user sends its next request as soon as the last one is answered. Open (--rate, --trace):
@@ -101,19 +121,27 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     from tpuserve_loadtests.reports.junit import junit_xml
     from tpuserve_loadtests.reports.run_report import build_report, print_report, report_json
 
-    asked, given = find_asked(model, given)
-    refuse_idle(given)
-    gates = thresholds(given["gates"], "--fail-if")
-    files = Files.given(given)
+    asked, options = find_asked(options, options.golden.path)
+    refuse_idle(
+        options.server,
+        options.requests,
+        options.generator,
+        options.metrics,
+        process=options.arrivals.process,
+        is_open=bool(options.rate),
+        is_timed=options.is_timed,
+    )
+    gates = thresholds(options.gates, "--fail-if")
+    files = options.files
+    files.check()
     # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
-    is_free = all(given[name] is None for name in WAYS)
-    timeline = asked.timeline(given["speed"]) if is_free else None
-    load = _load(given, asked.least_users) if timeline is None else _instants_load(timeline.instants, given)
+    timeline = None if options.ways else asked.timeline(options.speed)
+    load = _load(options, asked.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
     load = replace(load, limits_us=limits_us(gates))
-    target = with_golden(asked.find_target(timeline), given, gates)
+    target = with_golden(asked.find_target(timeline), options.golden, gates)
     with (
-        generating(target, Generators.given(given)) as runs,
-        watch_server(given, asked.specs) as server,
+        generating(target, options.generator) as runs,
+        watch_server(options.server, options.metrics, asked.specs) as server,
         server.during(load) as seen,
     ):
         measured = run_load(runs, load, Hopeless(gates, load).why)
@@ -122,11 +150,11 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
         model=asked.title,
         rows=target.workload.rows,
         gates=gates,
-        strict=given["generator_limit"] == "fail",
+        strict=options.generator.strict,
         seen=seen,
         told=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
     )
-    if given["as_json"]:
+    if options.as_json:
         click.echo(report_json(report))
     else:
         print_report(report, Console())
@@ -139,29 +167,30 @@ def run(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's value
     sys.exit(report.exit_code)
 
 
-def _load(given: Mapping[str, Any], protocols: int) -> "Load":
-    if sum(given[name] is not None for name in WAYS) > 1:
+def _load(options: RunOptions, protocols: int) -> "Load":
+    if options.ways > 1:
         raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
-    if given["trace_file"] is not None:
-        return _trace_load(given)
-    if given["rate"] is not None:
-        return open_load(given["rate"], given)
-    return closed_load(given["users"] or DEFAULT_USERS, given, protocols)
+    if options.trace_file is not None:
+        return _trace_load(options.trace_file, options)
+    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    if options.rate is not None:
+        return terms.open(options.rate)
+    return terms.closed(options.users or DEFAULT_USERS, protocols)
 
 
-def _trace_load(given: Mapping[str, Any]) -> "Load":
+def _trace_load(path: Path, options: RunOptions) -> "Load":
     from tpuserve_loadtests.arrivals.trace import BadTrace, read_trace
 
     try:
-        trace = read_trace(given["trace_file"], given["speed"])
+        trace = read_trace(path, options.speed)
     except BadTrace as error:
         raise click.BadParameter(str(error), param_hint="--trace") from None
-    return _instants_load(trace, given)
+    return _instants_load(trace, options.time)
 
 
-def _instants_load(instants: tuple[float, ...], given: Mapping[str, Any]) -> "Load":
+def _instants_load(instants: tuple[float, ...], time: TimeOptions) -> "Load":
     """A recording says how long it lasts; its first part is the warm-up."""
     from tpuserve_loadtests.arrivals.load import Load
 
-    warm_up_s = min(given["warm_up"], instants[-1] / 2)
+    warm_up_s = min(time.warm_up, instants[-1] / 2)
     return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants)

@@ -2,27 +2,30 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.files import Files
+from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.loads import LoadTerms
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    file_options,
-    generator_options,
-    open_options,
-    request_options,
-    scenario_option,
-    time_options,
-    version_options,
+    ArrivalOptions,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    ModelOptions,
+    RequestOptions,
+    TimeOptions,
+    VersionOptions,
+    json_option,
 )
-from tpuserve_loadtests.cli.rate_search import Searched, search_rate
+from tpuserve_loadtests.cli.rate_search import RangeOptions, Searched, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, generating
+from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 from tpuserve_loadtests.exit_codes import EXIT_GATE
 
@@ -40,29 +43,28 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="The highest rate at which an objective is kept.")
-@click.argument("model", required=False)
-@scenario_option
-@click.option("--slo", "objectives", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'.")
-@address_options
-@version_options
-@click.option("--from", "start", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]")
-@click.option("--to", "highest", type=click.FloatRange(0.1), default=1e6, help="Do not go beyond this rate.")
-@click.option(
-    "--precision",
-    type=click.FloatRange(0.001, 1),
-    default=0.02,
-    show_default=True,
-    help="How close to each other what holds and what does not shall come; 0.02 is 2 %.",
-)
-@open_options
-@time_options("10s", "1s")
-@request_options
-@generator_options
-@server_metrics_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@file_options
-def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Options of `search`."""
+
+    models: ModelOptions = group(ModelOptions)
+    objectives: tuple[str, ...] = option(
+        "--slo", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'."
+    )
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    within: RangeOptions = group(RangeOptions)
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    time: TimeOptions = group(TimeOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: str = metrics_option()
+    as_json: bool = json_option()
+    files: FileOptions = group(FileOptions)
+
+
+@command(SearchOptions, ThresholdCommand, epilog=EPILOG, short_help="The highest rate at which an objective is kept.")
+def search(options: SearchOptions) -> None:
     """Find the highest rate of requests for MODEL at which every --slo is kept.
 
     Rates are doubled until one does not hold, then halved between. Each lasts --duration, or longer where a percentile
@@ -77,19 +79,25 @@ def search(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's va
     from tpuserve_loadtests.reports.junit import junit_xml
     from tpuserve_loadtests.reports.search_report import search_cases, search_statement
 
-    asked, given = find_asked(model, given)
-    refuse_idle(given)
-    objectives = _objectives(given["objectives"])
-    if given["start"] and given["start"] > given["highest"]:
-        raise click.BadParameter(f"{given['start']:g} is above --to {given['highest']:g}", param_hint="--from")
-    files = Files.given(given)
+    asked, options = find_asked(options)
+    refuse_idle(options.server, options.requests, options.generator, options.metrics, process=options.arrivals.process)
+    objectives = _objectives(options.objectives)
+    within = options.within
+    if within.start and within.start > within.highest:
+        raise click.BadParameter(f"{within.start:g} is above --to {within.highest:g}", param_hint="--from")
+    files = options.files
+    files.check()
     files.refuse_distribution()
     target = asked.find_target()
-    with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
-        searched = search_rate(runs, server, given, objectives)
+    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    with (
+        generating(target, options.generator) as runs,
+        watch_server(options.server, options.metrics, asked.specs) as server,
+    ):
+        searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
     found, problem = searched.found, searched.problem
     statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
-    _tell(searched, as_json=given["as_json"])
+    _tell(searched, as_json=options.as_json)
     files.write(
         html=lambda: search_page(
             asked.title, found, searched.probes, problem, objectives, describe_settings(target), searched.servers

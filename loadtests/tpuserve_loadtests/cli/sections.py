@@ -6,7 +6,7 @@ import click
 
 # Values' names, by heading. What is in none of them is the command's own, and comes first.
 SECTIONS: Final = {
-    "Server and model": "grpc_address rest_url protocol version label signature_name timeout server_metrics",
+    "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics",
     "TLS and headers": "ca cert key tls_server_name headers",
     "What is sent": "rows lengths input_file recorded recorded_model",
     "Load": "users rate until trace_file speed process burst duration warm_up rounds segments seed",

@@ -1,13 +1,14 @@
 """`--server-metrics`: where the server says of itself what it did during a run."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
 from tpuserve_loadtests.cli.access import SECURE, find_access
-from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.cli.command import option
+from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST, ServerOptions
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -18,59 +19,56 @@ AUTO: Final = "auto"
 OFF: Final = "off"
 HOW: Final = "where the time went is not known: give --server-metrics http://HOST:8501/metrics, or --server-metrics off"
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's commands take any arguments
 
-
-def server_metrics_option(command: _Command) -> _Command:
+def metrics_option() -> Any:  # noqa: ANN401  as option
     """Where the server's metrics are."""
-    return _metrics_option("auto|URL|off", _checked, "auto: at the REST address")(command)
+    return _metrics_option("auto|URL|off", _checked, "auto: at the REST address")
 
 
-def sides_metrics_option(command: _Command) -> _Command:
-    """As server_metrics_option, for two sides, which may be two servers: a value for each."""
-    return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")(command)
+def sides_metrics_option() -> Any:  # noqa: ANN401  as option
+    """As metrics_option, for two sides, which may be two servers: a value for each."""
+    return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")
 
 
-def watch_server(given: Mapping[str, Any], specs: "Collection[ModelSpec]") -> "ServerWatch":
-    """The page that the options mean. A server without one is a run's note."""
+def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSpec]") -> "ServerWatch":
+    """The page that the choice means. A server without one is a run's note."""
     from tpuserve_loadtests.server_side.dialect import Served
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
     # A label may move while a load runs: all versions count.
     served = Served(tuple((spec.name, spec.version) for spec in specs))
-    choice = given["server_metrics"]
     if choice == OFF:
         return ServerWatch("", served)
-    access = find_access(given)
+    access = find_access(options.access)
     if choice != AUTO:
-        return ServerWatch(choice, served, access=page_access(access, choice, given))
-    rest_url = given["rest_url"] or (None if given["grpc_address"] else DEFAULT_REST)
+        return ServerWatch(choice, served, access=page_access(access, choice, options))
+    rest_url = options.rest_url or (None if options.grpc_address else DEFAULT_REST)
     if rest_url is None:
         return ServerWatch("", served, HOW)
     parts = urlsplit(rest_url)
     return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access)
 
 
-def page_access(access: "Access", url: str, given: Mapping[str, Any]) -> "Access":
+def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":
     """What a page elsewhere is told: nothing that is for the server that is measured, or was to go through TLS."""
     from tpuserve_client.tls import Tls
     from tpuserve_loadtests.access import Access
 
     page = urlsplit(url)
-    asked = [urlsplit(text if "://" in text else f"//{text}") for text in _asked(given)]
+    asked = [urlsplit(text if "://" in text else f"//{text}") for text in _asked(options)]
     is_same = any(page.hostname == each.hostname for each in asked)
     is_open = page.scheme == "http" and any(f"{each.scheme}://" in SECURE for each in asked)
     return access if is_same and not is_open else Access(Tls(access.tls.ca))
 
 
-def _asked(given: Mapping[str, Any]) -> list[str]:
-    texts = [given[name] for name in ("grpc_address", "rest_url") if given[name]]
+def _asked(options: ServerOptions) -> list[str]:
+    texts = [text for text in (options.grpc_address, options.rest_url) if text]
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 
-def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Callable[[_Command], _Command]:
+def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  as option  # click's
     """`which` says in the help whose page it is."""
-    return click.option(
+    return option(
         "--server-metrics",
         metavar=metavar,
         default=AUTO,

@@ -3,33 +3,34 @@
 import json
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.golden import golden_notes, golden_options, golden_settings, with_golden
-from tpuserve_loadtests.cli.loads import run_load, users_or_rate
+from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
+from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    file_options,
-    generator_options,
+    ArrivalOptions,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    ModelOptions,
+    RequestOptions,
+    TimeOptions,
+    UsersOrRateOptions,
+    VersionOptions,
+    json_option,
     least_effect_option,
-    open_options,
-    request_options,
-    scenario_option,
-    time_options,
-    users_or_rate_options,
-    version_options,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, generating
+from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -55,31 +56,42 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="Hours of load: do latencies, failures or memory drift?")
-@click.argument("model", required=False)
-@scenario_option
-@address_options
-@version_options
-@users_or_rate_options
-@open_options
-@time_options("1h", "10s")
-@click.option(
-    "--segments",
-    type=click.IntRange(LEAST_SEGMENTS, 1000),
-    default=SEGMENTS,
-    show_default=True,
-    help="Parts whose figures are held beside each other.",
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """Options of `soak`."""
+
+    models: ModelOptions = group(ModelOptions)
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    load: UsersOrRateOptions = group(UsersOrRateOptions)
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    time: TimeOptions = group(TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
+    segments: int = option(
+        "--segments",
+        type=click.IntRange(LEAST_SEGMENTS, 1000),
+        default=SEGMENTS,
+        show_default=True,
+        help="Parts whose figures are held beside each other.",
+    )
+    least_effect: float = least_effect_option("A smaller change of latency or rate over the soak is none; 0.05 is 5 %.")
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    golden: GoldenOptions = group(GoldenOptions)
+    metrics: str = metrics_option()
+    gates: tuple[str, ...] = option(
+        "--fail-if", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak."
+    )
+    as_json: bool = json_option()
+    log: Path | None = option(
+        "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON."
+    )
+    files: FileOptions = group(FileOptions)
+
+
+@command(
+    SoakOptions, ThresholdCommand, epilog=EPILOG, short_help="Hours of load: do latencies, failures or memory drift?"
 )
-@least_effect_option("A smaller change of latency or rate over the soak is none; 0.05 is 5 %.")
-@request_options
-@generator_options
-@golden_options
-@server_metrics_option
-@click.option("--fail-if", "gates", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON.")
-@file_options
-def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
+def soak(options: SoakOptions) -> None:
     """Load a running server for hours and say whether latencies, failures or its memory drift.
 
     The load is run in segments, whose figures are looked at for trends. Ctrl-C ends it and judges those so far; with
@@ -94,18 +106,26 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
     from tpuserve_loadtests.reports.run_report import build_report
     from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
 
-    asked, given = find_asked(model, given)
-    refuse_idle(given)
-    files = Files.given(given)
-    gates = thresholds(given["gates"], "--fail-if")
-    load, planned = segment_load(given, asked.least_users), given["segments"]
-    target = with_golden(asked.find_target(), given, gates)
+    asked, options = find_asked(options, options.golden.path)
+    refuse_idle(
+        options.server,
+        options.requests,
+        options.generator,
+        options.metrics,
+        process=options.arrivals.process,
+        is_open=bool(options.load.rate),
+    )
+    options.files.check()
+    gates = thresholds(options.gates, "--fail-if")
+    terms, planned = LoadTerms.of(options.time, options.arrivals, options.generator), options.segments
+    load = segment_load(terms, options.load, planned, asked.least_users)
+    target = with_golden(asked.find_target(), options.golden, gates)
     segments = Segments()
     with ExitStack() as stack:
-        log = _open_log(given["log"], stack)
-        runs = stack.enter_context(generating(target, Generators.given(given)))
+        log = _open_log(options.log, stack)
+        runs = stack.enter_context(generating(target, options.generator))
         # Its process is looked at, which is the same for all models.
-        server = stack.enter_context(watch_server(given, list(asked.specs)[:1]))
+        server = stack.enter_context(watch_server(options.server, options.metrics, list(asked.specs)[:1]))
         tell = partial(_tell, segments=segments, planned=planned, log=log)
         run_segments(runs, load, planned, gates, segments, server, tell)
     assert segments.total is not None  # at least the first one began
@@ -114,19 +134,19 @@ def soak(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's valu
         model=asked.title,
         rows=target.workload.rows,
         gates=gates,
-        strict=given["generator_limit"] == "fail",
+        strict=options.generator.strict,
         told=golden_notes(target, segments.total),
     )
-    report = build_soak(run, segments, planned, given["least_effect"], server.why_not)
-    if given["as_json"]:
+    report = build_soak(run, segments, planned, options.least_effect, server.why_not)
+    if options.as_json:
         click.echo(json.dumps(soak_document(report), indent=2))
     else:
         print_soak(report, Console())
-    _write(files, report, target)
+    _write(options.files, report, target)
     sys.exit(report.exit_code)
 
 
-def _write(files: Files, report: "SoakReport", target: "Target") -> None:
+def _write(files: FileOptions, report: "SoakReport", target: "Target") -> None:
     from tpuserve_loadtests.report_page.soak_page import soak_page
     from tpuserve_loadtests.reports.csv_report import soak_csv
     from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
@@ -172,12 +192,11 @@ def run_segments(
             return
 
 
-def segment_load(given: dict[str, Any], protocols: int) -> "Load":
+def segment_load(soak: LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> "Load":
     """The load of one segment. A usage error for too short a soak, and for a rate that is not level."""
-    if given["duration"] < LEAST_SOAK_S:
+    if soak.seconds < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
-    part = {**given, "duration": given["duration"] / given["segments"]}
-    load = users_or_rate(part, protocols)
+    load = replace(soak, seconds=soak.seconds / segments).users_or_rate(options, protocols)
     if load.profile is not None and not load.profile.is_level:
         raise click.BadParameter("a soak has one rate: steps and ramps would look like a drift", param_hint="--rate")
     return load

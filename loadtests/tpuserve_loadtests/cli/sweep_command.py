@@ -2,28 +2,29 @@
 
 import json
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.files import Files
-from tpuserve_loadtests.cli.loads import closed_load, open_load, refuse_both, run_load
+from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.loads import LoadTerms, refuse_both, run_load
 from tpuserve_loadtests.cli.options import (
-    address_options,
-    file_options,
-    generator_options,
-    open_options,
-    request_options,
-    scenario_option,
-    time_options,
-    version_options,
+    ArrivalOptions,
+    GeneratorOptions,
+    MeasuredServerOptions,
+    ModelOptions,
+    RequestOptions,
+    TimeOptions,
+    VersionOptions,
+    json_option,
 )
 from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import server_metrics_option, watch_server
+from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
-from tpuserve_loadtests.cli.target import Generators, generating
+from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
@@ -44,27 +45,32 @@ Exit codes: as `run`, the highest of all runs.
 """
 
 
-@click.command(cls=ThresholdCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
-@click.argument("model", required=False)
-@scenario_option
-@address_options
-@version_options
-@click.option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
-@click.option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
-@click.option(
-    "--until",
-    multiple=True,
-    metavar="GATE...",
-    help="End with the first load of which it is true: 'p99>100ms' 'error_rate>1%'; several may follow.",
-)
-@open_options
-@time_options("10s", "1s")
-@request_options
-@generator_options
-@server_metrics_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@file_options
-def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's values
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """Options of `sweep`."""
+
+    models: ModelOptions = group(ModelOptions)
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    users: str | None = option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
+    rate: str | None = option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
+    until: tuple[str, ...] = option(
+        "--until",
+        multiple=True,
+        metavar="GATE...",
+        help="End with the first load of which it is true: 'p99>100ms' 'error_rate>1%'; several may follow.",
+    )
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    time: TimeOptions = group(TimeOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: str = metrics_option()
+    as_json: bool = json_option()
+    files: FileOptions = group(FileOptions)
+
+
+@command(SweepOptions, ThresholdCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
+def sweep(options: SweepOptions) -> None:
     """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
 
     Ctrl-C ends it; what was measured is printed. So does --until, with the load that is too much.
@@ -84,16 +90,27 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
     from tpuserve_loadtests.reports.run_report import as_document, build_report
     from tpuserve_loadtests.reports.sweep_report import print_sweep, sweep_cases
 
-    asked, given = find_asked(model, given, own_load=True)
-    refuse_idle(given)
-    files = Files.given(given)
+    asked, options = find_asked(options, own_load=True)
+    refuse_idle(
+        options.server,
+        options.requests,
+        options.generator,
+        options.metrics,
+        process=options.arrivals.process,
+        is_open=bool(options.rate),
+    )
+    files = options.files
+    files.check()
     files.refuse_distribution()
-    until = _until(given["until"])
-    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(given, asked.least_users)]
+    until = _until(options.until)
+    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, asked.least_users)]
     target = asked.find_target()
-    strict = given["generator_limit"] == "fail"
+    strict = options.generator.strict
     reports: list[RunReport] = []
-    with generating(target, Generators.given(given)) as runs, watch_server(given, asked.specs) as server:
+    with (
+        generating(target, options.generator) as runs,
+        watch_server(options.server, options.metrics, asked.specs) as server,
+    ):
         for load in loads:
             with server.during(load) as seen:
                 title = f"Step {len(reports) + 1} of {len(loads)}, for"
@@ -106,7 +123,7 @@ def sweep(model: str | None, **given: Any) -> None:  # noqa: ANN401  click's val
             if too_much := [result for result in gate_results(until, measured) if result.failed]:
                 click.echo(f"  --until {too_much[0].gate} is true of {load}: {_left(loads, reports)}", err=True)
                 break
-    if given["as_json"]:
+    if options.as_json:
         click.echo(json.dumps([as_document(report) for report in reports], indent=2))
     else:
         print_sweep(reports, Console())
@@ -134,18 +151,19 @@ def _left(loads: "Sequence[Load]", done: "Sequence[RunReport]") -> str:
     return f"{left} further load{'s are' if left > 1 else ' is'} not run" if left else "it was the last one"
 
 
-def _loads(given: dict[str, Any], protocols: int) -> "list[Load]":
-    refuse_both(given)
-    if given["rate"]:
-        steps = open_load(given["rate"], given).profile
+def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
+    refuse_both(options.users, options.rate)
+    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    if options.rate:
+        steps = terms.open(options.rate).profile
         assert steps is not None  # an open load has one
         rates = [segment.start_per_s for segment in steps.segments]
         if any(segment.start_per_s != segment.end_per_s for segment in steps.segments):
             raise click.BadParameter("steps are levels, not ramps: 100,200,400", param_hint="--rate")
-        return [open_load(f"{rate:f}", given) for rate in rates]
-    users = (given["users"] or DEFAULT_USERS).split(",")
+        return [terms.open(f"{rate:f}") for rate in rates]
+    users = (options.users or DEFAULT_USERS).split(",")
     if not all(each.strip().isdigit() and int(each) for each in users):
-        raise click.BadParameter(f"{given['users']!r}: write 1,2,4,8", param_hint="--users")
+        raise click.BadParameter(f"{options.users!r}: write 1,2,4,8", param_hint="--users")
     # Fewer users than protocols there cannot be: the first steps of the default fall together.
-    counts = dict.fromkeys(int(each) if given["users"] else max(int(each), protocols) for each in users)
-    return [closed_load(count, given, protocols) for count in counts]
+    counts = dict.fromkeys(int(each) if options.users else max(int(each), protocols) for each in users)
+    return [terms.closed(count, protocols) for count in counts]

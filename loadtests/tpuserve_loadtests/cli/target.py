@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import click
 
-from tpuserve_loadtests.cli.access import HEADER, find_access
+from tpuserve_loadtests.cli.access import HEADER
+from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
@@ -45,35 +46,33 @@ class Requests:
     recorded_model: str | None = None
 
     @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Self:
-        """From the values of options.request_options. Usage errors."""
-        rows = None if values["rows"] is None else _distribution(values["rows"], "--rows")
-        lengths = dict(_length(text) for text in values["lengths"])
-        if lengths and values["input_file"]:
+    def of(cls, options: RequestOptions, access: "Access", golden: Path | None = None) -> Self:
+        """As the options say; `golden` is the path of --golden. Usage errors."""
+        rows = None if options.rows is None else _distribution(options.rows, "--rows")
+        lengths = dict(_length(text) for text in options.lengths)
+        if lengths and options.input_file:
             raise click.UsageError("--length is of random inputs: those of --input have lengths of their own")
-        golden = values.get("golden")
-        golden = golden if isinstance(golden, Path) else None
-        if golden and (lengths or values["input_file"]):
+        if golden and (lengths or options.input_file):
             raise click.UsageError("the file of --golden has inputs, too: --input and --length do not go with it")
         if golden and golden.is_dir() and rows:
             raise click.UsageError("the version of --golden has requests as they were made: --rows does not go with it")
         recording = None
-        if values["recorded"]:
-            if rows or lengths or values["input_file"] or golden:
+        if options.recorded:
+            if rows or lengths or options.input_file or golden:
                 raise click.UsageError(
                     "--recorded has requests of its own: no --rows, --length, --input or file of --golden goes with it"
                 )
-            recording = read_recording(values["recorded"])
+            recording = read_recording(options.recorded)
         return cls(
             rows,
             lengths,
-            values["input_file"],
-            values["signature_name"],
-            values["timeout"],
-            find_access(values),
+            options.input_file,
+            options.signature_name,
+            options.timeout,
+            access,
             golden,
             recording,
-            values["recorded_model"],
+            options.recorded_model,
         )
 
     def recording_for(self, model: str) -> "Recording | None":
@@ -88,23 +87,6 @@ class Requests:
             return of_model.of_signature(self.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
         except BadRecording as error:
             raise click.UsageError(str(error)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Generators:
-    """Which processes send it, as was asked for."""
-
-    processes: int
-    remote: int
-    listen: str
-
-    @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Self:
-        """From the values of options.generator_options."""
-        host, _, port = values["listen"].rpartition(":")
-        if values["remote"] and not (host and port.isdigit()):
-            raise click.BadParameter(f"{values['listen']!r} is no HOST:PORT", param_hint="--listen")
-        return cls(values["processes"], values["remote"], values["listen"])
 
 
 def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
@@ -204,7 +186,7 @@ def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Ite
 
 
 @contextmanager
-def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
+def generating(target: "Target", generators: GeneratorOptions) -> Iterator["Runs"]:
     """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured.
 
     A second Ctrl-C ends the wait for its last answers; any other leaves the report alone that then comes.
@@ -212,6 +194,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
 
+    generators.check()
     try:
         runs = _started(target, generators)
         with ctrl_c(runs.interrupted, runs.hurried), runs:
@@ -223,7 +206,7 @@ def generating(target: "Target", generators: Generators) -> Iterator["Runs"]:
         sys.exit(EXIT_GENERATOR)
 
 
-def _started(target: "Target", generators: Generators) -> "Engine | Workers":
+def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Workers":
     from tpuserve_loadtests.traffic.engine import Engine
     from tpuserve_loadtests.traffic.workers import Crew, Workers
 

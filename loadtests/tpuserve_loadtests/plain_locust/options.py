@@ -2,11 +2,21 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tpuserve_loadtests.cli.access import HEADER, OF_TLS, is_secure
-from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST
+from tpuserve_loadtests.cli.options import (
+    ADDRESS_VARIABLE,
+    DEFAULT_GRPC,
+    DEFAULT_REST,
+    AccessOptions,
+    MeasuredServerOptions,
+    ModelOptions,
+    RequestOptions,
+    VersionOptions,
+)
 from tpuserve_loadtests.duration import parse_duration
 from tpuserve_loadtests.workload import Protocol
 
@@ -66,36 +76,62 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
     )
 
 
-def given_values(options: Namespace, protocols: Sequence[Protocol]) -> dict[str, Any]:
-    """Values of the names that `tpuserve loadtest run` has them under. Raises ValueError for one that is none."""
-    values = {**vars(options)}
-    texts = {name: values.get(name) or None for _, name, _ in _TEXTS}
-    if texts["version"] is not None and not texts["version"].isdigit():
-        raise ValueError(f"--model-version: {texts['version']!r} is no number")
-    addresses = (values.get("grpc_address"), values.get("rest_url"))
+@dataclass(frozen=True, slots=True)
+class SuiteOptions:
+    """What `tpuserve loadtest run` has, of what a suite takes."""
+
+    models: ModelOptions
+    server: MeasuredServerOptions
+    version: VersionOptions
+    requests: RequestOptions
+    gates: tuple[str, ...]
+
+
+def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOptions:
+    """From Locust's. Raises ValueError for a value that is none."""
+    texts: dict[str, str | None] = {name: getattr(values, name, None) or None for _, name, _ in _TEXTS}
+    version, addresses = texts["version"], (_address(values, "grpc_address"), _address(values, "rest_url"))
+    if version is not None and not version.isdigit():
+        raise ValueError(f"--model-version: {version!r} is no number")
     if not is_secure(addresses) and any(texts[name] for name in OF_TLS):
         raise ValueError("certificates change nothing without an address with TLS: grpcs://HOST:PORT or https://…")
-    return {
-        **texts,
-        "version": None if texts["version"] is None else int(texts["version"]),
-        "lengths": (texts["length"],) if texts["length"] else (),
-        "input_file": _path(texts["input_file"]),
-        "recorded": tuple(filter(None, [_path(texts["recorded_file"])])),
-        "scenario": _path(texts["scenario"]),
-        **{name: _path(texts[name]) for name in ("ca", "cert", "key")},
-        "headers": tuple(values["headers"]),
-        "timeout": parse_duration(texts["request_timeout"] or "30s"),
-        "protocol": protocols[0] if len(protocols) == 1 else "both",
-        "grpc_address": values.get("grpc_address"),
-        "rest_url": values.get("rest_url"),
-        "gates": tuple(values["gates"]),
-    }
+    return SuiteOptions(
+        ModelOptions(texts["model"], _path(texts["scenario"])),
+        MeasuredServerOptions(
+            *addresses,
+            AccessOptions(
+                _path(texts["ca"]),
+                _path(texts["cert"]),
+                _path(texts["key"]),
+                texts["tls_server_name"],
+                tuple(values.headers),
+            ),
+            protocols[0] if len(protocols) == 1 else "both",
+        ),
+        VersionOptions(None if version is None else int(version), texts["label"]),
+        RequestOptions(
+            rows=texts["rows"],
+            lengths=(texts["length"],) if texts["length"] else (),
+            input_file=_path(texts["input_file"]),
+            recorded=tuple(filter(None, [_path(texts["recorded_file"])])),
+            recorded_model=texts["recorded_model"],
+            signature_name=texts["signature_name"],
+            timeout=parse_duration(texts["request_timeout"] or "30s"),
+        ),
+        tuple(values.gates),
+    )
 
 
-def said_names(options: Namespace, given: Mapping[str, Any]) -> set[str]:
-    """Of the given values those that somebody gave, which go before a scenario's."""
-    said = {name for name, value in given.items() if value}
-    return said if options.request_timeout else said - {"timeout"}
+def said_names(values: Namespace, options: SuiteOptions) -> set[str]:
+    """Names of values that somebody gave, of those that a scenario has, too."""
+    said = {"grpc_address": options.server.grpc_address, "rest_url": options.server.rest_url, "gates": options.gates}
+    return {name for name, value in {**said, "timeout": values.request_timeout}.items() if value}
+
+
+def _address(values: Namespace, name: str) -> str | None:
+    """Of a protocol that the suite has."""
+    address: str | None = getattr(values, name, None)
+    return address
 
 
 def _path(text: str | None) -> Path | None:

@@ -22,7 +22,7 @@ from tpuserve_loadtests.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.golden.answer_check import AnswerChecks
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
-from tpuserve_loadtests.plain_locust.options import add_options, given_values, said_names
+from tpuserve_loadtests.plain_locust.options import add_options, said_names, suite_options
 from tpuserve_loadtests.reports.run_report import build_report, print_report
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender
@@ -92,9 +92,9 @@ class Suite:
 
     def _find(self, environment: Any) -> Target:  # noqa: ANN401
         options = environment.parsed_options
-        values = given_values(options, self._protocols)
-        asked, given = find_asked(values["model"], values, own_load=True, said=said_names(options, values))
-        self._title, self._gates = asked.title, tuple(Threshold.parse(text) for text in given["gates"])
+        given = suite_options(options, self._protocols)
+        asked, given = find_asked(given, own_load=True, said=said_names(options, given))
+        self._title, self._gates = asked.title, tuple(Threshold.parse(text) for text in given.gates)
         return asked.find_target()
 
     def _start(self, environment: Any) -> None:  # noqa: ANN401

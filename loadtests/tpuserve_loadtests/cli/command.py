@@ -1,0 +1,101 @@
+"""Commands whose options are the fields of a frozen dataclass: each is declared once, with its type, flag and help.
+
+A field declares its click parameter. A field that is such a dataclass itself is a group that commands share.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_DECLARED: Final = "declared"
+
+_Options = TypeVar("_Options", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    kind: type[click.Parameter]
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any]  # click's, of any type
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """`changes`: settings of single options, by name, that this command has otherwise."""
+
+    kind: "type[DataclassInstance]"
+    changes: Mapping[str, Mapping[str, Any]]
+
+
+def option(*flags: str, **settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
+    """Declare a field that is an option, as click.option takes it; the value is named after the field."""
+    return field(metadata={_DECLARED: _Parameter(click.Option, flags, settings)})
+
+
+def argument(**settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
+    """Declare a field that is an argument, as click.argument takes it."""
+    return field(metadata={_DECLARED: _Parameter(click.Argument, (), settings)})
+
+
+def group(kind: "type[_Options]", **changes: Mapping[str, Any]) -> "_Options":
+    """Declare a field that is a group of options."""
+    declared: _Options = field(metadata={_DECLARED: _Group(kind, changes)})
+    return declared
+
+
+def command(
+    kind: type[_Options],
+    cls: type[click.Command],
+    **settings: Any,  # noqa: ANN401  click's settings
+) -> Callable[[Callable[[_Options], None]], click.Command]:
+    """Make a function of its options a command of click; its help is the function's docstring."""
+
+    def decorate(function: Callable[[_Options], None]) -> click.Command:
+        @wraps(function)
+        def called(**values: object) -> None:
+            function(_filled(kind, values))
+
+        return click.command(cls=cls, params=_parameters(kind, {}), **settings)(called)
+
+    return decorate
+
+
+def with_values(options: _Options, values: Mapping[str, object]) -> _Options:
+    """Return the options with those of the values that they have, whichever group has them."""
+    changes: dict[str, object] = {}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            changes[each.name] = with_values(value, values)
+        elif each.name in values:
+            changes[each.name] = values[each.name]
+    return replace(options, **changes)
+
+
+def _parameters(
+    kind: "type[DataclassInstance]", changes: Mapping[str, Mapping[str, Any]]
+) -> list[click.Parameter]:  # in the order of the help
+    found: list[click.Parameter] = []
+    for each in fields(kind):
+        declared = each.metadata[_DECLARED]
+        if isinstance(declared, _Group):
+            found += _parameters(declared.kind, declared.changes)
+        else:
+            settings = {**declared.settings, **changes.get(each.name, {})}
+            found.append(declared.kind([each.name, *declared.flags], **settings))
+    return found
+
+
+def _filled(kind: type[_Options], values: Mapping[str, object]) -> _Options:
+    found: dict[str, object] = {}
+    for each in fields(kind):
+        declared = each.metadata[_DECLARED]
+        is_group = isinstance(declared, _Group)
+        found[each.name] = _filled(declared.kind, values) if is_group else values[each.name]
+    return kind(**found)
