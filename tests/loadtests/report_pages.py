@@ -11,18 +11,18 @@ from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.report_page.compare_page import compare_page
-from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
-from tpuserve_loadtests.report_page.rollout_page import rollout_page
-from tpuserve_loadtests.report_page.run_page import run_page
-from tpuserve_loadtests.report_page.search_page import search_page
-from tpuserve_loadtests.report_page.soak_page import soak_page
-from tpuserve_loadtests.report_page.sweep_page import sweep_page
-from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
-from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport
-from tpuserve_loadtests.reports.run_report import build_report
-from tpuserve_loadtests.reports.search_report import SearchServers
-from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
+from tpuserve_loadtests.outcomes.comparison import ComparisonReport, build_comparison
+from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport
+from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.search import SearchServers
+from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
+from tpuserve_loadtests.reports.compare import compare_page
+from tpuserve_loadtests.reports.mlperf import mlperf_page
+from tpuserve_loadtests.reports.rollout import rollout_page
+from tpuserve_loadtests.reports.run import run_page
+from tpuserve_loadtests.reports.search import search_page
+from tpuserve_loadtests.reports.soak import soak_page
+from tpuserve_loadtests.reports.sweep import sweep_page
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended

@@ -17,10 +17,10 @@ from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tests.support import forked_command
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.reports.csv_report import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
-from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
-from tpuserve_loadtests.reports.run_report import build_report
-from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
+from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
+from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+from tpuserve_loadtests.reports.rows import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
 from tpuserve_loadtests.searching import Outcome, Probe
 
 pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine

@@ -12,8 +12,8 @@ from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
 from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.reports.junit import junit_xml
-from tpuserve_loadtests.reports.run_report import build_report, report_json
+from tpuserve_loadtests.outcomes.run import build_report, report_json
+from tpuserve_loadtests.rendering.junit import junit_xml
 
 OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))
 CLOSED = Load(10, 1, users=4)

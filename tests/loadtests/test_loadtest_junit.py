@@ -10,13 +10,13 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.reports.compare_report import ComparisonReport, build_comparison
-from tpuserve_loadtests.reports.junit import Case, junit_xml
-from tpuserve_loadtests.reports.mlperf_report import mlperf_cases, mlperf_search_cases
+from tpuserve_loadtests.outcomes.comparison import ComparisonReport, build_comparison
+from tpuserve_loadtests.outcomes.mlperf import mlperf_cases, mlperf_search_cases
+from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.search import search_cases
+from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
+from tpuserve_loadtests.rendering.junit import Case, junit_xml
 from tpuserve_loadtests.reports.rollout_cases import rollout_cases
-from tpuserve_loadtests.reports.run_report import build_report
-from tpuserve_loadtests.reports.search_report import search_cases
-from tpuserve_loadtests.reports.soak_report import SoakReport, build_soak
 from tpuserve_loadtests.reports.sweep_report import sweep_cases
 from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe

@@ -24,16 +24,16 @@ from tests.loadtests.report_pages import (
 )
 from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.report_page.interval_chart import draw_intervals
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.rollout_page import rollout_page
-from tpuserve_loadtests.report_page.run_page import run_page
-from tpuserve_loadtests.report_page.search_page import search_page
-from tpuserve_loadtests.report_page.sweep_page import sweep_page
-from tpuserve_loadtests.report_page.units import milliseconds
-from tpuserve_loadtests.reports.rollout_report import Findings
-from tpuserve_loadtests.reports.run_report import build_report
-from tpuserve_loadtests.reports.search_report import SearchServers
+from tpuserve_loadtests.outcomes.rollout import Findings
+from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.search import SearchServers
+from tpuserve_loadtests.rendering.interval_chart import draw_intervals
+from tpuserve_loadtests.report_model.units import milliseconds
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.rollout import rollout_page
+from tpuserve_loadtests.reports.run import run_page
+from tpuserve_loadtests.reports.search import search_page
+from tpuserve_loadtests.reports.sweep import sweep_page
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.searching import Found, Outcome, Probe

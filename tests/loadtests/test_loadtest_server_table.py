@@ -9,9 +9,9 @@ from rich.console import Console
 from tests.loadtests.metrics_pages import MetricsPages, seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
-from tpuserve_loadtests.reports.run_report import build_report
-from tpuserve_loadtests.reports.search_report import SearchServers
+from tpuserve_loadtests.outcomes.comparison import build_comparison, comparison_document, print_comparison
+from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.search import SearchServers
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.reports.sweep_report import print_sweep
 from tpuserve_loadtests.searching import Found, Outcome, Probe

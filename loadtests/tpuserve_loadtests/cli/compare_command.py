@@ -88,11 +88,11 @@ def compare(options: CompareOptions) -> None:
     give_process_to_gevent()
     from rich.console import Console
 
-    from tpuserve_loadtests.report_page.compare_page import compare_page
-    from tpuserve_loadtests.reports.compare_report import build_comparison, comparison_document, print_comparison
-    from tpuserve_loadtests.reports.csv_report import comparison_csv
-    from tpuserve_loadtests.reports.hdr_log import hdr_log
-    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.outcomes.comparison import build_comparison, comparison_document, print_comparison
+    from tpuserve_loadtests.rendering.hdr_log import hdr_log
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.compare import compare_page
+    from tpuserve_loadtests.reports.rows import comparison_csv
 
     server = with_address(options.server, options.server.protocol)
     names = (options.a, options.b)

@@ -97,7 +97,7 @@ def run_load(
     """Run it with progress on standard error, unless quiet; ends early for what `hopeless` says, as Hopeless.why."""
     from rich.console import Console
 
-    from tpuserve_loadtests.reports.progress import Progress
+    from tpuserve_loadtests.rendering.progress import Progress
 
     with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_told(runs):
 

@@ -202,10 +202,10 @@ def _found_rate(searched: Searched, target: "Target", model: str, options: Mlper
     """The highest rate that holds. Ends the program, with what was tried in its files, where there is none."""
     from rich.console import Console
 
-    from tpuserve_loadtests.report_page.mlperf_page import mlperf_search_page
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.mlperf_report import mlperf_search_cases, mlperf_search_document
-    from tpuserve_loadtests.reports.search_report import print_search_servers, search_statement
+    from tpuserve_loadtests.outcomes.mlperf import mlperf_search_cases, mlperf_search_document
+    from tpuserve_loadtests.outcomes.search import print_search_servers, search_statement
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.mlperf import mlperf_search_page
 
     found, problem = searched.found, searched.problem
     if found is not None and found.best is not None:
@@ -228,7 +228,7 @@ def _found_rate(searched: Searched, target: "Target", model: str, options: Mlper
 
 
 def _search_document(searched: Searched) -> dict[str, Any]:
-    from tpuserve_loadtests.reports.search_report import search_document
+    from tpuserve_loadtests.outcomes.search import search_document
 
     probes = [probe for probe, _ in searched.probes]
     return search_document(searched.found, probes, searched.problem, searched.servers)
@@ -237,8 +237,8 @@ def _search_document(searched: Searched) -> dict[str, Any]:
 def _tell(model: str, result: "Result", watched: "Watched", searched: Searched | None, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from tpuserve_loadtests.reports.mlperf_report import mlperf_document, print_mlperf
-    from tpuserve_loadtests.reports.search_report import print_search_servers
+    from tpuserve_loadtests.outcomes.mlperf import mlperf_document, print_mlperf
+    from tpuserve_loadtests.outcomes.search import print_search_servers
 
     if as_json:
         search = _search_document(searched) if searched else None
@@ -267,9 +267,9 @@ def _write_files(
     searched: Searched | None,
     options: MlperfOptions,
 ) -> None:
-    from tpuserve_loadtests.report_page.mlperf_page import mlperf_page
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.mlperf_report import mlperf_cases, mlperf_text
+    from tpuserve_loadtests.outcomes.mlperf import mlperf_cases, mlperf_text
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.mlperf import mlperf_page
 
     if options.files.junit:
         (measured,) = watched.runs

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.reports.search_report import SearchServers
+    from tpuserve_loadtests.outcomes.search import SearchServers
     from tpuserve_loadtests.searching import Found, Probe
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
@@ -98,7 +98,7 @@ class _Tries:
     """Runs loads with the server watched, and keeps what it told of those that count."""
 
     def __init__(self, runs: "Runs", server: "ServerWatch") -> None:
-        from tpuserve_loadtests.reports.search_report import SearchServers
+        from tpuserve_loadtests.outcomes.search import SearchServers
 
         self.servers = SearchServers()
         self._runs, self._server = runs, server
@@ -124,7 +124,7 @@ class _Tries:
 
     def tell(self, probe: "Probe", measured: "Measured") -> None:
         """A rate was judged."""
-        from tpuserve_loadtests.reports.search_report import print_probe
+        from tpuserve_loadtests.outcomes.search import print_probe
 
         print_probe(probe, measured)
         assert self._last is not None  # it was run

@@ -22,12 +22,12 @@ from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
-from tpuserve_loadtests.report_page.units import seconds
+from tpuserve_loadtests.report_model.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport
+    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Gate, Step
@@ -62,7 +62,7 @@ def rollout(options: RolloutOptions) -> None:
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.reports.rollout_report import Findings, RolloutReport, print_step
+    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport, print_step
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
@@ -118,10 +118,10 @@ def rollout(options: RolloutOptions) -> None:
 
 def _tell(report: "RolloutReport", planned: "list[str]", options: RolloutOptions) -> None:
     """The end, and the files. What became of that does not change the exit code, which says where the labels are."""
-    from tpuserve_loadtests.report_page.rollout_page import rollout_page
-    from tpuserve_loadtests.reports.junit import junit_xml
+    from tpuserve_loadtests.outcomes.rollout import rollout_document
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.rollout import rollout_page
     from tpuserve_loadtests.reports.rollout_cases import rollout_cases
-    from tpuserve_loadtests.reports.rollout_report import rollout_document
 
     click.echo(json.dumps(rollout_document(report), indent=2) if options.as_json else report.statement)
     if options.files.junit is not None:

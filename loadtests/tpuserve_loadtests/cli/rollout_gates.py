@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Tolerance
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.reports.compare_report import ComparisonReport
-    from tpuserve_loadtests.reports.rollout_report import Findings
-    from tpuserve_loadtests.reports.soak_report import SoakReport
+    from tpuserve_loadtests.outcomes.comparison import ComparisonReport
+    from tpuserve_loadtests.outcomes.rollout import Findings
+    from tpuserve_loadtests.outcomes.soak import SoakReport
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Judged
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
@@ -78,7 +78,7 @@ class Gates:
 
     def compare(self) -> "Judged":
         """Interleaved runs of both versions."""
-        from tpuserve_loadtests.reports.compare_report import build_comparison
+        from tpuserve_loadtests.outcomes.comparison import build_comparison
         from tpuserve_loadtests.rollout.procedure import Judged
 
         targets = [self._target(spec) for spec in (self.live, self.new)]
@@ -103,8 +103,8 @@ class Gates:
     def soak(self) -> "Judged":
         """The label that users ask for, under load for a while."""
         from tpuserve_loadtests.measurement.segments import Segments
-        from tpuserve_loadtests.reports.run_report import build_report
-        from tpuserve_loadtests.reports.soak_report import build_soak
+        from tpuserve_loadtests.outcomes.run import build_report
+        from tpuserve_loadtests.outcomes.soak import build_soak
         from tpuserve_loadtests.rollout.procedure import Judged
 
         options, planned = self.options, self.options.segments
@@ -152,7 +152,7 @@ def _comparison_line(report: "ComparisonReport") -> str:
 
 
 def _soak_line(report: "SoakReport") -> str:
-    from tpuserve_loadtests.reports.soak_report import verdict_line
+    from tpuserve_loadtests.outcomes.soak import verdict_line
 
     total = report.run.total
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"

@@ -115,11 +115,11 @@ def run(options: RunOptions) -> None:
     from rich.console import Console
 
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
-    from tpuserve_loadtests.report_page.run_page import run_page
-    from tpuserve_loadtests.reports.csv_report import run_csv
-    from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.run_report import build_report, print_report, report_json
+    from tpuserve_loadtests.outcomes.run import build_report, print_report, report_json
+    from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.rows import run_csv
+    from tpuserve_loadtests.reports.run import run_page
 
     asked, options = find_asked(options, options.golden.path)
     refuse_idle(

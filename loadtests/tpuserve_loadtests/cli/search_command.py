@@ -73,11 +73,11 @@ def search(options: SearchOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.report_page.search_page import search_page
-    from tpuserve_loadtests.reports.csv_report import search_csv
-    from tpuserve_loadtests.reports.hdr_log import hdr_log
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.search_report import search_cases, search_statement
+    from tpuserve_loadtests.outcomes.search import search_cases, search_statement
+    from tpuserve_loadtests.rendering.hdr_log import hdr_log
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.rows import search_csv
+    from tpuserve_loadtests.reports.search import search_page
 
     asked, options = find_asked(options)
     refuse_idle(options.server, options.requests, options.generator, options.metrics, process=options.arrivals.process)
@@ -119,7 +119,7 @@ def search(options: SearchOptions) -> None:
 def _tell(searched: Searched, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from tpuserve_loadtests.reports.search_report import print_search_servers, search_document, search_statement
+    from tpuserve_loadtests.outcomes.search import print_search_servers, search_document, search_statement
 
     found, servers = searched.found, searched.servers
     probes = [probe for probe, _ in searched.probes]

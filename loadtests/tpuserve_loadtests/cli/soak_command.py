@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.segments import Segment, Segments
-    from tpuserve_loadtests.reports.soak_report import SoakReport
+    from tpuserve_loadtests.outcomes.soak import SoakReport
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Runs, Target
 
@@ -103,8 +103,8 @@ def soak(options: SoakOptions) -> None:
     from rich.console import Console
 
     from tpuserve_loadtests.measurement.segments import Segments
-    from tpuserve_loadtests.reports.run_report import build_report
-    from tpuserve_loadtests.reports.soak_report import build_soak, print_soak, soak_document
+    from tpuserve_loadtests.outcomes.run import build_report
+    from tpuserve_loadtests.outcomes.soak import build_soak, print_soak, soak_document
 
     asked, options = find_asked(options, options.golden.path)
     refuse_idle(
@@ -147,11 +147,11 @@ def soak(options: SoakOptions) -> None:
 
 
 def _write(files: FileOptions, report: "SoakReport", target: "Target") -> None:
-    from tpuserve_loadtests.report_page.soak_page import soak_page
-    from tpuserve_loadtests.reports.csv_report import soak_csv
-    from tpuserve_loadtests.reports.hdr_log import hdr_log, percentile_distribution
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.soak_report import verdict_line
+    from tpuserve_loadtests.outcomes.soak import verdict_line
+    from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.rows import soak_csv
+    from tpuserve_loadtests.reports.soak import soak_page
 
     measured = report.run.measured
     files.write(
@@ -210,7 +210,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> TextIO | None:
 
 
 def _tell(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:
-    from tpuserve_loadtests.reports.soak_report import segment_document, segment_line
+    from tpuserve_loadtests.outcomes.soak import segment_document, segment_line
 
     click.echo(segment_line(segment, len(segments.done), planned), err=True)
     if log is not None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.reports.run_report import RunReport
+    from tpuserve_loadtests.outcomes.run import RunReport
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
 EPILOG = """\b
@@ -83,11 +83,11 @@ def sweep(options: SweepOptions) -> None:
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.threshold import gate_results
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
-    from tpuserve_loadtests.report_page.sweep_page import sweep_page
-    from tpuserve_loadtests.reports.csv_report import sweep_csv
-    from tpuserve_loadtests.reports.hdr_log import hdr_log
-    from tpuserve_loadtests.reports.junit import junit_xml
-    from tpuserve_loadtests.reports.run_report import as_document, build_report
+    from tpuserve_loadtests.outcomes.run import as_document, build_report
+    from tpuserve_loadtests.rendering.hdr_log import hdr_log
+    from tpuserve_loadtests.rendering.junit import junit_xml
+    from tpuserve_loadtests.reports.rows import sweep_csv
+    from tpuserve_loadtests.reports.sweep import sweep_page
     from tpuserve_loadtests.reports.sweep_report import print_sweep, sweep_cases
 
     asked, options = find_asked(options, own_load=True)

@@ -21,9 +21,9 @@ from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.golden.answer_check import AnswerChecks
 from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.outcomes.run import build_report, print_report
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
 from tpuserve_loadtests.plain_locust.options import add_options, said_names, suite_options
-from tpuserve_loadtests.reports.run_report import build_report, print_report
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpuserve_loadtests.reports.junit import Case
+from tpuserve_loadtests.rendering.junit import Case
 from tpuserve_loadtests.rollout.procedure import Step, StepState
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from tpuserve_loadtests.reports.run_report import ROOMY
+from tpuserve_loadtests.outcomes.run import ROOMY
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.server_side import ServerSide
 from tpuserve_loadtests.server_side.watched import Watched

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tpuserve_loadtests.reports.junit import Case
-from tpuserve_loadtests.reports.run_report import (
+from tpuserve_loadtests.outcomes.run import (
     FROM_DUE,
     LATENCY_COLUMNS,
     PLAIN_WIDTH,
@@ -16,6 +15,7 @@ from tpuserve_loadtests.reports.run_report import (
     latency_cells,
     print_errors,
 )
+from tpuserve_loadtests.rendering.junit import Case
 from tpuserve_loadtests.reports.server_table import print_server_table
 
 

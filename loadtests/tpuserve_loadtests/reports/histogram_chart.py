@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_loadtests.report_page.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.scales import Linear, Logarithmic
-from tpuserve_loadtests.report_page.units import milliseconds, percent, three_digits
+from tpuserve_loadtests.rendering.drawing import Axis, Bar, Chart, Column, Curve, Numbers, Rule, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.scales import Linear, Logarithmic
+from tpuserve_loadtests.report_model.units import milliseconds, percent, three_digits
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _BINS: Final = 36

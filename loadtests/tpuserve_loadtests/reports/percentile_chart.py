@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.scales import Nines, latency_scale
-from tpuserve_loadtests.report_page.units import milliseconds
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.scales import Nines, latency_scale
+from tpuserve_loadtests.report_model.units import milliseconds
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 from tpuserve_loadtests.statistics.percentile_curve import percentile_curve

@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_page import LATENCIES, describe_load, latency_cells, show_errors
-from tpuserve_loadtests.report_page.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.run import RunReport
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Row,
     Tile,
@@ -18,11 +15,14 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.servers_section import chart_servers, show_servers
-from tpuserve_loadtests.report_page.throughput_chart import draw_throughput
-from tpuserve_loadtests.report_page.units import milliseconds, per_second, three_digits
-from tpuserve_loadtests.reports.run_report import RunReport
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run import LATENCIES, describe_load, latency_cells, show_errors
+from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.reports.servers_section import chart_servers, show_servers
 from tpuserve_loadtests.reports.sweep_report import step_name, step_notes
+from tpuserve_loadtests.reports.throughput_chart import draw_throughput
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 # More curves than this in one chart cannot be told apart.

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Dot, Numbers, Rule, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_page import LATENCIES, latency_cells, show_errors
-from tpuserve_loadtests.report_page.scales import Linear, latency_scale
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.search import SearchServers, search_statement
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Dot, Numbers, Rule, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Row,
     Tile,
@@ -22,9 +19,12 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.servers_section import show_servers
-from tpuserve_loadtests.report_page.units import three_digits
-from tpuserve_loadtests.reports.search_report import SearchServers, search_statement
+from tpuserve_loadtests.report_model.scales import Linear, latency_scale
+from tpuserve_loadtests.report_model.units import three_digits
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run import LATENCIES, latency_cells, show_errors
+from tpuserve_loadtests.reports.servers_section import show_servers
 from tpuserve_loadtests.searching import Found, Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 

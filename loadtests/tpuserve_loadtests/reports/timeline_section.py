@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.scales import Linear, latency_scale
-from tpuserve_loadtests.report_page.sections import show_charts
-from tpuserve_loadtests.report_page.time_axis import TimeAxis
-from tpuserve_loadtests.report_page.units import milliseconds, per_second, three_digits
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.sections import show_charts
+from tpuserve_loadtests.report_model.scales import Linear, latency_scale
+from tpuserve_loadtests.report_model.time_axis import TimeAxis
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
 
 # The slowest of each stretch is told and not drawn: of few requests it is p99 itself.
 _DRAWN = ("p50", "p90", "p99")

@@ -14,7 +14,7 @@ from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_r
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import ErrorCount
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.reports.junit import ANSWERED, GENERATOR, Case
+from tpuserve_loadtests.rendering.junit import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.reports.server_report import print_server
 from tpuserve_loadtests.server_side.server_side import Seen
 from tpuserve_loadtests.server_side.watched import Watched

@@ -3,16 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.report_page.histogram_chart import draw_histogram
-from tpuserve_loadtests.report_page.interval_chart import draw_intervals
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_page import describe_load, show_errors
-from tpuserve_loadtests.report_page.scales import Linear, latency_scale
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.comparison import VERDICTS, ComparisonReport
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
+from tpuserve_loadtests.rendering.interval_chart import draw_intervals
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Kind,
     Row,
@@ -23,9 +19,13 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.servers_section import show_servers
-from tpuserve_loadtests.report_page.units import milliseconds, per_second
-from tpuserve_loadtests.reports.compare_report import VERDICTS, ComparisonReport
+from tpuserve_loadtests.report_model.scales import Linear, latency_scale
+from tpuserve_loadtests.report_model.units import milliseconds, per_second
+from tpuserve_loadtests.reports.histogram_chart import draw_histogram
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run import describe_load, show_errors
+from tpuserve_loadtests.reports.servers_section import show_servers
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from tpuserve_loadtests.report_page.chart import Axis, Bar, Chart, Column, Curve, Numbers, bar_key, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.scales import Linear, Named, latency_scale
-from tpuserve_loadtests.report_page.sections import Row, show_charts, show_table
-from tpuserve_loadtests.report_page.units import milliseconds, percent
+from tpuserve_loadtests.rendering.drawing import Axis, Bar, Chart, Column, Curve, Numbers, bar_key, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.sections import Row, show_charts, show_table
+from tpuserve_loadtests.report_model.scales import Linear, Named, latency_scale
+from tpuserve_loadtests.report_model.units import milliseconds, percent
 from tpuserve_loadtests.reports.server_table import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
 from tpuserve_loadtests.server_side.watched import Watched
 

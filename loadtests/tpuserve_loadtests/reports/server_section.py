@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.scales import Linear, latency_scale
-from tpuserve_loadtests.report_page.sections import show_charts
-from tpuserve_loadtests.report_page.time_axis import TimeAxis
-from tpuserve_loadtests.report_page.units import milliseconds, percent, three_digits
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.rendering.sections import show_charts
+from tpuserve_loadtests.report_model.scales import Linear, latency_scale
+from tpuserve_loadtests.report_model.time_axis import TimeAxis
+from tpuserve_loadtests.report_model.units import milliseconds, percent, three_digits
 from tpuserve_loadtests.reports.server_report import MIB, server_lines
 from tpuserve_loadtests.server_side.latency_parts import Part
 from tpuserve_loadtests.server_side.server_side import Moment, ServerSide

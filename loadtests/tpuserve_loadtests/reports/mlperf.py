@@ -6,16 +6,12 @@ from tpuserve_loadtests.judgement.mlperf import Constraint, Result, Scenario
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.report_page.chart import Rule
-from tpuserve_loadtests.report_page.histogram_chart import draw_histogram
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_page import describe_load, show_errors
-from tpuserve_loadtests.report_page.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.report_page.search_page import Tries, search_headline, search_runs, show_tries
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.mlperf import DISCLAIMER
+from tpuserve_loadtests.outcomes.search import SearchServers
+from tpuserve_loadtests.rendering.drawing import Rule
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Row,
     Tile,
@@ -25,12 +21,16 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.server_section import show_server, show_server_timeline
-from tpuserve_loadtests.report_page.servers_section import show_servers
-from tpuserve_loadtests.report_page.timeline_section import show_timeline
-from tpuserve_loadtests.report_page.units import milliseconds, per_second, seconds
-from tpuserve_loadtests.reports.mlperf_report import DISCLAIMER
-from tpuserve_loadtests.reports.search_report import SearchServers
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, seconds
+from tpuserve_loadtests.reports.histogram_chart import draw_histogram
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run import describe_load, show_errors
+from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.reports.search import Tries, search_headline, search_runs, show_tries
+from tpuserve_loadtests.reports.server_section import show_server, show_server_timeline
+from tpuserve_loadtests.reports.servers_section import show_servers
+from tpuserve_loadtests.reports.timeline_section import show_timeline
 from tpuserve_loadtests.searching import Found
 from tpuserve_loadtests.server_side.watched import Watched
 

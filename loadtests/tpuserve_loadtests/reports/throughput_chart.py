@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Label, Numbers, draw_chart
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.scales import Linear, latency_scale
-from tpuserve_loadtests.report_page.units import milliseconds, per_second
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Label, Numbers, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.scales import Linear, latency_scale
+from tpuserve_loadtests.report_model.units import milliseconds, per_second
 
 _NAMES = ("p50", "p90", "p99")
 

@@ -7,16 +7,12 @@ from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import Course
 from tpuserve_loadtests.measurement.segments import Segment
 from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.report_page.chart import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.report_page.histogram_chart import draw_histogram
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_page import describe_load, show_errors
-from tpuserve_loadtests.report_page.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.report_page.scales import Linear
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.run import FROM_DUE
+from tpuserve_loadtests.outcomes.soak import SoakReport, drift_cells, shown_hours, verdict_line
+from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Row,
     Tile,
@@ -26,12 +22,16 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.time_axis import TimeAxis
-from tpuserve_loadtests.report_page.timeline_section import show_timeline
-from tpuserve_loadtests.report_page.units import milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.run_report import FROM_DUE
+from tpuserve_loadtests.report_model.scales import Linear
+from tpuserve_loadtests.report_model.time_axis import TimeAxis
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, seconds
+from tpuserve_loadtests.reports.histogram_chart import draw_histogram
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run import describe_load, show_errors
+from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.server_report import MIB
-from tpuserve_loadtests.reports.soak_report import SoakReport, drift_cells, shown_hours, verdict_line
+from tpuserve_loadtests.reports.timeline_section import show_timeline
 
 # What a drift's last cell says, where it is good or bad news.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tpuserve_loadtests.report_page.markup import Markup, element
+from tpuserve_loadtests.rendering.markup import Markup, element
 
 # "plan": neither, as nothing was done.
 Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]

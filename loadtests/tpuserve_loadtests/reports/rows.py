@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.reports.run_report import RunReport
+from tpuserve_loadtests.outcomes.run import RunReport
+from tpuserve_loadtests.outcomes.soak import SoakReport, segment_document
 from tpuserve_loadtests.reports.server_table import part_ms
-from tpuserve_loadtests.reports.soak_report import SoakReport, segment_document
 from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.watched import Watched

@@ -7,8 +7,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from tpuserve_loadtests.reports.compare_report import ComparisonReport
-from tpuserve_loadtests.reports.soak_report import SoakReport
+from tpuserve_loadtests.outcomes.comparison import ComparisonReport
+from tpuserve_loadtests.outcomes.soak import SoakReport
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step, StepState

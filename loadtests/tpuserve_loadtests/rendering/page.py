@@ -3,7 +3,7 @@
 import importlib.resources
 from collections.abc import Sequence
 
-from tpuserve_loadtests.report_page.markup import Markup, element
+from tpuserve_loadtests.rendering.markup import Markup, element
 
 # Nothing is fetched, whatever a model's name or a server's message may contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

@@ -6,14 +6,11 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.report_page.chart import Rule
-from tpuserve_loadtests.report_page.histogram_chart import draw_histogram
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.origin import describe_origin
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.percentile_chart import draw_percentiles
-from tpuserve_loadtests.report_page.run_verdict import run_headline, show_checks
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.run import PROTOCOL_TITLES, RunReport
+from tpuserve_loadtests.rendering.drawing import Rule
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Row,
     Tile,
     show_charts,
@@ -22,10 +19,13 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.server_section import show_server, show_server_timeline
-from tpuserve_loadtests.report_page.timeline_section import show_timeline
-from tpuserve_loadtests.report_page.units import milliseconds, per_second, percent, seconds, three_digits
-from tpuserve_loadtests.reports.run_report import PROTOCOL_TITLES, RunReport
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, seconds, three_digits
+from tpuserve_loadtests.reports.histogram_chart import draw_histogram
+from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
+from tpuserve_loadtests.reports.run_verdict import run_headline, show_checks
+from tpuserve_loadtests.reports.server_section import show_server, show_server_timeline
+from tpuserve_loadtests.reports.timeline_section import show_timeline
 
 _MOST_ERRORS = 20
 LATENCIES = ("p50 ms", "p90 ms", "p99 ms", "max ms")

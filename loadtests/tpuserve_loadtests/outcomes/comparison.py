@@ -11,8 +11,8 @@ from rich.table import Table
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.junit import ANSWERED, GENERATOR, Case
-from tpuserve_loadtests.reports.run_report import NOT_TRUSTED, PLAIN_WIDTH
+from tpuserve_loadtests.outcomes.run import NOT_TRUSTED, PLAIN_WIDTH
+from tpuserve_loadtests.rendering.junit import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Round

@@ -1,10 +1,10 @@
 """What a run comes to, in words, and what that rests on."""
 
 from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.report_page.markup import Markup
-from tpuserve_loadtests.report_page.sections import Headline, Row, show_table
-from tpuserve_loadtests.report_page.units import milliseconds, percent
-from tpuserve_loadtests.reports.run_report import UNSETTLED, RunReport
+from tpuserve_loadtests.outcomes.run import UNSETTLED, RunReport
+from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.rendering.sections import Headline, Row, show_table
+from tpuserve_loadtests.report_model.units import milliseconds, percent
 
 NOT_TO_BE_TRUSTED = "Not to be trusted: the load generator was the limit"
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tpuserve_loadtests.report_page.chart import LEFT, RIGHT, WIDTH
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.scales import Linear
+from tpuserve_loadtests.rendering.drawing import LEFT, RIGHT, WIDTH
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.report_model.scales import Linear
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure
 
 _ROW: Final = 46.0

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tpuserve_loadtests.report_page.chart import Axis
-from tpuserve_loadtests.report_page.scales import Linear
-from tpuserve_loadtests.report_page.units import three_digits
+from tpuserve_loadtests.rendering.drawing import Axis
+from tpuserve_loadtests.report_model.scales import Linear
+from tpuserve_loadtests.report_model.units import three_digits
 
 # Units, and from how many seconds on each is used.
 _UNITS: Final = (("s", 1.0, 0.0), ("min", 60.0, 300.0), ("h", 3600.0, 4 * 3600.0))

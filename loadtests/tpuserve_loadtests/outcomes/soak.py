@@ -12,8 +12,7 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift, judge_drift
 from tpuserve_loadtests.measurement.segments import Segment, Segments
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.reports.junit import Case
-from tpuserve_loadtests.reports.run_report import (
+from tpuserve_loadtests.outcomes.run import (
     LATENCY_COLUMNS,
     PLAIN_WIDTH,
     UNSETTLED,
@@ -22,6 +21,7 @@ from tpuserve_loadtests.reports.run_report import (
     latency_cells,
     print_errors,
 )
+from tpuserve_loadtests.rendering.junit import Case
 from tpuserve_loadtests.reports.server_report import MIB
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES
 

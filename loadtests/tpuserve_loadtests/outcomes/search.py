@@ -12,8 +12,8 @@ from rich.markup import escape
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.junit import GENERATOR, Case
-from tpuserve_loadtests.reports.run_report import PLAIN_WIDTH
+from tpuserve_loadtests.outcomes.run import PLAIN_WIDTH
+from tpuserve_loadtests.rendering.junit import GENERATOR, Case
 from tpuserve_loadtests.reports.server_table import changes, print_server_table
 from tpuserve_loadtests.searching import Found, Probe
 from tpuserve_loadtests.server_side.watched import Watched

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.scales import Scale
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.report_model.scales import Scale
 
 # Of the drawing, in its own units: about a phone's pixels.
 WIDTH: Final = 420.0

@@ -10,8 +10,8 @@ from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
 from tpuserve_loadtests.judgement.mlperf import LEAST_DURATION_S, Result, Scenario, estimate_ns
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.reports.junit import GENERATOR, Case
-from tpuserve_loadtests.reports.run_report import PLAIN_WIDTH
+from tpuserve_loadtests.outcomes.run import PLAIN_WIDTH
+from tpuserve_loadtests.rendering.junit import GENERATOR, Case
 from tpuserve_loadtests.reports.server_report import print_server
 from tpuserve_loadtests.searching import Found
 from tpuserve_loadtests.server_side.watched import Watched

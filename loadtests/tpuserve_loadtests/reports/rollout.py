@@ -7,11 +7,12 @@ from typing import Final
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.report_page.compare_page import compare_headline, show_comparison
-from tpuserve_loadtests.report_page.markup import Markup, element
-from tpuserve_loadtests.report_page.page import render_page
-from tpuserve_loadtests.report_page.run_page import show_errors
-from tpuserve_loadtests.report_page.sections import (
+from tpuserve_loadtests.outcomes.comparison import ComparisonReport
+from tpuserve_loadtests.outcomes.rollout import RolloutReport
+from tpuserve_loadtests.outcomes.soak import SoakReport
+from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.sections import (
     Headline,
     Kind,
     Row,
@@ -22,11 +23,10 @@ from tpuserve_loadtests.report_page.sections import (
     show_table,
     show_tiles,
 )
-from tpuserve_loadtests.report_page.soak_page import show_soak, soak_headline
-from tpuserve_loadtests.report_page.units import seconds
-from tpuserve_loadtests.reports.compare_report import ComparisonReport
-from tpuserve_loadtests.reports.rollout_report import RolloutReport
-from tpuserve_loadtests.reports.soak_report import SoakReport
+from tpuserve_loadtests.report_model.units import seconds
+from tpuserve_loadtests.reports.compare import compare_headline, show_comparison
+from tpuserve_loadtests.reports.run import show_errors
+from tpuserve_loadtests.reports.soak import show_soak, soak_headline
 from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.procedure import Outcome, Step, StepState
 
