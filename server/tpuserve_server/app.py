@@ -4,8 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING
 
 from tpuserve_server.check.models import ModelCheck
 from tpuserve_server.command.banner import print_banner
@@ -38,6 +37,7 @@ from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
+from tpuserve_server.frontends.guard import ALLOW_ALL, Guard, Rule
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
@@ -52,6 +52,9 @@ from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.parts import find_version_file
 from tpuserve_server.versions.wholeness import missing
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class Server:
         remote: RemoteStorage,
         config_file: ModelConfigFile | None,
         rpc: RpcTable,
-        rest: FastAPI,
+        rest: "ASGIApp",
         host_note: str,
         log_writer: LogWriter,
     ) -> None:
@@ -127,8 +130,11 @@ class Server:
         await asyncio.to_thread(self._log_writer.stop)
 
 
-def build(settings: Settings, host_note: str) -> Server:
-    """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why."""
+def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
+    """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why.
+
+    Every request passes `rule` before its message is decoded.
+    """
     clock = SystemClock()
     metrics = PrometheusMetrics()
     config_file = _config_file(settings)
@@ -169,7 +175,20 @@ def build(settings: Settings, host_note: str) -> Server:
         max_request_bytes=settings.listening.max_request_bytes,
     )
     rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
-    return Server(service, configs, models, manager, source, remote, config_file, rpc, rest, host_note, log_writer)
+    guard = Guard(rule)
+    return Server(
+        service,
+        configs,
+        models,
+        manager,
+        source,
+        remote,
+        config_file,
+        guard.wrap_table(rpc),
+        guard.wrap_rest(rest),
+        host_note,
+        log_writer,
+    )
 
 
 def build_model_check(settings: Settings) -> ModelCheck:

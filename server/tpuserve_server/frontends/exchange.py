@@ -6,7 +6,7 @@ a FastAPI endpoint costs more than twice what all of a prediction does here (pyt
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
@@ -142,15 +142,19 @@ class Exchange:
                 response = await protocol.answer(HttpCall(self, scope, receive, measured))
         except ClientGone:
             return
-        except ServingError as error:
-            response = error_response(error, protocol.error_body(error.message))
-        except Exception:
-            # The edge: whatever it is, the client gets an answer and the log the traceback.
-            _log.exception("Unexpected error in %s %s", scope["method"], scope["path"])
-            response = JsonResponse(500, protocol.error_body("Internal error"))
+        except Exception as error:  # The edge: whatever it is, the client gets an answer.
+            response = failure_response(error, scope, protocol.error_body)
         if len(response.body) >= MIN_GZIP_BYTES:
             response = await compressed(response, scope)
         await send_response(send, response, protocol.headers)
+
+
+def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> JsonResponse:
+    """The answer to what a protocol raised. Anything but a ServingError is our fault: logged here, hidden outside."""
+    if isinstance(error, ServingError):
+        return error_response(error, error_body(error.message))
+    _log.error("Unexpected error in %s %s", scope["method"], scope["path"], exc_info=error)
+    return JsonResponse(500, error_body("Internal error"))
 
 
 def raw_path(scope: "Scope") -> bytes:

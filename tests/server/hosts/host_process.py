@@ -1,4 +1,4 @@
-"""Runs a host with the echo application as a child process, and reads what it says."""
+"""Runs a host with an application of the tests' as a child process, and reads what it says."""
 
 import json
 import queue
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -21,12 +21,15 @@ PATIENCE_S = 60.0
 class HostProcess:
     """A running host. Its standard output is read by a thread; its standard error is kept for messages."""
 
+    # What runs as `SCRIPT envoy|python OPTIONS`.
+    script: ClassVar[Path] = ECHO
+
     def __init__(self, backend: str, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.backend = backend
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, ECHO, backend, json.dumps(options)],
+            [sys.executable, self.script, backend, json.dumps(options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

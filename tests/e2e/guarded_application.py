@@ -1,0 +1,77 @@
+"""The whole server behind a rule that refuses, run by either host: `guarded_application.py envoy|python OPTIONS`.
+
+Every attempt that reaches the rule is a JSON line on standard output.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from tpuserve_server.app import Server, build
+from tpuserve_server.command.settings import Settings
+from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.envoy.entry import EnvoyEntry
+
+# Where the model's base path and the monitoring configuration lie.
+FOLDER_VARIABLE = "GUARDED_FOLDER"
+PASSWORD = "open-sesame"
+
+
+def say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+class PasswordRule:
+    """Tells of every attempt; only those with the password pass."""
+
+    async def check(self, attempt: Attempt) -> None:
+        say("attempt", protocol=attempt.protocol, method=attempt.method, path=attempt.path, model=attempt.model)
+        given = attempt.headers.get("authorization")
+        if given is None:
+            raise Unauthenticated("Say the password")
+        if given != PASSWORD:
+            raise PermissionDenied("That is not the password")
+
+
+class GuardedServer(Server):
+    """Tells its addresses as the echo application does."""
+
+    def announce(self, listening: Listening) -> None:
+        say("announce", **dataclasses.asdict(listening), pid=os.getpid())
+
+
+def make_server(folder: Path, rule: Rule = ALLOW_ALL) -> Server:
+    """A server with every kind of route, whose model has no version."""
+    settings = Settings(
+        model_name="m",
+        model_base_path=str(folder / "models"),
+        monitoring_config_file=folder / "monitoring.config",
+    )
+    return build(settings, "for a test", rule)
+
+
+def _make_guarded() -> Server:
+    server = make_server(Path(os.environ[FOLDER_VARIABLE]), PasswordRule())
+    server.__class__ = GuardedServer
+    return server
+
+
+asgi = EnvoyEntry(_make_guarded)
+
+
+def main(backend: str, options: HostOptions) -> int:
+    if backend == "python":
+        from tpuserve_server.hosts import python
+
+        return python.run(_make_guarded, options)
+    from tpuserve_server.hosts.envoy import host as envoy
+
+    return envoy.run("guarded_application:asgi", options, {})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], HostOptions(**json.loads(sys.argv[2]))))

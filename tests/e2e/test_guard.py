@@ -1,0 +1,114 @@
+"""Every route of every protocol passes the guard exactly once, on both hosts. The routes are the server's own."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import grpc
+import httpx
+import pytest
+from starlette.routing import Route
+
+from tests.e2e import guarded_application
+from tests.e2e.guarded_application import FOLDER_VARIABLE, PASSWORD, make_server
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess
+from tpuserve_server.frontends.rest import RestApp
+from tpuserve_server.frontends.rpc import UnaryMethod
+
+# No method can decode it, so that none acts.
+MALFORMED = b"\xff"
+REFUSALS = [((), grpc.StatusCode.UNAUTHENTICATED, 401), (("wrong",), grpc.StatusCode.PERMISSION_DENIED, 403)]
+
+
+class GuardedProcess(HostProcess):
+    script: ClassVar[Path] = Path(guarded_application.__file__)
+
+    def attempt(self) -> tuple[str, str, str, str | None]:
+        """The next that the rule has seen."""
+        seen = self.wait_for("attempt")
+        return seen["protocol"], seen["method"], seen["path"], seen["model"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "models").mkdir()
+    (folder / "monitoring.config").write_text('prometheus_config { enable: true, path: "/alias/metrics" }')
+    return folder
+
+
+@pytest.fixture(scope="module", params=["envoy", "python"])
+def guarded(request: pytest.FixtureRequest, folder: Path) -> Iterator[GuardedProcess]:
+    host = GuardedProcess.started_in({**os.environ, FOLDER_VARIABLE: str(folder)}, request.param)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+@pytest.fixture(scope="module")
+def rpc_paths(folder: Path) -> dict[str, bool]:
+    """Whether each method of the server's table is unary."""
+    return {path: isinstance(method, UnaryMethod) for path, method in make_server(folder).rpc.items()}
+
+
+@pytest.fixture(scope="module")
+def rest_paths(folder: Path) -> list[tuple[str, str]]:
+    """The application's own routes, the documented paths of its protocols, and paths that are no route."""
+    app = make_server(folder).rest
+    assert isinstance(app, RestApp)
+    own = [(method, route.path) for route in app.routes if isinstance(route, Route) for method in route.methods or ()]
+    documented = [(method.upper(), path) for path, found in app.openapi()["paths"].items() for method in found]
+    routes = dict.fromkeys([*own, *documented, ("OPTIONS", "/v1/models/m:predict"), ("GET", "/v1/x"), ("GET", "/x")])
+    return [(method, path.format(model="m", version="7", label="l")) for method, path in routes]
+
+
+def call(channel: Any, path: str, *, unary: bool, password: tuple[str, ...]) -> grpc.StatusCode:  # noqa: ANN401  # grpcio's stubs type no call without a serializer.
+    """The status of one call."""
+    metadata = tuple(("authorization", value) for value in password)
+    try:
+        if unary:
+            channel.unary_unary(path)(MALFORMED, metadata=metadata, timeout=PATIENCE_S)
+        else:
+            list(channel.stream_stream(path)(iter([MALFORMED]), metadata=metadata, timeout=PATIENCE_S))
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_every_grpc_method_passes_the_guard_once(guarded: GuardedProcess, rpc_paths: dict[str, bool]) -> None:
+    assert {path.split(".")[0] for path in rpc_paths} == {"/tensorflow", "/grpc"}
+    with grpc.insecure_channel(guarded.grpc) as channel:
+        for path, unary in rpc_paths.items():
+            for password, code, _ in REFUSALS:
+                assert call(channel, path, unary=unary, password=password) is code, path
+                assert guarded.attempt() == ("grpc", "POST", path, None)
+            passed = call(channel, path, unary=unary, password=(PASSWORD,))
+            assert passed in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), path
+            assert guarded.attempt() == ("grpc", "POST", path, None)
+    expect_no_more(guarded)
+
+
+def test_every_rest_route_passes_the_guard_once(guarded: GuardedProcess, rest_paths: list[tuple[str, str]]) -> None:
+    assert {"/healthz", "/readyz", "/metrics", "/alias/metrics", "/docs", "/openapi.json", "/v1/models/m:predict"} <= {
+        path for _, path in rest_paths
+    }
+    with httpx.Client(base_url=guarded.rest, timeout=PATIENCE_S) as client:
+        for method, path in rest_paths:
+            seen = ("rest", method, path, "m" if "/models/m" in path and method != "OPTIONS" else None)
+            for password, _, status in REFUSALS:
+                refused = client.request(method, path, headers=[("authorization", value) for value in password])
+                assert refused.status_code == status, path
+                assert method == "HEAD" or refused.json().keys() == {"error"}
+                assert guarded.attempt() == seen
+            passed = client.request(method, path, headers={"authorization": PASSWORD})
+            assert passed.status_code not in (401, 403), path
+            assert guarded.attempt() == seen
+    expect_no_more(guarded)
+
+
+def expect_no_more(guarded: GuardedProcess) -> None:
+    """Nothing has been asked twice: the next attempt is this one."""
+    httpx.get(f"{guarded.rest}/last", timeout=PATIENCE_S)
+    assert guarded.attempt() == ("rest", "GET", "/last", None)

@@ -1,0 +1,146 @@
+"""The guard around methods and applications of a test's own; tests/e2e/test_guard.py asks every route of the server."""
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard
+from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app
+from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
+
+CONTEXT = CallContext(Deadline.never(), {"authorization": "me"})
+
+
+@dataclass
+class ScriptedRule:
+    fault: Exception | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+
+    async def check(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        if self.fault is not None:
+            raise self.fault
+
+
+class Methods:
+    """One of each kind, which tell what reached them."""
+
+    def __init__(self) -> None:
+        self.reached: list[str] = []
+        self.closed = False
+
+    async def unary(self, body: bytes, context: CallContext) -> bytes:
+        self.reached.append("unary")
+        return body
+
+    async def stream(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
+        self.reached.append("stream")
+        try:
+            async for request in requests:
+                yield request
+        finally:
+            self.closed = True
+
+
+async def two() -> AsyncIterator[bytes]:
+    yield b"1"
+    yield b"2"
+
+
+def make_app(*, allow_cors: bool = False) -> RestApp:
+    options = RestOptions(allow_cors=allow_cors)
+    return rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
+
+
+def ask(app: object) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")  # type: ignore[arg-type]  # ASGI has several types
+
+
+def test_nothing_stands_before_what_everybody_may() -> None:
+    table, app = {"/s/M": UnaryMethod(Methods().unary)}, make_app()
+    guard = Guard(ALLOW_ALL)
+    assert guard.wrap_table(table) is table
+    assert guard.wrap_rest(app) is app
+
+
+async def test_methods_run_when_the_rule_lets_them_pass() -> None:
+    rule, methods = ScriptedRule(), Methods()
+    table = Guard(rule).wrap_table({"/s/U": UnaryMethod(methods.unary), "/s/S": StreamMethod(methods.stream)})
+    unary, stream = table["/s/U"], table["/s/S"]
+    assert isinstance(unary, UnaryMethod)
+    assert isinstance(stream, StreamMethod)
+    assert await unary.handle(b"x", CONTEXT) == b"x"
+    assert [message async for message in stream.handle(two(), CONTEXT)] == [b"1", b"2"]
+    assert [(each.protocol, each.method, each.path) for each in rule.attempts] == [
+        ("grpc", "POST", "/s/U"),
+        ("grpc", "POST", "/s/S"),
+    ]
+    assert rule.attempts[0].headers == {"authorization": "me"}
+
+
+async def test_a_stream_that_is_left_is_closed_behind_the_guard() -> None:
+    methods = Methods()
+    method = Guard(ScriptedRule()).wrap_table({"/s/S": StreamMethod(methods.stream)})["/s/S"]
+    messages = method.handle(two(), CONTEXT)  # type: ignore[arg-type]  # a stream's
+    assert await anext(messages) == b"1"  # type: ignore[arg-type]  # as above
+    await messages.aclose()  # type: ignore[union-attr]  # as above
+    assert methods.closed
+
+
+@pytest.mark.parametrize("fault", [Unauthenticated("who?"), ZeroDivisionError("a bug of the rule")])
+async def test_no_method_runs_when_the_rule_raises(fault: Exception) -> None:
+    methods = Methods()
+    guard = Guard(ScriptedRule(fault))
+    table = guard.wrap_table({"/s/U": UnaryMethod(methods.unary), "/s/S": StreamMethod(methods.stream)})
+    unary, stream = table["/s/U"], table["/s/S"]
+    assert isinstance(unary, UnaryMethod)
+    assert isinstance(stream, StreamMethod)
+    with pytest.raises(type(fault)):
+        await unary.handle(b"x", CONTEXT)
+    with pytest.raises(type(fault)):
+        await anext(stream.handle(two(), CONTEXT))
+    assert methods.reached == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "model"),
+    [
+        ("POST", "/v1/models/a%2Fb/versions/7:predict?x=1", "a/b"),
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/strange", None),
+        ("OPTIONS", "/v1/models/m:predict", None),
+        ("GET", "/metrics", None),
+    ],
+)
+async def test_a_rule_sees_the_model_that_a_path_names(method: str, path: str, model: str | None) -> None:
+    rule = ScriptedRule()
+    async with ask(Guard(rule).wrap_rest(make_app())) as client:
+        await client.request(method, path, headers=[("X-Key", "1"), ("x-key", "2")])
+    (attempt,) = rule.attempts
+    assert (attempt.protocol, attempt.method, attempt.model) == ("rest", method, model)
+    assert attempt.headers["x-key"] == "1,2"
+    assert "%" not in attempt.path
+
+
+@pytest.mark.parametrize("path", ["/v1/models/m:predict", "/metrics", "/nothing"])
+async def test_a_refusal_is_answered_in_the_form_of_the_path(path: str) -> None:
+    rule = ScriptedRule(PermissionDenied("not you"))
+    async with ask(Guard(rule).wrap_rest(make_app(allow_cors=True))) as client:
+        response = await client.get(path)
+    assert (response.status_code, response.json()) == (403, {"error": "not you"})
+    # A page of another origin may read it.
+    assert ("access-control-allow-origin" in response.headers) is path.startswith("/v1/")
+
+
+async def test_a_broken_rule_lets_nobody_pass(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        async with ask(Guard(ScriptedRule(ZeroDivisionError("a bug of the rule"))).wrap_rest(make_app())) as client:
+            response = await client.get("/v1/models")
+    assert (response.status_code, response.json()) == (500, {"error": "Internal error"})
+    assert "a bug of the rule" in caplog.text
