@@ -7,6 +7,7 @@ import click
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
+from tests.docs.flag_table import flag_table, written_table
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
@@ -30,6 +31,10 @@ def test_every_flag_is_listed_with_its_default() -> None:
             assert listed[name] == f"{option.default:g}" or listed[name] == str(option.default)
         elif isinstance(option.default, str) and option.default:
             assert listed[name] == option.default
+
+
+def test_the_table_of_flags_is_made_of_their_declarations() -> None:
+    assert written_table(TEXT) == flag_table(), "Run: python -m tests.docs.flag_table"
 
 
 def exposed_name(metric: Metric) -> str:

@@ -21,7 +21,6 @@ class ModelSettings:
         Setting(
             "Models",
             "Name that requests use.",
-            page="name that requests use; also `MODEL_NAME`",
             variables=("MODEL_NAME",),
             min_length=1,
         ),

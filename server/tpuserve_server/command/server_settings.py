@@ -47,7 +47,7 @@ class ServerSettings:
         Setting(
             "Operations",
             "The server's own log: lines for people, or JSON.",
-            page="the server's own log, on stderr: `text`, or `json`, an object a line; also `TPUSERVE_LOG_FORMAT`",
+            page="the server's own log, on stderr: `text`, or `json`, an object a line",
             variables=("TPUSERVE_LOG_FORMAT",),
         ),
     ] = "text"

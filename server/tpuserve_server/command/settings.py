@@ -5,7 +5,7 @@ supervisor of Envoy and `tpuserve_server.start` import it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self, get_args, get_origin
@@ -54,7 +54,7 @@ class Settings:
         Raises:
             ServingError: values of a part do not fit together.
         """
-        return cls(**{group.name: make_options(group.type, values) for group in dataclasses.fields(cls)})
+        return cls(**{group.name: make_options(group, values) for group in dataclasses.fields(cls)})
 
     def values(self) -> dict[str, Any]:
         """The value of each flag, by its name."""
@@ -76,21 +76,20 @@ class Flag:
 @cache
 def flags() -> tuple[Flag, ...]:
     """Every flag, in the order of `--help`."""
-    declared = [flag for group in dataclasses.fields(Settings) for flag in _flags_of(group.name, group.type)]
+    declared = [flag for group in dataclasses.fields(Settings) for flag in _flags_of(group)]
     sections = get_args(Section)
     return tuple(sorted(declared, key=lambda flag: sections.index(flag.setting.section)))
 
 
-def make_options(options: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any of the classes in Settings
-    """Make an options object of class `options` of the values of its flags. Raises ServingError as the class does."""
-    return options(**{flag.field: values[flag.name] for flag in _flags_of("", options)})
+def make_options(group: "dataclasses.Field[Any]", values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any options
+    """Make the options of a group of Settings of the values of its flags. Raises ServingError as their class does."""
+    options: Any = group.type  # the class of the group
+    return options(**{flag.field: values[flag.name] for flag in flags() if flag.group == group.name})
 
 
-@cache
-def _flags_of(group: str, options: Any) -> tuple[Flag, ...]:  # noqa: ANN401 - as above
-    found = []
+def _flags_of(group: "dataclasses.Field[Any]") -> Iterator[Flag]:
+    options: Any = group.type  # as above
     for field in dataclasses.fields(options):
         if get_origin(field.type) is Annotated:
             kind, setting = get_args(field.type)
-            found.append(Flag(setting.name or field.name, group, field.name, kind, field.default, setting))
-    return tuple(found)
+            yield Flag(setting.name or field.name, group.name, field.name, kind, field.default, setting)

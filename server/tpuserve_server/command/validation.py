@@ -1,7 +1,7 @@
 """Checks of settings: from what flags, environment or another process say to Settings, with every mistake named."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,7 +45,7 @@ class _CheckedFlags(BaseModel):
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
     for group in dataclasses.fields(Settings):
         try:
-            make_options(group.type, values)
+            make_options(group, values)
         except ServingError as error:
             yield error.message
 
@@ -71,7 +71,7 @@ def _field_type(flag: Flag) -> Any:  # noqa: ANN401 - a type expression
     return Annotated[flag.type, bounds, BeforeValidator(_reader(flag.type, setting))]
 
 
-def _reader(kind: Any, setting: Setting) -> Any:  # noqa: ANN401 - a type expression
+def _reader(kind: Any, setting: Setting) -> Callable[[Any], Any]:  # noqa: ANN401 - a type expression
     """What makes a value of the flag's text. Anything else goes to pydantic as it is."""
     if setting.parse is not None:
         parse = setting.parse

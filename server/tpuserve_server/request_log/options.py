@@ -19,6 +19,7 @@ class RequestLogOptions:
             "Log requests and their answers to files PREFIX-MODEL-….",
             name="request_log_path_prefix",
             shown_default="none",
+            page="log requests and their answers to files `PREFIX-MODEL-…`",
         ),
     ] = None
     sampling_rate: Annotated[
@@ -32,7 +33,13 @@ class RequestLogOptions:
         ),
     ] = 1.0
     format: Annotated[
-        LogFormat, Setting("Operations", "JSON lines, or TFRecord: both of PredictionLog.", name="request_log_format")
+        LogFormat,
+        Setting(
+            "Operations",
+            "JSON lines, or TFRecord: both of PredictionLog.",
+            name="request_log_format",
+            page="`jsonl` or `tfrecord`, both of PredictionLog",
+        ),
     ] = "jsonl"
 
 

@@ -1,9 +1,10 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from pydantic import ValidationError
 
+from tpuserve_server.command.settings import Flag, Settings, flags
 from tpuserve_server.command.validation import read_settings, read_settings_json, settings_json
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
@@ -108,3 +109,43 @@ def test_channel_arguments_are_numbers_where_they_look_so() -> None:
 def test_times_that_no_thread_can_wait_for_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValidationError, match=name):
         read_settings(**{"model_base_path": "/m", name: value})
+
+
+def test_no_two_options_declare_the_same_flag() -> None:
+    names = [flag.name for flag in flags()]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_flag_reaches_the_field_that_declares_it() -> None:
+    """With a value other than the default for each, through the text that another process reads."""
+    values = {flag.name: _other_value(flag) for flag in flags()}
+    settings = Settings.of(values)
+    for flag in flags():
+        assert getattr(getattr(settings, flag.group), flag.field) == values[flag.name]
+    assert read_settings_json(settings_json(settings)) == settings
+
+
+def _other_value(flag: Flag) -> object:
+    special: dict[str, object] = {
+        "rest_api_port": 9,
+        "mesh": MeshShape(2, 4),
+        "grpc_channel_arguments": (("a.b", 7), ("c", "d")),
+        "tensorflow_session_parallelism": 0,
+        "latency_percentile": 95.0,
+        "allowed_batch_sizes": (1, 7),
+        "enable_batching": True,
+        "batch_timeout_micros": None,
+        "batching_mode": BatchingMode.OBJECTIVE,
+        "batch_padding_policy": PaddingPolicy.PAD_UP,
+        "request_log_sampling_rate": 0.5,
+    }
+    if flag.name in special:
+        return special[flag.name]
+    if get_origin(flag.type) is Literal:
+        return next(value for value in get_args(flag.type) if value != flag.default)
+    samples = {bool: not flag.default, int: 7, float: 7.0, str: "x", Path: Path("/x")}
+    kinds = [kind for kind in get_args(flag.type) or (flag.type,) if kind in samples]
+    value = samples[kinds[0]]
+    if get_origin(flag.type) is tuple:
+        return (value,)
+    return value if value != flag.default else 8

@@ -21,7 +21,7 @@ from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -44,13 +44,13 @@ class SavedModels(FakeExecutor):
 class Chosen:
     """A choice on a machine without accelerators, and what it told."""
 
-    def __init__(self, wanted: str, make: Callable[[], PjrtExecutor] | None = None) -> None:
+    def __init__(self, wanted: Device, make: Callable[[], PjrtExecutor] | None = None) -> None:
         self.saved_model = SavedModels()
         self.measured = DeviceMeasurements()
         self.programs = DevicePrograms(wanted, make or (lambda: self.pjrt(wanted)))
         self.choice = ExecutorChoice((self.programs, self.saved_model), self.measured)
 
-    def pjrt(self, wanted: str) -> PjrtExecutor:
+    def pjrt(self, wanted: Device) -> PjrtExecutor:
         return PjrtExecutor(PjrtOptions(wanted), lambda: self.saved_model, self.measured, FakeClock())
 
     def device(self, path: Path) -> str:
@@ -182,7 +182,7 @@ def test_cpu_runs_programs_on_the_cpu_where_there_are_some(with_programs: Path) 
     ],
 )
 def test_fallback_is_said_in_log_status_and_metric(
-    wanted: str,
+    wanted: Device,
     make: Callable[[], PjrtExecutor] | None,
     version: str,
     word: str,
@@ -211,7 +211,7 @@ def test_fallback_is_said_in_log_status_and_metric(
     ],
 )
 def test_a_device_asked_for_by_name_is_had_or_the_load_fails(
-    wanted: str, version: str, reason: str, request: pytest.FixtureRequest
+    wanted: Device, version: str, reason: str, request: pytest.FixtureRequest
 ) -> None:
     assert reason in Chosen(wanted).refusal(request.getfixturevalue(version))
 

@@ -22,7 +22,7 @@ from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -57,7 +57,7 @@ def executor(kind: str) -> Executor:
     if kind == "accelerator" and jax.default_backend() == "cpu":
         pytest.skip("no TPU or GPU")
     if kind in PJRT:
-        device = "auto" if kind == "accelerator" else "cpu"
+        device: Device = "auto" if kind == "accelerator" else "cpu"
         options = PjrtOptions(device, MESH if kind == "mesh" else MeshShape())
         return PjrtExecutor(options, lambda: tensorflow, DeviceMeasurements(), SystemClock())
     return preferring_tflite() if kind == "tflite" else tensorflow

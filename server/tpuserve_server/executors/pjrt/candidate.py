@@ -20,7 +20,7 @@ from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.chosen_servable import ChosenServable
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
-from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor
@@ -44,7 +44,7 @@ class DevicePrograms:
 
     name = "device programs"
 
-    def __init__(self, wanted: str, make: Callable[[], "PjrtExecutor"]) -> None:
+    def __init__(self, wanted: Device, make: Callable[[], "PjrtExecutor"]) -> None:
         """`wanted` is `--device`. `make` raises ModuleNotFoundError without JAX, ServingError without a device."""
         self._wanted = wanted
         self._make = make

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.setting import Setting
+
+Device: TypeAlias = Literal["auto", "tpu", "gpu", "cpu"]
 
 _ONE_DEVICE = MeshShape()
 
@@ -23,7 +25,7 @@ class PjrtOptions:
     """
 
     device: Annotated[
-        Literal["auto", "tpu", "gpu", "cpu"],
+        Device,
         Setting(
             "Devices",
             "Where versions with device programs run. auto: on a TPU or GPU if there is one, else by TensorFlow on the "
