@@ -14,6 +14,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.objective import Sizes, capacity
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate, Unavailable
@@ -166,7 +167,7 @@ def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int
         ServableId(device.name, 1),
         SimulatedDevice(clock, cost_s, max_in_flight=device.max_in_flight),
         {ROW_TO_ROW.name: setting.options},
-        max_enqueued_batches=setting.max_enqueued_batches,
+        parameters=BatchingParameters(max_enqueued_batches=setting.max_enqueued_batches),
         clock=clock,
         metrics=SILENT_METRICS,
         costs=_warmed(setting.options.buckets, cost_s),

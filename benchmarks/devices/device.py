@@ -27,6 +27,7 @@ import numpy as np
 from tests.support.virtual_time import SILENT_METRICS
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
@@ -125,12 +126,10 @@ def model(name: str, servable: Servable, device: DeviceShare, *, weight: float =
         ServableId(name, 1),
         servable,
         {SIGNATURE: BatchingOptions(BATCH, (1, 2, 4, 8, BATCH))},
-        max_enqueued_batches=1000,
-        num_batch_threads=threads,
+        parameters=BatchingParameters(max_enqueued_batches=1000, num_batch_threads=threads, scheduling_weight=weight),
         clock=_CLOCK,
         metrics=SILENT_METRICS,
         device=device,
-        weight=weight,
     )
     return Model(name, servable, batcher)
 

@@ -6,6 +6,7 @@ import pytest
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.types import ServableId
 
@@ -22,7 +23,7 @@ class Bench:
             ServableId("m", 1),
             SimulatedDevice(self.clock, self._cost_s),
             {ROW_TO_ROW.name: BatchingOptions(4, timeout_s=timeout_s)},
-            max_enqueued_batches=100,
+            parameters=BatchingParameters(max_enqueued_batches=100),
             clock=self.clock,
             metrics=SILENT_METRICS,
         )

@@ -10,6 +10,7 @@ from tests.support.fake_device import DOUBLE_WIDE, RecordingMetrics
 from tests.support.virtual_time import VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
@@ -123,8 +124,10 @@ class Play:
             ServableId("m", 1),
             _Device(self),
             {DOUBLE_WIDE.name: world.batching},
-            max_enqueued_batches=world.max_enqueued_batches,
-            low_priority_max_enqueued_batches=world.low_priority_max_enqueued_batches,
+            parameters=BatchingParameters(
+                max_enqueued_batches=world.max_enqueued_batches,
+                low_priority_max_enqueued_batches=world.low_priority_max_enqueued_batches,
+            ),
             clock=self.clock,
             metrics=self.metrics,
             costs=costs,

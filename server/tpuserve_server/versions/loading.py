@@ -151,7 +151,6 @@ class VersionLoader:
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
-        threads = options.parameters.num_batch_threads or 1
         try:
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             watched, costs = ShapeWatch(servable), CostModel()
@@ -162,14 +161,11 @@ class VersionLoader:
                 servable_id,
                 watched,
                 batching,
-                max_enqueued_batches=options.parameters.queue_length,
-                low_priority_max_enqueued_batches=options.parameters.low_priority_queue_length,
-                num_batch_threads=threads,
+                parameters=options.parameters,
                 clock=self._clock,
                 metrics=self._metrics,
                 costs=costs,
                 device=self._device,
-                weight=options.parameters.weight,
             )
         except BaseException:
             servable.close()
@@ -257,12 +253,11 @@ def _notes(
     warmup_runs: int,
     parameters: BatchingParameters,
 ) -> tuple[str, ...]:
-    threads = parameters.num_batch_threads or 1
     unchecked = ", no manifest says that rows are independent; see --enable_batching" if manifest is None else ""
     alike: dict[str, list[str]] = {}
     for name, signature in servable.signatures.items():
         if name in batching:
-            treated = _describe(batching[name], threads)
+            treated = _describe(batching[name], parameters.threads)
         else:
             treated = f"one request at a time{unchecked if signature.is_batchable else ''}"
         alike.setdefault(treated, []).append(name)

@@ -1,7 +1,8 @@
 """The BatchingParameters message, of a file or of a model's configuration, to the core's."""
 
+import dataclasses
 import enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -10,17 +11,8 @@ from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import DEFAULT_MAX_BATCH_SIZE, BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
-# TensorFlow Serving's numbers, each a message { value: … }.
-_WRAPPED = (
-    "max_batch_size",
-    "batch_timeout_micros",
-    "max_enqueued_batches",
-    "num_batch_threads",
-    "max_execution_batch_size",
-    "enable_large_batch_splitting",
-)
-_LISTS = ("allowed_batch_sizes", "sequence_buckets")
-_OURS = ("latency_objective_ms", "latency_percentile", "low_priority_max_enqueued_batches", "scheduling_weight")
+# Not all of the message: names of thread pools, and what only says how TensorFlow Serving runs its own.
+_FIELDS = frozenset(field.name for field in dataclasses.fields(BatchingParameters))
 _ENUMS: dict[str, type[enum.StrEnum]] = {"batching_mode": BatchingMode, "batch_padding_policy": PaddingPolicy}
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
@@ -32,19 +24,20 @@ def batching_parameters(message: Message) -> BatchingParameters:
     Raises:
         InvalidArgument: it does not fit together.
     """
-    said = {field.name: (field, value) for field, value in message.ListFields()}
-    fields = {name: value for name, (_, value) in said.items() if name in _OURS}
-    fields |= {name: value.value for name, (_, value) in said.items() if name in _WRAPPED}
-    fields |= {name: tuple(value) for name, (_, value) in said.items() if name in _LISTS}
-    for name, kind in _ENUMS.items():
-        if name in said:
-            field, number = said[name]
-            fields[name] = _choice(field, kind, number)
+    fields = {field.name: _value(field, value) for field, value in message.ListFields() if field.name in _FIELDS}
     if "allowed_batch_sizes" in fields:
         # As upstream, for which the last of the sizes must be the default then.
         fields.setdefault("max_batch_size", DEFAULT_MAX_BATCH_SIZE)
-    # Not a wrapper: false cannot be told from nothing.
-    return BatchingParameters(**fields, pad_variable_length_inputs="pad_variable_length_inputs" in said or None)
+    return BatchingParameters(**fields)
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - as wide as the message
+    if field.is_repeated:
+        return tuple(value)
+    if field.message_type is not None:
+        # TensorFlow Serving's numbers, each a message { value: … }.
+        return value.value
+    return _choice(field, _ENUMS[field.name], value) if field.enum_type is not None else value
 
 
 def _choice(field: FieldDescriptor, kind: type[_Choice], number: int) -> _Choice:

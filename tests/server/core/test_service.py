@@ -11,6 +11,7 @@ from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
@@ -44,7 +45,12 @@ class House:
         self.registry = ModelRegistry(["m"], self.metrics)
         self.service = InferenceService(self.registry, self.clock)
         self.batcher = Batcher(
-            ID, self.servable, self.batching, max_enqueued_batches=4, clock=self.clock, metrics=self.metrics
+            ID,
+            self.servable,
+            self.batching,
+            parameters=BatchingParameters(max_enqueued_batches=4),
+            clock=self.clock,
+            metrics=self.metrics,
         )
 
     def bring_up(self) -> None:

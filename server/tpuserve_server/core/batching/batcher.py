@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S
 from tpuserve_server.core.batching.runner import BatchRunner
@@ -39,22 +40,18 @@ class Batcher:
         servable: Servable,
         options: Mapping[str, BatchingOptions],
         *,
-        max_enqueued_batches: int,
-        low_priority_max_enqueued_batches: int | None = None,
-        num_batch_threads: int = 1,
+        parameters: BatchingParameters,
         clock: WaitingClock,
         metrics: Metrics,
         costs: CostModel | None = None,
         device: DeviceShare | None = None,
-        weight: float = 1.0,
     ) -> None:
-        """Start `num_batch_threads` device threads, each of which runs a batch at a time.
+        """Start the device threads of `parameters`, each of which runs a batch at a time.
 
-        They take turns with those of others on `device`, by the model's `weight`; without one it is this batcher's own.
+        They take turns with those of others on `device`, by the model's weight; without one it is this batcher's own.
 
-        A signature not in `options` is never batched: its requests run one by one. Of low priority as many batches may
-        wait as of high where nothing else is said. What runs cost is learned into `costs`, which may know something
-        already.
+        A signature not in `options` is never batched: its requests run one by one. What runs cost is learned into
+        `costs`, which may know something already.
 
         Raises:
             ResourceExhausted: the system gives no more threads; none is left behind.
@@ -67,23 +64,23 @@ class Batcher:
         self._changed = threading.Condition()
         self._admission: Admission | None = None
         if any(sizes.objective is not None for sizes in options.values()):
-            self._admission = Admission(servable_id, options, self._costs, num_batch_threads)
+            self._admission = Admission(servable_id, options, self._costs, parameters.threads)
         self._queue = BatchQueue(
             servable.signatures,
             options,
-            max_enqueued_batches,
+            parameters.queue_length,
             self._costs,
-            low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
+            low_priority_max_enqueued_batches=parameters.low_priority_queue_length,
             admission=self._admission,
         )
         # With one batch at a time, whose callers are the ones that come back when it has ended.
-        self._regroups = num_batch_threads == 1 and servable.max_in_flight == 1
+        self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
         self._stopping = False
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None
-        self._device = DeviceShare(num_batch_threads) if device is None else device
-        self._device.join(servable_id, weight)
-        self._turns = [self._device.turn(servable_id) for _ in range(num_batch_threads)]
+        self._device = DeviceShare(parameters.threads) if device is None else device
+        self._device.join(servable_id, parameters.weight)
+        self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
         self._start(servable)
 

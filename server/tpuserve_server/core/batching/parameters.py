@@ -159,6 +159,11 @@ class BatchingParameters:
         return self.queue_length if said is None else said
 
     @property
+    def threads(self) -> int:
+        """How many batches of a version run at the same time."""
+        return self.num_batch_threads or 1
+
+    @property
     def weight(self) -> float:
         """The model's share of a device, relative to others'."""
         return 1.0 if self.scheduling_weight is None else self.scheduling_weight

@@ -13,6 +13,7 @@ from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServab
 from tpuserve_server.core.batching import batcher
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
@@ -46,8 +47,9 @@ class Bench:
             ID,
             self.servable,
             options,
-            max_enqueued_batches=max_enqueued_batches,
-            num_batch_threads=num_batch_threads,
+            parameters=BatchingParameters(
+                max_enqueued_batches=max_enqueued_batches, num_batch_threads=num_batch_threads
+            ),
             clock=self.clock,
             metrics=self.metrics,
         )

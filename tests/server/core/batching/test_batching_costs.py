@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, ServingError
@@ -30,7 +31,7 @@ class TimedBench:
             ServableId("m", 1),
             self.servable,
             options,
-            max_enqueued_batches=4,
+            parameters=BatchingParameters(max_enqueued_batches=4),
             clock=self.clock,
             metrics=self.metrics,
             costs=self.costs,

@@ -8,6 +8,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.types import ServableId
@@ -29,12 +30,10 @@ class Model:
             ServableId(name, 1),
             self.servable,
             SIZES,
-            max_enqueued_batches=64,
-            num_batch_threads=threads,
+            parameters=BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads, scheduling_weight=weight),
             clock=clock,
             metrics=self.metrics,
             device=device,
-            weight=weight,
         )
 
     def _began(self) -> None:

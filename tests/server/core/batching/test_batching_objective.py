@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate
@@ -65,7 +66,7 @@ def run(requests: list[Request]) -> Run:
         ServableId("m", 1),
         SimulatedDevice(clock, measured_cost_s),
         {ROW_TO_ROW.name: BatchingOptions(32, SIZES, objective=LatencyObjective(OBJECTIVE_S))},
-        max_enqueued_batches=1000,
+        parameters=BatchingParameters(max_enqueued_batches=1000),
         clock=clock,
         metrics=SILENT_METRICS,
         costs=costs,

@@ -12,6 +12,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError
@@ -87,8 +88,7 @@ class Bench:
             ServableId(name, 1),
             stream,
             SIZES,
-            max_enqueued_batches=64,
-            num_batch_threads=threads,
+            parameters=BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads),
             clock=self.clock,
             metrics=self.metrics,
             costs=self.costs,

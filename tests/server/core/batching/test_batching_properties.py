@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tpuserve_server.core.priority import Priority
@@ -106,8 +107,7 @@ class Play:
             ServableId("m", 1),
             self.servable,
             {DOUBLE_WIDE.name: self.batching},
-            max_enqueued_batches=6,
-            num_batch_threads=self.num_batch_threads,
+            parameters=BatchingParameters(max_enqueued_batches=6, num_batch_threads=self.num_batch_threads),
             clock=self.clock,
             metrics=self.metrics,
         )

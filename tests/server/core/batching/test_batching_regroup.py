@@ -11,6 +11,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
 from tpuserve_server.core.batching.lane import Lane
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.regroup import Regroup
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
@@ -50,7 +51,7 @@ class House:
             ServableId("m", 1),
             SimulatedDevice(self.clock, self._begin),
             {ROW_TO_ROW.name: options},
-            max_enqueued_batches=64,
+            parameters=BatchingParameters(max_enqueued_batches=64),
             clock=self.clock,
             metrics=SILENT_METRICS,
             costs=costs,
