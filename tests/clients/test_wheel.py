@@ -68,7 +68,6 @@ def test_wheel_goes_untested_outside_ci_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_wheel_predicts_where_there_is_no_tensorflow(environment: Path, address: str) -> None:
     result = subprocess.run(
         [environment / "python", "-c", PROGRAM, address], check=True, capture_output=True, text=True, cwd=environment
@@ -79,7 +78,6 @@ def test_wheel_predicts_where_there_is_no_tensorflow(environment: Path, address:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_wheel_brings_the_command(environment: Path, address: str, server: ModelServer) -> None:
     result = subprocess.run(
         [environment / "tpuserve", "status", "affine", "--address", address], check=True, capture_output=True, text=True

@@ -11,8 +11,6 @@ import pytest
 from tests.support.free_ports import free_ports
 from tpuserve_server import __main__ as entry
 
-pytestmark = pytest.mark.timeout(120)
-
 BIN = Path(sys.executable).parent
 
 

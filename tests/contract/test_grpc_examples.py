@@ -1,13 +1,10 @@
 """TensorFlow Serving's contract: Classify, Regress and MultiInference."""
 
 import numpy as np
-import pytest
 from grpc import StatusCode
 from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, regression_pb2
 
 from tests.contract.serving_client import ServingClient, example, predict_request, refused
-
-pytestmark = pytest.mark.timeout(180)
 
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 

@@ -9,8 +9,6 @@ from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tests.contract.serving_client import ServingClient, refused
 
-pytestmark = pytest.mark.timeout(180)
-
 AVAILABLE = get_model_status_pb2.ModelVersionStatus.AVAILABLE
 
 

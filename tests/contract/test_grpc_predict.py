@@ -10,8 +10,6 @@ from tensorflow_serving.apis import predict_pb2
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import DTYPES
 
-pytestmark = pytest.mark.timeout(180)
-
 VALUES = {tf.string: [b"one", b"\xff\x00"], tf.bool: [True, False], tf.complex64: [1 + 2j, -3j]}
 TYPED_FIELD = {
     tf.float32: "float_val", tf.float64: "double_val", tf.int8: "int_val", tf.int16: "int_val", tf.int32: "int_val",

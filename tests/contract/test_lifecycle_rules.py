@@ -12,8 +12,6 @@ from tests.contract.serving_client import ServingClient, predict_request
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
 
-pytestmark = pytest.mark.timeout(180)
-
 State = get_model_status_pb2.ModelVersionStatus.State
 
 

@@ -13,8 +13,6 @@ from tests.contract.serving_client import ServingClient, predict_request, refuse
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def reloading(

@@ -4,8 +4,6 @@ import pytest
 
 from tests.contract.serving_client import ServingClient
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_classify(serving: ServingClient) -> None:
     reply = serving.post(

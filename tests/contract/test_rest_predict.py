@@ -9,8 +9,6 @@ import pytest
 
 from tests.contract.serving_client import Reply, ServingClient
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def _predict(serving: ServingClient, signature: str, **body: Any) -> Reply:  # noqa: ANN401  # JSON
     return serving.post("/v1/models/kinds:predict", {"signature_name": signature, **body})

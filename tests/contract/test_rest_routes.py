@@ -4,8 +4,6 @@ import pytest
 
 from tests.contract.serving_client import ServingClient, zipped
 
-pytestmark = pytest.mark.timeout(180)
-
 ROWS = {"instances": [[2.0]]}
 
 

@@ -22,8 +22,6 @@ from tests.e2e.running_server import run_configured_server
 from tests.support.saved_models import write_logs
 from tpuserve_client import Client
 
-pytestmark = pytest.mark.timeout(180)
-
 RECORDS = ("predict_log", "classify_log", "regress_log", "multi_inference_log")
 
 

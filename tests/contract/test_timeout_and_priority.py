@@ -7,8 +7,6 @@ import pytest
 from tests.contract.serving_client import TIMEOUT_S, ServingClient, predict_request, refused
 from tpuserve_client import Client
 
-pytestmark = pytest.mark.timeout(180)
-
 ROW = {"instances": [[2.0]]}
 
 

@@ -15,8 +15,8 @@ from tests.support.free_ports import free_ports
 from tpuserve_client import Client
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
-START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 120.0
 
 
 @dataclass

@@ -14,7 +14,6 @@ from tensorflow_serving.apis import predict_pb2
 from tests.e2e.running_server import RunningServer
 from tpuserve_client import Client, InvalidArgument
 
-pytestmark = pytest.mark.timeout(180)
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 X = np.ones((1, 2), np.float32)
 

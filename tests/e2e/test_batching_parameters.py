@@ -17,8 +17,6 @@ from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_s
 from tests.support.saved_models import predict_request, save_mlp
 from tpuserve_client import Client
 
-pytestmark = pytest.mark.timeout(120)
-
 PARAMETERS = """
 max_batch_size { value: 8 }
 batch_timeout_micros { value: 1000 }

@@ -20,7 +20,7 @@ from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_function
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

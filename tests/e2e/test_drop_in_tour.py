@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tests.support.outside_programs import needs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 
 @needs("curl")

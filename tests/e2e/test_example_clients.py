@@ -22,8 +22,6 @@ from tests.support.example_models import CLASSIFY, REGRESS, example, save_exampl
 from tests.support.outside_programs import needs
 from tests.support.saved_models import write_logs
 
-pytestmark = pytest.mark.timeout(180)
-
 INPUT = input_pb2.Input(example_list=input_pb2.ExampleList(examples=[example(x=0.25), example(x=1.0, bonus=4.0)]))
 CONTEXT = input_pb2.Input(
     example_list_with_context=input_pb2.ExampleListWithContext(

@@ -13,7 +13,7 @@ from tests.e2e.running_server import RunningServer, run_server
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, Retry, State, TpuserveError, Unavailable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 
 class Load:

@@ -20,8 +20,6 @@ from tests.support.saved_models import save_mlp
 from tpuserve_client import Client, InvalidArgument
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def configured(base: Path, **batching: str) -> str:
     """Every model is the MLP in `base`."""

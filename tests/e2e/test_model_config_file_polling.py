@@ -16,7 +16,7 @@ from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_half_plus_two
 from tpuserve_client import Client, TpuserveError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 
 
 class TalkingServer:

@@ -13,7 +13,7 @@ from tests.support.object_stores import RunningStore, running_store
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 X = np.ones((1, 64), np.float32)
 
 

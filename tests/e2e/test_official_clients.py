@@ -20,8 +20,6 @@ from tensorflow_serving.apis import (
 from tests.e2e.running_server import RunningServer
 from tests.support.outside_programs import needs
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_predict_with_the_official_stub(server: RunningServer) -> None:
     request = predict_pb2.PredictRequest()

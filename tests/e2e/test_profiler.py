@@ -47,7 +47,6 @@ def load(server: RunningServer) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningServer, tmp_path: Path) -> None:
     with load(server) as answered:
         tf.profiler.experimental.client.trace(f"grpc://{server.grpc}", str(tmp_path), 1000)
@@ -62,7 +61,6 @@ def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningSe
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_server_writes_nothing_where_a_client_says(server: RunningServer, tmp_path: Path) -> None:
     request = message(
         "ProfileRequest",

@@ -18,7 +18,7 @@ from tests.exporter.test_export_ragged import TABLE, save_bags
 from tpuserve_client import Client
 from tpuserve_exporter.api import export
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("exporter")]
+pytestmark = [pytest.mark.xdist_group("exporter")]
 
 _CONFIG = """
 model_config_list {{

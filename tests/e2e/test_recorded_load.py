@@ -14,7 +14,7 @@ from tests.e2e.running_server import run_server
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.saved_models import predict_request, write_warmup
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 

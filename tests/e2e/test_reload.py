@@ -27,7 +27,7 @@ from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_s
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_function, write_manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 PATIENCE_S = 60
 
 

@@ -14,7 +14,7 @@ from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import run_configured_server, run_server
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 ROWS = np.array([[1, 2], [3, 4]], np.float32)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.running_server import RunningServer
 from tests.support.outside_programs import needs
 
-pytestmark = [pytest.mark.timeout(180), needs("curl")]
+pytestmark = [needs("curl")]
 PREDICT = "/v1/models/calculator:predict"
 # The server's --max_request_bytes.
 LIMIT = 4_000_000

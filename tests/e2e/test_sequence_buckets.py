@@ -12,8 +12,6 @@ from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_client import AsyncClient, Client
 from tpuserve_client.errors import InvalidArgument
 
-pytestmark = pytest.mark.timeout(120)
-
 FLAGS = ("--enable_batching", "--allowed_batch_sizes=1,8", "--sequence_buckets=4,8,16")
 
 

@@ -22,7 +22,7 @@ from tests.support.free_ports import free_ports
 from tests.support.saved_models import predict_request, save_mlp, write_manifest
 from tpuserve_client.cli import main as client_command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 BIN = Path(sys.executable).parent
 

@@ -13,7 +13,7 @@ from tests.support.saved_models import save_half_plus_two
 from tests.support.tflite_models import half_plus_two, save
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])

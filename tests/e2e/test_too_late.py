@@ -17,7 +17,7 @@ from tests.e2e.running_server import RunningServer, run_server
 from tests.support.saved_models import save_function
 from tpuserve_client import Client, ResourceExhausted, Retry
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 # Of additions, one after the other: long enough that less time than they take is plenty for a request to reach the
 # queue, on a busy machine, too.

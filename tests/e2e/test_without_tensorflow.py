@@ -13,7 +13,7 @@ from tests.support.device_programs import double_and_add, write_programs
 from tests.support.saved_models import predict_request, write_warmup
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 MAX_RSS_BYTES = 600 * 10**6
 

@@ -32,7 +32,7 @@ print(json.dumps({
 """
 
 # One group: one process runs the notebook.
-slow = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("notebook")]
+slow = [pytest.mark.slow, pytest.mark.xdist_group("notebook")]
 
 
 @pytest.fixture(scope="module")

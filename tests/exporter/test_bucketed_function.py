@@ -5,7 +5,7 @@ import pytest
 
 from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90), pytest.mark.usefixtures("tensorflow")]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 
 
 def _of_size(size: int) -> TensorFunction:

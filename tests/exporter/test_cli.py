@@ -42,7 +42,6 @@ def test_help_does_not_wait_for_tensorflow() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group(__name__)
 def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -54,7 +53,6 @@ def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group(__name__)
 def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Stopped while it holds a hidden directory: a builder's model that never finishes tracing keeps it there."""
@@ -74,7 +72,6 @@ def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group(__name__)
 def test_a_killed_export_leaves_nothing_that_a_server_sees_and_the_next_removes_it(
     export: Callable[..., Finished], tiny_checkpoint: Path, tmp_path: Path

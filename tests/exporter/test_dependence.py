@@ -8,7 +8,7 @@ import pytest
 from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
 from tpuserve_exporter.dataflow.row_axes import RowAxes
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 Tensor = Any
 
 

@@ -9,7 +9,7 @@ import pytest
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.programs import lowering
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(60), pytest.mark.usefixtures("tensorflow")]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 
 
 @pytest.fixture

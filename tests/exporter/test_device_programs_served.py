@@ -16,7 +16,6 @@ from tpuserve_client import Client
 pytestmark = [
     pytest.mark.xdist_group(__name__),
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]

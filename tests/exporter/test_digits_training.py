@@ -9,7 +9,7 @@ import pytest
 from examples.digits import data
 from examples.digits.train import find_tpu, train
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from tests.exporter.conftest import Finished
 from tpuserve_exporter.destinations.disk_errors import disk_errors
 from tpuserve_exporter.errors import PublishFailed, SourceUnreadable
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 # `hidden/kernel` takes 1.2 MB, all else is less than 300 kB.
 WIDE = ("--model", "tests.exporter.builders:tiny", "--model-arg", "units=100000", "--batch-sizes", "1")
 

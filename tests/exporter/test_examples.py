@@ -66,7 +66,6 @@ def test_training_that_fails_or_dies_is_said_in_one_line(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("exporter")
 def test_an_example_goes_all_the_way_by_the_real_commands(tmp_path: Path) -> None:
     command = [sys.executable, "examples/run_all.py", "--only", "iris_saved_model", "--work", str(tmp_path), "--json"]

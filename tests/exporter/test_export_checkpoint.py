@@ -13,7 +13,7 @@ from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest, save_checkpoint
 from tests.exporter.served import call, serve
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny")

@@ -11,7 +11,7 @@ import pytest
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny")

@@ -20,7 +20,6 @@ from tpuserve_exporter.version.loaded_model import open_session
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(120),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]

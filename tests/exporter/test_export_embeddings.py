@@ -9,7 +9,7 @@ import pytest
 from tests.exporter.conftest import Finished
 from tests.exporter.served import serve
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 POOLED = (

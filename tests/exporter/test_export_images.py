@@ -18,7 +18,6 @@ from tpuserve_exporter.signatures.raw_images import encode_png
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

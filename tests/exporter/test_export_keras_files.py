@@ -13,7 +13,6 @@ from tests.exporter.test_weights_choice import ROWS
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]

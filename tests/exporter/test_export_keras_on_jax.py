@@ -15,7 +15,6 @@ from tests.exporter.served import call
 
 pytestmark = [
     pytest.mark.xdist_group("exporter"),
-    pytest.mark.timeout(120),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]

@@ -11,7 +11,7 @@ from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve_rows
 from tests.exporter.test_weights_choice import ROWS, save
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import call
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 MODELS = "tests.exporter.flax_builders"

@@ -13,7 +13,6 @@ from tests.exporter.served import serve
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(90),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]

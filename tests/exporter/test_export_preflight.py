@@ -15,7 +15,6 @@ from tpuserve_exporter.command import inspecting
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None, reason="libtpu, for Linux on x86-64, is not installed"
     ),

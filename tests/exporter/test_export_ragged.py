@@ -14,7 +14,7 @@ from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.version.loaded_model import open_session
 
 pytestmark = [
-    pytest.mark.xdist_group("exporter"), pytest.mark.timeout(120), pytest.mark.usefixtures("tensorflow"),
+    pytest.mark.xdist_group("exporter"), pytest.mark.usefixtures("tensorflow"),
 ]  # fmt: skip
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)

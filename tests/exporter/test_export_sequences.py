@@ -11,7 +11,7 @@ from tests.exporter.conftest import Finished, read_manifest
 from tests.support.saved_models import save_function, save_mlp
 from tests.support.sequence_models import save_tagger
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 FEATURES = ("--input", "features:float32[batch,4]", "--batch-sizes", "1,2")

@@ -17,7 +17,6 @@ from tpuserve_client import Client
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.timeout(90),
     # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
@@ -53,7 +52,6 @@ def test_the_model_for_litert_is_checked_and_listed(export: Export, tiny: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_server_that_prefers_it_serves_it_under_the_same_names(export: Export, tiny: Path, tmp_path: Path) -> None:
     signatures = ("--signature", "predict=tensor", "--signature", "examples=tf_example")
     finished = export(tiny, tmp_path / "m", *signatures, *ALSO)

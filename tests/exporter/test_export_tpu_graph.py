@@ -14,7 +14,7 @@ from tests.exporter.served import serve
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 SIZES = ("--batch-sizes", "1,3")

@@ -13,7 +13,7 @@ from tpuserve_exporter.version.graph_hash import hash_graph
 from tpuserve_exporter.version.manifest import Manifest
 from tpuserve_exporter.version.published_version import PublishedVersion
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,2")
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tpuserve_exporter.signatures.image_decoding import decode_image
 from tpuserve_exporter.signatures.raw_images import encode_png
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 COLOUR, GREY, ALPHA = (200, 100, 50), 120, 128
 # What Pillow makes of COLOUR in grey.

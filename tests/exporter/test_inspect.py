@@ -21,7 +21,7 @@ from tests.exporter.conftest import Finished
 from tpuserve_exporter import export
 from tpuserve_exporter.command.inspecting import command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group(__name__)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 TORCH_FILE = Path(__file__).with_name("data") / "torch_training.pt"
 

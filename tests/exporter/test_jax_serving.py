@@ -13,7 +13,7 @@ from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
 
-pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.timeout(90), pytest.mark.usefixtures("tensorflow")]
+pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.usefixtures("tensorflow")]
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)
 X = {"x": JaxInput("float32", ("batch", 3))}

@@ -8,7 +8,7 @@ import pytest
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.signatures.labels import read_labels
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1")
 
 

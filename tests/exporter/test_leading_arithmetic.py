@@ -14,7 +14,7 @@ from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.preprocessing.leading import LeadingArithmetic, find_leading
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 SHAPE = (16, 16, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

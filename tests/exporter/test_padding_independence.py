@@ -13,7 +13,7 @@ from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
 from tpuserve_exporter.samples.samples import check_lengths
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 TIGHT = Tolerance(1e-6, 1e-6)
 IDS = TensorSpec("int32", (None, None))

@@ -11,7 +11,7 @@ from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 SIGNATURE = Signature(
     "serving_default",

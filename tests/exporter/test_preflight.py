@@ -38,7 +38,7 @@ from tpuserve_exporter.preflight.version_memory import VersionMemory
 from tpuserve_exporter.preflight.version_programs import VersionProgram
 
 # Compilers use every core; those that need one share a process.
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group(__name__)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 compiles = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, which has wheels for Linux on x86-64, is not installed"
 )

@@ -72,7 +72,6 @@ def staged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group(__name__)
 def test_an_export_is_read_by_the_server_and_the_next_takes_the_next_number(
     export: Callable[..., Finished], tiny_checkpoint: Path, base: str, reader: RemoteStorage, store: RunningStore

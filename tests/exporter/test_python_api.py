@@ -18,7 +18,7 @@ from tpuserve_exporter import CheckpointMismatch, ExportedVersion, OptionConflic
 from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 from tpuserve_exporter.signature import Array
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group(__name__)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 SIZES: dict[str, Any] = {"batch_sizes": (1, 2), "progress": False}
 

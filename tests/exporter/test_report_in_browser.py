@@ -15,7 +15,6 @@ from tpuserve_exporter.report_page.page import render_page
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.xdist_group("browser"),
 ]
 

@@ -13,7 +13,7 @@ from tpuserve_exporter.checks.row_independence import (
 )
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 SPEC = TensorSpec("float32", (None, 3))
 SIGNATURE = Signature("serving_default", {"x": SPEC}, {"y": SPEC})

@@ -15,7 +15,7 @@ from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
 from tpuserve_exporter.serve_check.serve_check import Question, ask_all, check_serving
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2,4")
 INPUTS = {"x": np.array([[1.0, -2.0], [0.5, 3.0]], np.float32), "word": np.array([b"a", b"b"], object)}
 

@@ -19,7 +19,7 @@ from tests.e2e.running_server import RunningServer, run_server
 from tests.exporter.conftest import Finished
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIGNATURES = ("serving_default=tensor", "photo=image_bytes,scale=0..1", "names=classify")

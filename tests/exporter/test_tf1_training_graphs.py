@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.xdist_group(__name__),
     pytest.mark.usefixtures("tensorflow"),
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning"),
 ]
 Export = Callable[..., Finished]

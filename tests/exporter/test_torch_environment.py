@@ -26,7 +26,6 @@ def test_models_of_pytorch_pass_their_own_tests() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.xdist_group(__name__)
 @pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="torch is here")
 @pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pt2", "model.safetensors"])

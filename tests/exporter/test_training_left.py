@@ -12,7 +12,6 @@ from tests.exporter.conftest import Finished, read_manifest
 pytestmark = [
     pytest.mark.xdist_group(__name__),
     pytest.mark.usefixtures("tensorflow"),
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
 ]
 Export = Callable[..., Finished]

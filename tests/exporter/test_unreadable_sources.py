@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.outside_programs import missing
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
 # Source, locked file, further arguments.
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -13,7 +13,7 @@ from tpuserve_exporter import export as export_live
 from tpuserve_exporter.errors import WeightsNotFinite
 from tpuserve_exporter.models.weights_check import find_not_finite, not_finite
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny")

@@ -14,7 +14,7 @@ from tests.exporter.served import serve_rows
 from tpuserve_exporter.command.inspecting import command as inspect
 from tpuserve_exporter.signature import Array
 
-pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.xdist_group(__name__)]
 
 Export = Callable[..., Finished]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2")

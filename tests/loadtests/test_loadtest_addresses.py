@@ -32,7 +32,6 @@ COMMANDS = {
 NOTHING = MeasuredServerOptions(None, None, AccessOptions(None, None, None, None, ()), None)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_ask_the_server_that_the_variable_names(name: str, tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text("models:\n  - model: m\n    protocol: grpc\n")

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 
 COMMAND = [
@@ -21,7 +19,6 @@ COMMAND = [
 ]
 OPTIONS = ["--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
 HINT = "Ctrl-C again ends that"
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 def press_twice(process: "subprocess.Popen[str]", server: Doubling, in_flight: int) -> None:
@@ -90,7 +87,6 @@ def test_pressed_again_and_again_it_does_not_take_the_report_away(tmp_path: Path
     assert page.read_text().rstrip().endswith("</html>")
 
 
-@pytest.mark.timeout(120)
 def test_before_there_is_a_load_it_just_ends_the_program() -> None:
     with serving(Doubling()) as server, ExitStack() as stack:
         options = ["--grpc", server.grpc_address, "--remote", "1", "--listen", "127.0.0.1:0"]

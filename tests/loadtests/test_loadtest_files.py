@@ -23,8 +23,6 @@ from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distributio
 from tpuserve_loadtests.reports.rows import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
 from tpuserve_loadtests.searching import Outcome, Probe
 
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
-
 
 @pytest.fixture(scope="module")
 def run() -> Measured:

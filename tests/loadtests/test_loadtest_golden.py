@@ -24,7 +24,6 @@ from tpuserve_loadtests.inputs import BadInput
 from tpuserve_loadtests.workload import Line
 
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 FLOAT = np.dtype(np.float32)
 
 

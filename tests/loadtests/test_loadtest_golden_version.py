@@ -79,7 +79,6 @@ def loadtest(*arguments: str) -> forked_command.Ended:
     return forked_command.run("tpuserve-loadtest", "run", MODEL, *load, *arguments)
 
 
-@pytest.mark.timeout(120)
 def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Path) -> None:
     version = version_with(tmp_path, answered(1), answered(3), answered(5, factor=4))
     with serving(Doubling()) as server:
@@ -103,7 +102,6 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
     assert report["total"]["wrong"] < report["total"]["checked"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("golden", "options", "complaint"),
     [

@@ -19,7 +19,6 @@ from tests.support.free_ports import free_ports
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 Serve = Callable[[Doubling], Doubling]
 

@@ -15,7 +15,6 @@ from tests.support import forked_command
 BRIEF = {"tpuserve_loadtests.cli.mlperf_command.QUICK_S": 4.0, "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
 # A small machine with much else to do: neither the generator nor the server's speed is what is tested.
 BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.support import forked_command
 
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.support.browser import PROGRAM, Browser, open_browser
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     pytest.mark.xdist_group("browser"),
 ]
 

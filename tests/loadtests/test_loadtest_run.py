@@ -17,7 +17,6 @@ from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ["--generator-limit", "note"]
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from tpuserve_loadtests.workload import mixed_order
 
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 WHOLE = """
 grpc: localhost:9000

@@ -26,7 +26,6 @@ from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import ServableId
 
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 SERVED = Served((("m", None),))
 OTHER = ServableId("m", 4)
 
@@ -297,7 +296,6 @@ def test_a_scenario_of_mlperf_tells_what_its_queries_did_in_the_server(running: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("watched")
 def test_the_table_tells_where_the_time_went_also_for_several_processes(running: RunningServer) -> None:
     page = f"{running.rest}/metrics"

@@ -19,7 +19,6 @@ HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from tpuserve_loadtests.cli import main; main()"
 )
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 SOAK = ["soak", MODEL, "--generator-limit", "note", "--json"]
 
 

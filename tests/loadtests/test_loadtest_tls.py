@@ -34,7 +34,6 @@ COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" / "mixed.py"
 BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 TOKEN = "s3cr3t-token"
 BEARER = "authorization: Bearer ${TOKEN}"
 NOTHING = AccessOptions(ca=None, cert=None, key=None, tls_server_name=None, headers=())

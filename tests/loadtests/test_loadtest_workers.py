@@ -27,7 +27,6 @@ COMMAND = [
     "from tpuserve_loadtests.cli import main; main()",
 ]
 Process = subprocess.Popen[str]
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture

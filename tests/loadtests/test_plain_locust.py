@@ -19,7 +19,6 @@ LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
 # These runs share a small machine with their servers and other tests: it is not the generator that is tested.
 BUSY_IS_FINE = ("--generator-limit", "note")
-pytestmark = pytest.mark.timeout(180)  # each starts processes, which takes its time on a busy machine
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from benchmarks.batching.sequences import ALONE, WAYS, measure
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_every_way_answers_every_text_as_it_is_answered_alone(tmp_path: Path) -> None:
     ways = measure(write_model(tmp_path / "texts" / "1"), random_texts(100), rounds=1)
     assert [way.name for way in ways] == list(WAYS)

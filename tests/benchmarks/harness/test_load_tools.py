@@ -63,7 +63,6 @@ def test_served_requests_are_counted_by_protocol_and_outcome() -> None:
 
 @needs("h2load", "wrk")
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("host", ["envoy", "python"])
 def test_the_load_generators_drive_the_echoes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
     scratch = tmp_path_factory.mktemp("overhead")

@@ -70,7 +70,6 @@ def test_what_is_sent_can_be_read_as_the_answer_it_comes_back_as() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @needs("h2load", "wrk")
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
 @pytest.mark.parametrize("tls", [False, True], ids=["in the clear", "TLS"])

@@ -51,7 +51,6 @@ def test_a_process_is_ended_by_an_error_beside_it() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.timeout(90)
 def test_sigterm_ends_a_benchmarks_load_test_too() -> None:
     # The first of two runs lasts ten seconds, for which nobody waits.
     with subprocess.Popen(

@@ -8,8 +8,6 @@ from tests.exporter.bad_inputs.case import Case
 from tests.exporter.bad_inputs.checking import check
 from tests.exporter.bad_inputs.pytorch import SECTION
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def sources(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:

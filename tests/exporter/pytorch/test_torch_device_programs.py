@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from tests.exporter.conftest import Finished, read_manifest
@@ -15,8 +14,6 @@ from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
-
-pytestmark = pytest.mark.timeout(300)
 
 Export = Callable[..., Finished]
 MODULES = "tests.exporter.pytorch.modules"

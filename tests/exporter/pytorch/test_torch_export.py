@@ -15,8 +15,6 @@ from tests.exporter.served import call
 from tpuserve_exporter import export as export_live
 from tpuserve_exporter.errors import OptionConflict
 
-pytestmark = pytest.mark.timeout(300)
-
 Export = Callable[..., Finished]
 SIZES = ("--batch-sizes", "1,4")
 MODULES = "tests.exporter.pytorch.modules"

@@ -19,7 +19,7 @@ from tpuserve_exporter.pytorch.serving import TorchReference, serve_torch
 from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("tensorflow")]
+pytestmark = [pytest.mark.usefixtures("tensorflow")]
 
 
 class Scaled(nn.Module):  # type: ignore[misc]  # torch is untyped here

@@ -17,8 +17,6 @@ from safetensors.torch import save_file
 from tests.exporter.conftest import Finished
 from tests.exporter.pytorch import modules
 
-pytestmark = pytest.mark.timeout(120)
-
 Export = Callable[..., Finished]
 FEATURES = ("--input", "features:float32[batch,3]")
 TINY = ("--model", "tests.exporter.pytorch.modules:tiny", *FEATURES)

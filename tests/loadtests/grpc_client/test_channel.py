@@ -225,7 +225,6 @@ def test_a_unix_socket_is_a_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 def test_envoy_answers_too(tmp_path: Path) -> None:
     with echoes("envoy", tmp_path) as targets:
         channel = Channel(f"127.0.0.1:{targets['grpc'].port}", 10.0)

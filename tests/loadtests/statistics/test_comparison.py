@@ -45,7 +45,6 @@ def compared(seed: int, factor: float, *, offered: float | None = None) -> Compa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_identical_versions_are_the_same_and_a_slower_one_is_worse() -> None:
     identical = [compared(seed, 1.0).verdict for seed in range(PAIRS)]
     assert identical.count(Verdict.SAME) >= 95

@@ -27,7 +27,6 @@ from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
-pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)
 
 

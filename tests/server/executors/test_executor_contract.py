@@ -30,7 +30,6 @@ from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
-pytestmark = pytest.mark.timeout(120)
 PJRT = ("pjrt", "mesh", "accelerator")
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
 

@@ -18,7 +18,6 @@ from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
-pytestmark = pytest.mark.timeout(120)
 WHOLE_LINE, LINE_NUMBER = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
 
 

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 
 from tests.support.notebook_kernel import kernel_of, text_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 END_TIMEOUT_S = 60.0
 START = """

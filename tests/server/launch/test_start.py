@@ -23,7 +23,7 @@ from tests.support.certificates import Authority
 from tpuserve_client import Client, Tls
 from tpuserve_server import RunningServer, StartFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 start_light = functools.partial(tpuserve_server.start, prefer_tflite_model=True, progress=False)
 END_TIMEOUT_S = 60.0

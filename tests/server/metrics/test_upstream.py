@@ -125,7 +125,6 @@ def test_one_page_has_both_families_and_can_be_read() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 def test_buckets_are_tensorflows_own() -> None:
     """Limits as TensorFlow itself computes them from the numbers in TensorFlow Serving's sources."""
     from tensorflow.python.eager import monitoring

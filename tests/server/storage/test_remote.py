@@ -303,7 +303,6 @@ def test_names_that_lead_out_of_the_folder_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
     store: RunningStore, base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,8 +26,6 @@ from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def loader(executor: Executor, options: LoadingOptions, metrics: RecordingMetrics) -> VersionLoader:
     return VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), metrics)

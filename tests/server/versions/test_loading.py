@@ -32,7 +32,6 @@ from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choo
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
-pytestmark = pytest.mark.timeout(120)
 ID = ServableId("m", 1)
 
 

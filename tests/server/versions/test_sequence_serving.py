@@ -26,8 +26,6 @@ from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 
-pytestmark = pytest.mark.timeout(120)
-
 OPTIONS = LoadingOptions(
     enable_batching=True,
     parameters=BatchingParameters(allowed_batch_sizes=(1, 2, 4), sequence_buckets=(4, 8, 16)),

@@ -33,8 +33,6 @@ from tpuserve_server.versions.warmup import WarmupCount, warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.versions.warmup_records import RECORDS_PATH
 
-pytestmark = pytest.mark.timeout(120)
-
 EXAMPLES = input_pb2.Input(
     example_list=input_pb2.ExampleList(examples=[example(x=1.0), example(x=2.0), example(x=3.0)])
 )

@@ -24,8 +24,6 @@ from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 # Before JAX starts: it would look for a TPU.
 jax.config.update("jax_platforms", "cpu")
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def trace(tracer: JaxTracer | ChosenTracer) -> set[str]:
     """Names of what was recorded."""

@@ -34,7 +34,6 @@ from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
-pytestmark = pytest.mark.timeout(60)
 ID = ServableId("m", 1)
 
 

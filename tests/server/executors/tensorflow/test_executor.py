@@ -14,8 +14,6 @@ from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, Te
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def load(path: Path, *, allows_bfloat16: bool = False) -> TensorFlowServable:
     return TensorFlowExecutor(TensorFlowOptions()).load(

@@ -19,7 +19,6 @@ from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 from tpuserve_server.executors.tensorflow.session_config import run_options, session_config
 
-pytestmark = pytest.mark.timeout(120)
 ZEROS = np.zeros((1, 64), np.float32)
 MLP = CallableOptions(feed=["serving_default_x:0"], fetch=["StatefulPartitionedCall:0"])
 

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.saved_models import save_half_plus_two
 
 LOAD = """
@@ -52,7 +50,6 @@ except ServingError as error:
 """
 
 
-@pytest.mark.timeout(90)
 def test_it_starts_once_quietly_and_without_keras_and_what_others_say_is_not_lost(tmp_path: Path) -> None:
     save_half_plus_two(tmp_path / "m")
     run = subprocess.run(

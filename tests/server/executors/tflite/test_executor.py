@@ -14,8 +14,6 @@ from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
 from tpuserve_server.executors.tflite.options import TfliteOptions
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def half_plus_two_model() -> bytes:
