@@ -1,15 +1,14 @@
 """The client's wheel and the one of formats, which it needs, alone in an empty virtual environment."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from tests.clients.model_server import ModelServer
+from tests.support.optional import cannot_run
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.prefix) / "bin" / "uv"
@@ -28,13 +27,6 @@ print(json.dumps({"answer": answer, "absent": absent}))
 
 def uv(*arguments: str | Path) -> None:
     subprocess.run([UV, "--quiet", *arguments], check=True, cwd=ROOT, capture_output=True, text=True)
-
-
-def cannot_run(reason: str) -> NoReturn:
-    """Skips; fails in CI, where a wheel that nobody tried must not look like one that works."""
-    if os.environ.get("CI"):
-        pytest.fail(f"In CI this must run: {reason}")
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +48,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheels = sorted(directory.glob("*.whl"))
     uv("pip", "install", "--python", python, "--no-deps", *wheels)
     return python.parent
-
-
-def test_wheel_goes_untested_outside_ci_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="no index"):
-        cannot_run("no index")
-    monkeypatch.delenv("CI")
-    with pytest.raises(pytest.skip.Exception, match="no index"):
-        cannot_run("no index")
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The report in a real browser: fits a phone, both colour schemes, no complaint, the search finds, print shows all."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,11 @@ import pytest
 
 from tests.exporter.report_documents import published, refused
 from tests.support.browser import PROGRAM, Browser, open_browser
+from tests.support.optional import skip_unless
 from tpuserve_exporter.report_page.page import render_page
 
 pytestmark = [
-    pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),
+    skip_unless(PROGRAM, "no browser (Debian: chromium)"),
     pytest.mark.slow,
     pytest.mark.xdist_group("browser"),
 ]

@@ -1,7 +1,6 @@
 """PyTorch models pass their tests in the environment that has PyTorch; without it, users are told what to install."""
 
 import importlib.util
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.exporter.conftest import Finished
+from tests.support.optional import cannot_run, find_torch
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCH = ROOT / ".torch"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="they are collected here")
 def test_models_of_pytorch_pass_their_own_tests() -> None:
-    # `make torch` writes this file last. A broken-off installation has a Python without packages.
-    if not (TORCH / ".installed").exists() and not os.environ.get("CI"):
-        pytest.skip("there is no whole .torch: make torch")
-    command = [str(TORCH / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/exporter/pytorch"]
+    programs = find_torch() or cannot_run("there is no whole .torch: make torch")
+    command = [str(programs / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/exporter/pytorch"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

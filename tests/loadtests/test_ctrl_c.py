@@ -62,6 +62,8 @@ def test_pressed_at_any_instant_of_the_end_it_does_not_take_the_report_away(monk
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:  # which would end pytest
         pytest.fail("it raised KeyboardInterrupt")
+    finally:
+        monkeypatch.undo()  # before anything else sets a signal
 
 
 def test_pressed_at_any_instant_of_an_inner_blocks_end_it_reaches_the_outer_one(

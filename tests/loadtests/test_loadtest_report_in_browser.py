@@ -1,6 +1,5 @@
 """The pages in a real browser: they fit a phone, can be read in both colour schemes, and tell what is pointed at."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,10 @@ import pytest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.report_pages import PAGES
 from tests.support.browser import PROGRAM, Browser, open_browser
+from tests.support.optional import skip_unless
 
 pytestmark = [
-    pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"), reason="no browser (Debian: chromium)"),
+    skip_unless(PROGRAM, "no browser (Debian: chromium)"),
     pytest.mark.slow,
     pytest.mark.xdist_group("browser"),
 ]

@@ -5,12 +5,12 @@ import pickle
 import sys
 from pathlib import Path
 
-from tests.strangers.processes import ROOT, Processes, last_line
+from tests.strangers.processes import Processes, last_line
 from tests.strangers.source_process import ANSWERS
 from tests.strangers.stranger import Answers, Stranger
+from tests.support.optional import find_torch
 
 HERE = Path(sys.executable).parent
-TORCH = ROOT / ".torch"
 
 
 class SavingFailed(Exception):
@@ -19,10 +19,7 @@ class SavingFailed(Exception):
 
 def programs(stranger: Stranger) -> Path | None:
     """The folder of the `python` and `tpuserve` that the stranger's user has; None where PyTorch is not installed."""
-    if not stranger.torch:
-        return HERE
-    # `make torch` writes this file last. A broken-off installation has a Python without packages.
-    return TORCH / "bin" if (TORCH / ".installed").exists() else None
+    return find_torch() if stranger.torch else HERE
 
 
 def save(stranger: Stranger, folder: Path, processes: Processes) -> Answers:
