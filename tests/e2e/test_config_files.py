@@ -26,7 +26,7 @@ from tensorflow_serving.apis import (
 
 from tests.e2e.conftest import HOSTS
 from tests.support.free_ports import free_ports
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 from tests.support.saved_models import save_half_plus_two
 
 COMMAND = [sys.executable, "-c", "from tpuserve_server.__main__ import tensorflow_model_server as run; run()"]

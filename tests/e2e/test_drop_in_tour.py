@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 
 pytestmark = [pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.e2e.test_official_clients import curl
 from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 from tests.support.saved_models import write_logs
 
 INPUT = input_pb2.Input(example_list=input_pb2.ExampleList(examples=[example(x=0.25), example(x=1.0, bonus=4.0)]))

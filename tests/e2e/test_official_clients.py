@@ -18,7 +18,7 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.running_server import RunningServer
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 
 
 def test_predict_with_the_official_stub(server: RunningServer) -> None:

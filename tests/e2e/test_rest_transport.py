@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.running_server import RunningServer
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 
 pytestmark = [needs("curl")]
 PREDICT = "/v1/models/calculator:predict"

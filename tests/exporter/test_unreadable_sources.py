@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.outside_programs import missing
+from tests.support.optional import missing
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]

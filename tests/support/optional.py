@@ -1,4 +1,7 @@
-"""What a machine may lack: tests of it skip there, but fail in CI, where a gap must not look like a pass."""
+"""What a machine may lack: tests of it skip there with a reason. Where CI is true, they run and fail.
+
+In CI a gap must not look like a pass.
+"""
 
 import os
 import shutil
@@ -7,6 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+# Programs that tests start and `make setup` does not install, and their Debian packages.
+PACKAGES = {"curl": "curl", "h2load": "nghttp2-client", "setpriv": "util-linux", "wrk": "wrk"}
 _TORCH = Path(__file__).parents[2] / ".torch"
 
 
@@ -27,12 +32,21 @@ def cannot_run(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def missing(*programs: str) -> str:
+    """Return why tests of these programs skip here, or "" where they run."""
+    absent = [PACKAGES[program] for program in programs if shutil.which(program) is None]
+    return f"needs apt-get install {' '.join(absent)}" if absent and not in_ci() else ""
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Mark tests that start these programs."""
+    reason = missing(*programs)
+    return skip_unless(not reason, reason)
+
+
 def find_torch() -> Path | None:
     """The folder of the programs of `.torch`; None where it is not whole.
 
     `make torch` writes `.installed` last: an installation that broke off has a Python without packages.
     """
     return _TORCH / "bin" if (_TORCH / ".installed").exists() else None
-
-
-needs_curl = skip_unless(shutil.which("curl"), "curl is not installed (Debian: curl)")

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.harness.load_tools import ToolFailed, parse_h2load, parse_wrk, percentile
 from benchmarks.harness.measurement import measure, parse_served, write_bodies
 from benchmarks.harness.targets import PROTOCOLS, Host, echoes
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 
 H2LOAD = """
 finished in 2.00s, 11416.00 req/s, 3.67MB/s

@@ -8,7 +8,7 @@ from benchmarks.harness.targets import Protocol, echoes
 from benchmarks.loadgen.body import grpc_answer
 from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
 from tests.support.certificates import Authority
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
-from tests.support.outside_programs import needs
+from tests.support.optional import needs
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions, server_context

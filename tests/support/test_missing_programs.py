@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tests.support.outside_programs import PACKAGES, missing, needs
+from tests.support.optional import PACKAGES, missing, needs
 
 
 @pytest.fixture
