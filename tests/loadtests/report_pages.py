@@ -11,18 +11,21 @@ from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.outcomes.comparison import ComparisonReport, build_comparison
-from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport
-from tpuserve_loadtests.outcomes.run import build_report
-from tpuserve_loadtests.outcomes.search import SearchServers
-from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
-from tpuserve_loadtests.reports.compare import compare_page
-from tpuserve_loadtests.reports.mlperf import mlperf_page
-from tpuserve_loadtests.reports.rollout import rollout_page
-from tpuserve_loadtests.reports.run import run_page
-from tpuserve_loadtests.reports.search import search_page
-from tpuserve_loadtests.reports.soak import soak_page
-from tpuserve_loadtests.reports.sweep import sweep_page
+from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome, judge_comparison
+from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
+from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
+from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.outcomes.search import Searched, SearchServers
+from tpuserve_loadtests.outcomes.soak import SoakOutcome, judge_soak
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.report_model.report import Report
+from tpuserve_loadtests.reports.compare import compare_report
+from tpuserve_loadtests.reports.mlperf import mlperf_report
+from tpuserve_loadtests.reports.rollout import rollout_report
+from tpuserve_loadtests.reports.run import run_report
+from tpuserve_loadtests.reports.search import search_report
+from tpuserve_loadtests.reports.soak import soak_report
+from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
@@ -38,13 +41,17 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=al
 SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}
 
 
+def page(report: Report) -> str:
+    return render_page(report.page())
+
+
 def gates(*texts: str) -> tuple[Threshold, ...]:
     return tuple(map(Threshold.parse, texts))
 
 
 def page_of_a_run(measured: Measured | None = None, *texts: str, strict: bool = True) -> str:
     measured = recorded_run(open_load(300), failures={HOSTILE: 7}) if measured is None else measured
-    return run_page(build_report(measured, model=HOSTILE, rows=1, gates=gates(*texts), strict=strict), SETTINGS)
+    return page(run_report(judge_run(measured, model=HOSTILE, rows=1, gates=gates(*texts), strict=strict), SETTINGS))
 
 
 def page_of_a_watched_run() -> str:
@@ -83,7 +90,7 @@ def page_of_a_watched_run() -> str:
     )
     measured = recorded_run(open_load(300))
     watched = Watched((measured,), (), server, latency_parts([measured], server), "")
-    return run_page(replace(build_report(measured, model="digits", rows=1), watched=watched), SETTINGS)
+    return page(run_report(replace(judge_run(measured, model="digits", rows=1), watched=watched), SETTINGS))
 
 
 def page_of_a_long_run_that_was_stopped() -> str:
@@ -94,8 +101,8 @@ def page_of_a_long_run_that_was_stopped() -> str:
 
 
 def page_of_a_sweep() -> str:
-    reports = [
-        build_report(
+    steps = [
+        judge_run(
             recorded_run(open_load(rate), 2 + rate / 100),
             model="digits",
             rows=1,
@@ -103,7 +110,7 @@ def page_of_a_sweep() -> str:
         )
         for rate in (25, 50, 100, 200, 300, 400, 500, 600)
     ]
-    return sweep_page(reports, SETTINGS)
+    return page(sweep_report(steps, SETTINGS))
 
 
 def page_of_a_search() -> str:
@@ -121,17 +128,18 @@ def page_of_a_search() -> str:
         for each, measured in tries
     ]
     servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), told)
-    return search_page(HOSTILE, found, tries, "", gates("p99<=20ms", "error_rate<=1%"), SETTINGS, servers)
+    searched = Searched(found, tries, servers)
+    return page(search_report(HOSTILE, searched, gates("p99<=20ms", "error_rate<=1%"), SETTINGS))
 
 
 def page_of_a_search_that_one_user_ended() -> str:
     """One user alone missed the objective, so that no rate was tried."""
     alone = Watched.of(recorded_run(open_load(25), 40), seen_server(300))
-    problem, objectives = f"p99 of 128 ms; {HOSTILE}", gates("p99<=20ms")
-    return search_page(HOSTILE, Found(None, None), [], problem, objectives, SETTINGS, SearchServers(alone))
+    searched = Searched(Found(None, None), [], SearchServers(alone), f"p99 of 128 ms; {HOSTILE}")
+    return page(search_report(HOSTILE, searched, gates("p99<=20ms"), SETTINGS))
 
 
-def comparison(slower: float) -> ComparisonReport:
+def comparison(slower: float) -> ComparisonOutcome:
     rounds = [
         (
             recorded_run(open_load(100), 4, seed=2 * number),
@@ -144,11 +152,11 @@ def comparison(slower: float) -> ComparisonReport:
         Watched.together([Watched.of(measured, seen_server(800)) for measured in a]),
         Watched.together([Watched.of(measured, seen_server(800, run_s=0.003, latency_s=0.005)) for measured in b]),
     )
-    return build_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
+    return judge_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
 
 
 def page_of_a_comparison(slower: float = 1.3) -> str:
-    return compare_page("digits", comparison(slower), SETTINGS)
+    return page(compare_report("digits", comparison(slower), SETTINGS))
 
 
 def page_of_a_wild_comparison() -> str:
@@ -158,27 +166,28 @@ def page_of_a_wild_comparison() -> str:
         Figure(name, Ratio(100.0, 100.0 * ratio, ratio, low, high), Verdict.UNCLEAR, scarce=True)
         for name, ratio, low, high in ratios
     )
-    return compare_page("digits", replace(comparison(1.0), comparison=Comparison(figures, 0.05)), SETTINGS)
+    wild = replace(comparison(1.0), comparison=Comparison(figures, 0.05))
+    return page(compare_report("digits", wild, SETTINGS))
 
 
-def soak() -> SoakReport:
+def soak() -> SoakOutcome:
     """Memory grows, and the last segment was not reached."""
     segments = Segments()
     for number in range(24):
         measured = recorded_run(open_load(20), seed=number, failures={HOSTILE: number // 20})
         segments.add(measured, 4e8 * (1 + number / 50))
     assert segments.total is not None
-    run = build_report(segments.total, model="digits", rows=1, gates=gates("error_rate>1%"))
-    return build_soak(run, segments, 25, 0.05)
+    run = judge_run(segments.total, model="digits", rows=1, gates=gates("error_rate>1%"))
+    return judge_soak(run, segments, 25, 0.05)
 
 
 def page_of_a_soak() -> str:
-    return soak_page(soak(), SETTINGS)
+    return page(soak_report(soak(), SETTINGS))
 
 
-def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Findings) -> RolloutReport:
+def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Findings) -> RolloutOutcome:
     live = 4 if outcome is Ended.PROMOTED else 3
-    return RolloutReport(
+    return RolloutOutcome(
         HOSTILE,
         3,
         4,
@@ -211,7 +220,7 @@ def page_of_a_rollout() -> str:
         Step("canary back", StepState.DONE, "is taken away", 430.7, 0.1),
     ]
     findings = Findings(Parity(AGREEING), comparison(1.0), soak())
-    return rollout_page(rollout(Ended.MOVED_BACK, 99, steps, findings), SETTINGS)
+    return page(rollout_report(rollout(Ended.MOVED_BACK, 99, steps, findings), [], SETTINGS))
 
 
 def page_of_a_plan() -> str:
@@ -220,13 +229,13 @@ def page_of_a_plan() -> str:
         Step("compare", StepState.PLANNED, "both under load in turn, 6 rounds of 10 s each", 0.4, 0.0),
         Step("label canary", StepState.PLANNED, "to version 4", 0.4, 0.0),
     ]
-    return rollout_page(rollout(Ended.PLANNED, 0, steps, Findings(Parity(AGREEING))), SETTINGS)
+    return page(rollout_report(rollout(Ended.PLANNED, 0, steps, Findings(Parity(AGREEING))), [], SETTINGS))
 
 
 def page_of_a_refusal() -> str:
     steps = [Step("parity", StepState.FAILED, "30 of 32 answers differ", 0.0, 0.4)]
     parity = Parity((*AGREEING[:2], *(Compared(f"request {number}: {HOSTILE}") for number in range(2, 32))))
-    return rollout_page(rollout(Ended.REFUSED, 99, steps, Findings(parity)), SETTINGS)
+    return page(rollout_report(rollout(Ended.REFUSED, 99, steps, Findings(parity)), [], SETTINGS))
 
 
 def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.0, failures: int = 2) -> str:
@@ -241,15 +250,13 @@ def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.
     measured = recorded_run(open_load(60 if seconds > 60 else 300, seconds), failures={HOSTILE: failures})
     watched = Watched.of(measured, seen_server(300))
     if scenario is not Scenario.SERVER:
-        return mlperf_page(HOSTILE, judge_mlperf(scenario, measured, 8), watched, SETTINGS)
-    result = judge_mlperf(scenario, measured, 1, 15)
-    found = Found(tries[2][0], tries[1][0])
+        outcome = MlperfOutcome(judge_mlperf(scenario, measured, 8), watched)
+        return page(mlperf_report(HOSTILE, outcome, (), SETTINGS))
     told = [(probe, Watched.of(each, seen_server(300, batch=int(probe.rate_per_s // 100)))) for probe, each in tries]
     servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), told)
-    objectives = gates("p99<=15ms")
-    return mlperf_page(
-        HOSTILE, result, watched, SETTINGS, found=found, tries=tries, objectives=objectives, servers=servers
-    )
+    searched = Searched(Found(tries[2][0], tries[1][0]), tries, servers)
+    outcome = MlperfOutcome(judge_mlperf(scenario, measured, 1, 15), watched, searched=searched)
+    return page(mlperf_report(HOSTILE, outcome, gates("p99<=15ms"), SETTINGS))
 
 
 def page_of_nothing() -> str:

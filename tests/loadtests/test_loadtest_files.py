@@ -15,12 +15,21 @@ from hdrh.log import HistogramLogReader  # type: ignore[import-untyped]  # ships
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tests.support import forked_command
+from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.outcomes.run import build_report
-from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
+from tpuserve_loadtests.outcomes.comparison import judge_comparison
+from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.outcomes.search import Searched, SearchServers
+from tpuserve_loadtests.outcomes.soak import SoakOutcome, judge_soak
+from tpuserve_loadtests.rendering.csv_text import csv_text
 from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
-from tpuserve_loadtests.reports.rows import comparison_csv, run_csv, search_csv, soak_csv, sweep_csv
+from tpuserve_loadtests.report_model.report import Report
+from tpuserve_loadtests.reports.compare import compare_report
+from tpuserve_loadtests.reports.run import run_report
+from tpuserve_loadtests.reports.search import search_report
+from tpuserve_loadtests.reports.soak import soak_report
+from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.searching import Outcome, Probe
 
 
@@ -29,15 +38,23 @@ def run() -> Measured:
     return recorded_run(open_load(300), failures={"UNAVAILABLE: gone": 7})
 
 
+def rows(report: Report) -> list[dict[str, str]]:
+    return rows_of(csv_text(report.rows()))
+
+
+def run_rows(measured: Measured) -> list[dict[str, str]]:
+    return rows(run_report(judge_run(measured, model="m", rows=1), {}))
+
+
 def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_windows_add_up_to_the_run(run: Measured) -> None:
-    rows = rows_of(run_csv(run))
-    assert len(rows) == 3 * len(run.recorder.windows)
+    found = run_rows(run)
+    assert len(found) == 3 * len(run.recorder.windows)
     for line in (*run.lines(), run.total.summary("total", run.rate_per_s)):
-        mine = [row for row in rows if row["line"] == line.name]
+        mine = [row for row in found if row["line"] == line.name]
         assert sum(int(row["requests"]) for row in mine) == line.requests
         assert sum(int(row["failures"]) for row in mine) == line.failures
         answered = sum(float(row["rate_per_s"]) * float(row["seconds"]) for row in mine)
@@ -46,61 +63,67 @@ def test_windows_add_up_to_the_run(run: Measured) -> None:
 
 
 def test_times_count_from_where_measuring_began_and_are_those_of_a_clock_too(run: Measured) -> None:
-    rows = rows_of(run_csv(run))
-    assert [float(row["start_s"]) for row in rows[::3][:3]] == pytest.approx([0, 0.2, 0.4])
-    assert float(rows[0]["time"]) == STARTED_AT + 1
+    found = run_rows(run)
+    assert [float(row["start_s"]) for row in found[::3][:3]] == pytest.approx([0, 0.2, 0.4])
+    assert float(found[0]["time"]) == STARTED_AT + 1
 
 
 def test_a_run_that_was_stopped_has_the_windows_that_it_came_to() -> None:
-    rows = rows_of(run_csv(recorded_run(open_load(300), lines=("grpc",), seconds=1.1)))
-    seconds = [float(row["seconds"]) for row in rows if row["line"] == "total"]
+    found = run_rows(recorded_run(open_load(300), lines=("grpc",), seconds=1.1))
+    seconds = [float(row["seconds"]) for row in found if row["line"] == "total"]
     assert seconds == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.2, 0.1])
 
 
 def test_a_window_without_an_answer_has_no_latency() -> None:
-    rows = rows_of(run_csv(recorded_run(open_load(1, seconds=10))))
-    assert {row["p99_ms"] for row in rows if row["requests"] == "0"} == {""}
+    found = run_rows(recorded_run(open_load(1, seconds=10)))
+    assert {row["p99_ms"] for row in found if row["requests"] == "0"} == {""}
 
 
 def test_each_step_of_a_sweep_is_a_row() -> None:
-    reports = [build_report(recorded_run(open_load(rate)), model="m", rows=1) for rate in (100, 200)]
-    rows = rows_of(sweep_csv(reports))
-    assert [float(row["offered_per_s"]) for row in rows] == [100, 200]
-    assert [float(row["p99_ms"]) for row in rows] == [report.total.p99_ms for report in reports]
-    assert rows[0]["trusted"] == "True"
+    steps = [judge_run(recorded_run(open_load(rate)), model="m", rows=1) for rate in (100, 200)]
+    found = rows(sweep_report(steps, {}))
+    assert [float(row["offered_per_s"]) for row in found] == [100, 200]
+    assert [float(row["p99_ms"]) for row in found] == [step.total.p99_ms for step in steps]
+    assert found[0]["trusted"] == "True"
 
 
 def test_each_try_of_a_search_is_a_row_and_says_why() -> None:
     probe = Probe(100, Outcome.FAILS, 'p99<=20ms: 30 of 800 late, "too many"')
-    (row,) = rows_of(search_csv([(probe, recorded_run(open_load(100)))]))
+
+    def search(*tries: tuple[Probe, Measured]) -> Report:
+        return search_report("m", Searched(None, tries, SearchServers()), [Threshold.parse("p99<=20ms")], {})
+
+    (row,) = rows(search((probe, recorded_run(open_load(100)))))
     assert (row["holds"], row["reason"]) == ("False", probe.reason)
-    assert search_csv([]) == ""
+    assert csv_text(search().rows()) == ""
 
 
 def test_each_run_of_a_comparison_is_a_row() -> None:
     pair = (recorded_run(open_load(100), seed=1), recorded_run(open_load(100), seed=2))
-    rows = rows_of(comparison_csv([pair, pair]))
-    assert [(row["round"], row["side"]) for row in rows] == [("1", "A"), ("1", "B"), ("2", "A"), ("2", "B")]
+    outcome = judge_comparison(("1", "2"), [pair, pair], 0.05, strict=True, must_tell=True)
+    found = rows(compare_report("m", outcome, {}))
+    assert [(row["round"], row["side"]) for row in found] == [("1", "A"), ("1", "B"), ("2", "A"), ("2", "B")]
 
 
-def soak_of(runs: int) -> SoakReport:
+def soak_of(runs: int) -> SoakOutcome:
     segments = Segments()
     for number in range(runs):
         segments.add(recorded_run(open_load(100), seed=number), 4e8 + number)
     assert segments.total is not None
-    return build_soak(build_report(segments.total, model="m", rows=1), segments, runs, 0.05)
+    return judge_soak(judge_run(segments.total, model="m", rows=1), segments, runs, 0.05)
 
 
 def test_each_segment_of_a_soak_is_a_row() -> None:
-    rows = rows_of(soak_csv(soak_of(3)))
-    assert [float(row["time"]) for row in rows] == [STARTED_AT + 1, STARTED_AT + 9, STARTED_AT + 17]
-    assert [float(row["memory_bytes"]) for row in rows] == [4e8, 4e8 + 1, 4e8 + 2]
+    found = rows(soak_report(soak_of(3), {}))
+    assert [float(row["time"]) for row in found] == [STARTED_AT + 1, STARTED_AT + 9, STARTED_AT + 17]
+    assert [float(row["memory_bytes"]) for row in found] == [4e8, 4e8 + 1, 4e8 + 2]
 
 
 def test_a_soaks_log_has_one_interval_for_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "soak.hdr"
-    measured = soak_of(3).run.measured
-    path.write_text(hdr_log({"": measured}, whole=True))
+    report = soak_report(soak_of(3), {})
+    (measured,) = report.runs.values()
+    path.write_text(hdr_log(report.runs, in_windows=report.in_windows))
     found = {histogram.get_tag(): histogram for histogram in intervals(path)}
     assert len(intervals(path)) == len(found) == 2
     assert {line.name: line.requests for line in measured.lines()} == {

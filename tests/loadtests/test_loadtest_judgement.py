@@ -12,8 +12,9 @@ from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
 from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.outcomes.run import build_report, report_json
+from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.reports.run import run_report
 
 OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))
 CLOSED = Load(10, 1, users=4)
@@ -81,19 +82,19 @@ def test_a_gate_without_a_figure_fails() -> None:
 
 def test_failures_are_judged_by_a_gate_on_them_where_there_is_one() -> None:
     run = measured(*[1.0] * 999, failures=1)
-    assert build_report(run, model="m", rows=1).exit_code == 1
-    assert build_report(run, model="m", rows=1, gates=gates("p99>20ms")).exit_code == 1
-    assert build_report(run, model="m", rows=1, gates=gates("error_rate>0.5%")).exit_code == 0
-    assert build_report(run, model="m", rows=1, gates=gates("error_rate>0.05%")).exit_code == EXIT_GATE
-    assert build_report(measured(), model="m", rows=1, gates=gates("error_rate>2%")).exit_code == EXIT_GATE
+    assert judge_run(run, model="m", rows=1).exit_code == 1
+    assert judge_run(run, model="m", rows=1, gates=gates("p99>20ms")).exit_code == 1
+    assert judge_run(run, model="m", rows=1, gates=gates("error_rate>0.5%")).exit_code == 0
+    assert judge_run(run, model="m", rows=1, gates=gates("error_rate>0.05%")).exit_code == EXIT_GATE
+    assert judge_run(measured(), model="m", rows=1, gates=gates("error_rate>2%")).exit_code == EXIT_GATE
 
 
 def test_a_generator_at_its_limit_is_told_before_gates() -> None:
     busy = measured(30.0, cores=0.95)
-    report = build_report(busy, model="m", rows=1, gates=gates("p99>20ms"))
+    report = judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"))
     assert report.exit_code == EXIT_GENERATOR
     assert "0.95 cores" in report.notes[0]
-    assert build_report(busy, model="m", rows=1, gates=gates("p99>20ms"), strict=False).exit_code == EXIT_GATE
+    assert judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"), strict=False).exit_code == EXIT_GATE
 
 
 def test_a_generator_that_sends_late_or_drops_is_not_trusted() -> None:
@@ -172,12 +173,13 @@ def test_an_objective_is_kept_missed_or_neither(sample: Sample, answer: Answer) 
 
 
 def test_reports_for_programs_say_what_the_table_says() -> None:
-    report = build_report(measured(*[10.0] * 600, failures=2), model="m", rows=1, gates=gates("p99>5ms", "rate<1"))
-    document = json.loads(report_json(report))
+    outcome = judge_run(measured(*[10.0] * 600, failures=2), model="m", rows=1, gates=gates("p99>5ms", "rate<1"))
+    report = run_report(outcome, {})
+    document = json.loads(json.dumps(report.document()))
     assert (document["exit_code"], document["ok"]) == (EXIT_GATE, False)
     assert document["total"]["p99_bound_ms"] == pytest.approx(10, rel=1e-3)
     assert [gate["failed"] for gate in document["gates"]] == [True, False]
-    suite = ElementTree.fromstring(junit_xml("loadtest", report.model, report.cases))
+    suite = ElementTree.fromstring(junit_xml(report))
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
     assert failed == ["requests are answered", "p99>5ms"]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "2")

@@ -1,5 +1,6 @@
 """JUnit XML of every command: what failed is a case that failed, under a name that stays."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -10,27 +11,36 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.outcomes.comparison import ComparisonReport, build_comparison
-from tpuserve_loadtests.outcomes.mlperf import mlperf_cases, mlperf_search_cases
-from tpuserve_loadtests.outcomes.run import build_report
-from tpuserve_loadtests.outcomes.search import search_cases
-from tpuserve_loadtests.outcomes.soak import SoakReport, build_soak
-from tpuserve_loadtests.rendering.junit import Case, junit_xml
-from tpuserve_loadtests.reports.rollout_cases import rollout_cases
-from tpuserve_loadtests.reports.sweep_report import sweep_cases
+from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome, judge_comparison
+from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
+from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.outcomes.search import Searched, SearchServers
+from tpuserve_loadtests.outcomes.soak import SoakOutcome, judge_soak
+from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.report_model.report import Case, Page, Report
+from tpuserve_loadtests.reports.mlperf import mlperf_cases, mlperf_search_cases
+from tpuserve_loadtests.reports.rollout import rollout_cases
+from tpuserve_loadtests.reports.search import search_cases
+from tpuserve_loadtests.reports.sweep import sweep_cases
 from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe
+from tpuserve_loadtests.server_side.watched import Watched
 
 SLO = Threshold.parse("p99<=20ms")
 
 
-def failed(cases: list[Case]) -> list[str]:
+def no_page() -> Page:
+    raise AssertionError("JUnit's XML needs no page")
+
+
+def failed(cases: Sequence[Case]) -> list[str]:
     return [case.name for case in cases if case.problem]
 
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
     cases = [Case("a", "\x00\x1b[31m<&>\ud800 \ufffe\nmore"), Case("b", skipped="not\x07yet"), Case("c", seconds=1.5)]
-    suite = ElementTree.fromstring(junit_xml("loadtest compare", "m", cases, "it\x00 ended"))
+    report = Report("loadtest compare", "m", 0, cases, list, dict, no_page, statement="it\x00 ended")
+    suite = ElementTree.fromstring(junit_xml(report))
     assert (suite.get("name"), suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
         "loadtest compare m",
         "3",
@@ -49,7 +59,7 @@ def test_what_xml_cannot_hold_is_replaced() -> None:
 
 def comparison(
     slower: float, rounds: int = 4, *, seconds: float = 8.0, must_tell: bool = True, failures: int = 0
-) -> ComparisonReport:
+) -> ComparisonOutcome:
     load = open_load(100, seconds)
     pairs = [
         (
@@ -58,7 +68,7 @@ def comparison(
         )
         for number in range(rounds)
     ]
-    return build_comparison(("stable", "canary"), pairs, 0.05, strict=True, must_tell=must_tell)
+    return judge_comparison(("stable", "canary"), pairs, 0.05, strict=True, must_tell=must_tell)
 
 
 def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
@@ -97,7 +107,7 @@ def test_a_search_fails_in_what_ended_it() -> None:
     best, ceiling = (Probe(rate, outcome, "why") for rate, outcome in ((100, Outcome.HOLDS), (120, Outcome.FAILS)))
 
     def of(found: Found | None, problem: str = "", exit_code: int = 0) -> list[Case]:
-        return search_cases(found, problem, exit_code, [SLO], "in words")
+        return search_cases(Searched(found, (), SearchServers(), problem, exit_code), [SLO])
 
     assert failed(of(Found(best, ceiling))) == []
     assert failed(of(Found(None, ceiling))) == ["a rate keeps p99<=20ms"]
@@ -109,7 +119,8 @@ def test_a_search_fails_in_what_ended_it() -> None:
 
 def scenario(seconds: float, *, limits: tuple[str, ...] = (), stopped: str = "", quick: bool = False) -> list[Case]:
     measured = replace(recorded_run(open_load(60, seconds)), stopped=stopped)
-    return mlperf_cases(judge_mlperf(Scenario.OFFLINE, measured, 8, limits=limits), measured, quick=quick)
+    result = judge_mlperf(Scenario.OFFLINE, measured, 8, limits=limits)
+    return mlperf_cases(MlperfOutcome(result, Watched((measured,), (), None, (), ""), quick))
 
 
 def test_a_scenario_of_mlperf_is_a_case_by_its_verdict() -> None:
@@ -134,11 +145,16 @@ def test_a_scenario_of_mlperf_is_a_case_by_its_verdict() -> None:
 
 def test_a_search_that_finds_no_rate_for_mlperf_fails_in_what_ended_it() -> None:
     ceiling = Probe(120, Outcome.FAILS, "why")
-    none = mlperf_search_cases(Found(None, ceiling), "", 0, "No rate holds")
+
+    def of(found: Found | None, problem: str = "", exit_code: int = 0) -> list[Case]:
+        tries = [(ceiling, recorded_run(open_load(120)))]
+        return mlperf_search_cases(Searched(found, tries, SearchServers(), problem, exit_code))
+
+    none = of(Found(None, ceiling))
     assert failed(none) == ["Server is VALID"]
-    assert none[-1].problem == "INVALID: No rate holds"
-    assert failed(mlperf_search_cases(None, "interrupted", EXIT_FAILED, "")) == ["it runs to its end"]
-    assert failed(mlperf_search_cases(None, "late", EXIT_GENERATOR, "")) == ["the load generator is not the limit"]
+    assert none[-1].problem == "INVALID: No rate holds: not even 120.0/s did (why)."
+    assert failed(of(None, "interrupted", EXIT_FAILED)) == ["it runs to its end"]
+    assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
 
 
 def step(name: str, state: StepState) -> Step:
@@ -159,13 +175,13 @@ def test_each_step_of_a_rollout_is_a_case_whether_it_was_reached_or_not() -> Non
     assert [case.skipped for case in plan] == ["planned: as told"] * 5
 
 
-def soak(segments: int, growth: float) -> SoakReport:
+def soak(segments: int, growth: float) -> SoakOutcome:
     done = Segments()
     for number in range(segments):
         done.add(recorded_run(open_load(20), seed=number), 4e8 * (1 + growth * number))
     assert done.total is not None
-    run = build_report(done.total, model="digits", rows=1, gates=(Threshold.parse("max>10s"),))
-    return build_soak(run, done, segments, 0.5)
+    run = judge_run(done.total, model="digits", rows=1, gates=(Threshold.parse("max>10s"),))
+    return judge_soak(run, done, segments, 0.5)
 
 
 def test_what_drifts_is_a_case_that_failed() -> None:
@@ -188,8 +204,7 @@ def test_a_soak_that_was_too_short_says_so() -> None:
 @pytest.mark.parametrize("failures", [0, 2])
 def test_each_step_of_a_sweep_has_its_cases(failures: int) -> None:
     reports = [
-        build_report(recorded_run(open_load(rate), failures={"gone": failures}), model="m", rows=1)
-        for rate in (100, 200)
+        judge_run(recorded_run(open_load(rate), failures={"gone": failures}), model="m", rows=1) for rate in (100, 200)
     ]
     wanted = ["100/s: requests are answered", "200/s: requests are answered"] if failures else []
     assert failed(sweep_cases(reports)) == wanted

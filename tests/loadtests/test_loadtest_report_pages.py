@@ -22,18 +22,22 @@ from tests.loadtests.report_pages import (
     page_of_nothing,
     rollout,
 )
+from tests.loadtests.report_pages import (
+    page as page_of,
+)
 from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.outcomes.rollout import Findings
-from tpuserve_loadtests.outcomes.run import build_report
-from tpuserve_loadtests.outcomes.search import SearchServers
+from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.outcomes.search import Searched, SearchServers
 from tpuserve_loadtests.rendering.interval_chart import draw_intervals
 from tpuserve_loadtests.report_model.units import milliseconds
+from tpuserve_loadtests.reports.compare import interval_chart
 from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.rollout import rollout_page
-from tpuserve_loadtests.reports.run import run_page
-from tpuserve_loadtests.reports.search import search_page
-from tpuserve_loadtests.reports.sweep import sweep_page
+from tpuserve_loadtests.reports.rollout import rollout_report
+from tpuserve_loadtests.reports.run import run_report
+from tpuserve_loadtests.reports.search import search_report
+from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.searching import Found, Outcome, Probe
@@ -109,7 +113,7 @@ def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_on_that_side() -> No
     assert page.count('class="interval-dot unclear"') == 3 + 3
     assert "An arrow marks an interval that continues beyond the chart" in page
     low = Figure("p99", Ratio(1.0, 0.5, 0.5, 0.01, 0.9), Verdict.BETTER, scarce=False)
-    assert arrows(str(draw_intervals(Comparison((low,), 0.05)))) == ["left"]
+    assert arrows(str(draw_intervals(interval_chart(Comparison((low,), 0.05))))) == ["left"]
     assert arrows(PAGES["compare"]()) == []
     assert "An arrow marks" not in PAGES["compare"]()
 
@@ -202,10 +206,10 @@ def test_the_server_says_where_the_time_went() -> None:
 
 
 def test_a_server_that_does_not_tell_is_no_part_of_the_verdict() -> None:
-    report = build_report(
+    report = judge_run(
         run(), model="m", rows=1, seen=Seen(note="where the time went is not known: give --server-metrics")
     )
-    page = run_page(report, {})
+    page = page_of(run_report(report, {}))
     assert "not known" not in page[page.index('class="verdict') : page.index('class="tiles"')]
     assert "Where the time went is not known: give --server-metrics" in str(Text(page))
 
@@ -229,7 +233,7 @@ def test_a_sweep_draws_where_the_time_went_at_each_load() -> None:
     assert "What more load does in the server" in text
     for title in ("Shares of a request's time", "Time in each part", "Rows in a batch"):
         assert title in text
-    quiet = sweep_page([build_report(run(), model="m", rows=1)], {})
+    quiet = page_of(sweep_report([judge_run(run(), model="m", rows=1)], {}))
     assert "in the server" not in str(Text(quiet))
 
 
@@ -291,20 +295,20 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
     ],
 )
 def test_a_rollout_says_what_is_live(outcome: Ended, exit_code: int, expected: str) -> None:
-    page = rollout_page(rollout(outcome, exit_code, [], Findings()), {})
+    page = page_of(rollout_report(rollout(outcome, exit_code, [], Findings()), [], {}))
     assert verdict(page) == expected
     assert ("Plan of a rollout" in page) == (outcome is Ended.PLANNED)
 
 
 def test_an_interrupted_rollout_blames_nobody() -> None:
     steps = [Step(INTERRUPTED, StepState.FAILED, "by a signal", 0, 1)]
-    page = rollout_page(rollout(Ended.REFUSED, 1, steps, Findings()), {})
+    page = page_of(rollout_report(rollout(Ended.REFUSED, 1, steps, Findings()), [], {}))
     assert verdict(page) == "warn: Interrupted: version 3 is live, and no label was moved"
 
 
 def test_a_rollout_tells_what_was_let_pass() -> None:
     found = replace(comparison(1.0), limits=("a core was full",), strict=False)
-    page = rollout_page(rollout(Ended.PROMOTED, 0, [], Findings(comparison=found)), {})
+    page = page_of(rollout_report(rollout(Ended.PROMOTED, 0, [], Findings(comparison=found)), [], {}))
     assert verdict(page) == "good: Version 4 is live"
     assert "compare: the load generator was the limit; it was let pass" in str(Text(page))
 
@@ -330,5 +334,6 @@ def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:
 )
 def test_a_search_without_an_answer_has_a_page_too(found: Found | None, expected: str) -> None:
     tries = [(Probe(100, Outcome.FAILS, "p99<=1ms: 90 of 100 late"), run())] if found else []
-    page = search_page("digits", found, tries, "interrupted", gates("p99<=1ms"), {}, SearchServers())
+    searched = Searched(found, tries, SearchServers(), "interrupted")
+    page = page_of(search_report("digits", searched, gates("p99<=1ms"), {}))
     assert verdict(page) == expected

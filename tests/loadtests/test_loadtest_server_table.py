@@ -9,11 +9,14 @@ from rich.console import Console
 from tests.loadtests.metrics_pages import MetricsPages, seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.comparison import build_comparison, comparison_document, print_comparison
-from tpuserve_loadtests.outcomes.run import build_report
+from tpuserve_loadtests.outcomes.comparison import judge_comparison
+from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.outcomes.search import SearchServers
-from tpuserve_loadtests.reports.server_table import changes, print_server_table
-from tpuserve_loadtests.reports.sweep_report import print_sweep
+from tpuserve_loadtests.outcomes.server_columns import changes
+from tpuserve_loadtests.rendering.terminal import print_parts, print_report
+from tpuserve_loadtests.reports.compare import compare_report
+from tpuserve_loadtests.reports.servers_section import printed_servers
+from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.searching import Found, Outcome, Probe
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Seen, read_stretch
@@ -28,7 +31,7 @@ def run(median_ms: float = 20.0, requests: int = 100) -> Measured:
 
 def shown(rows: list[tuple[str, Watched]], width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_server_table("load", rows, console)
+    print_parts([printed_servers("load", rows)], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -90,15 +93,16 @@ def slow_side() -> Watched:
 def test_a_comparison_says_where_b_is_slower() -> None:
     pairs = [(recorded_run(open_load(100), 4, seed=n), recorded_run(open_load(100), 8, seed=9 - n)) for n in range(3)]
     sides = (Watched.of(run(10.0), seen_server(100)), slow_side())
-    report = build_comparison(("1", "2"), pairs, 0.05, strict=True, must_tell=True, sides=sides)
+    outcome = judge_comparison(("1", "2"), pairs, 0.05, strict=True, must_tell=True, sides=sides)
     console = Console(file=io.StringIO(), width=80)
-    print_comparison(report, console)
+    report = compare_report("m", outcome, {})
+    print_report(report, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert re.search(r"B is worse .*\n  B beside A: latency \+\d+\.\d\d ms on average: execution \+10\.00", text)
     assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
-    assert comparison_document(report)["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
-    same = build_comparison(
+    assert report.document()["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
+    same = judge_comparison(
         ("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, 0.05, strict=True, must_tell=True, sides=sides
     )
     assert same.where == ""
@@ -108,7 +112,7 @@ def test_what_is_not_known_of_both_sides_is_told_once() -> None:
     unknown, known = Watched.of(run(), Seen(note=WHY)), slow_side()
 
     def notes(*sides: Watched) -> tuple[str, ...]:
-        return build_comparison(("1", "2"), [], 0.05, strict=True, must_tell=True, sides=sides).server_notes
+        return judge_comparison(("1", "2"), [], 0.05, strict=True, must_tell=True, sides=sides).server_notes
 
     assert notes(unknown, unknown) == (WHY,)
     assert notes(known, unknown) == (f"B: {WHY}",)
@@ -156,9 +160,9 @@ def test_refusals_have_a_column_of_their_own() -> None:
 
 
 def test_what_is_true_of_all_steps_is_told_once() -> None:
-    reports = [build_report(run(requests=rate), model="m", rows=1, seen=Seen(note=WHY)) for rate in (100, 200)]
+    steps = [judge_run(run(requests=rate), model="m", rows=1, seen=Seen(note=WHY)) for rate in (100, 200)]
     console = Console(file=io.StringIO(), width=120)
-    print_sweep(reports, console)
+    print_report(sweep_report(steps, {}), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert text.count(WHY) == 1

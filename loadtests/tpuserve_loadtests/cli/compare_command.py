@@ -1,7 +1,5 @@
 """`tpuserve loadtest compare`: is version B worse than version A?"""
 
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
-from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
     ArrivalOptions,
@@ -86,13 +84,8 @@ def compare(options: CompareOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from rich.console import Console
-
-    from tpuserve_loadtests.outcomes.comparison import build_comparison, comparison_document, print_comparison
-    from tpuserve_loadtests.rendering.hdr_log import hdr_log
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.compare import compare_page
-    from tpuserve_loadtests.reports.rows import comparison_csv
+    from tpuserve_loadtests.outcomes.comparison import judge_comparison
+    from tpuserve_loadtests.reports.compare import compare_report
 
     server = with_address(options.server, options.server.protocol)
     names = (options.a, options.b)
@@ -104,9 +97,8 @@ def compare(options: CompareOptions) -> None:
         process=options.arrivals.process,
         is_open=bool(options.load.rate),
     )
-    files = options.files
-    files.check()
-    files.refuse_distribution()
+    options.files.check()
+    options.files.refuse_distribution()
     options.generator.check()
     if options.generator.remote:
         raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
@@ -122,7 +114,7 @@ def compare(options: CompareOptions) -> None:
             for side, page in zip(sides, metrics, strict=True)
         ]
         rounds, watched = interleaved(targets, watches, options.generator, load, options.rounds)
-    report = build_comparison(
+    outcome = judge_comparison(
         names,
         rounds,
         options.least_effect,
@@ -130,23 +122,8 @@ def compare(options: CompareOptions) -> None:
         must_tell=options.unclear == "fail",
         sides=watched,
     )
-    if options.as_json:
-        click.echo(json.dumps(comparison_document(report), indent=2))
-    else:
-        print_comparison(report, Console())
-    files.write(
-        html=lambda: compare_page(options.model, report, describe_settings(*targets)),
-        csv=lambda: comparison_csv(rounds),
-        hdr=lambda: hdr_log(
-            {
-                f"{side}{number}": measured
-                for number, pair in enumerate(rounds, start=1)
-                for side, measured in zip("AB", pair, strict=True)
-            }
-        ),
-        junit=lambda: junit_xml("loadtest compare", options.model, report.cases, report.statement),
-    )
-    sys.exit(report.exit_code)
+    report = compare_report(options.model, outcome, describe_settings(*targets))
+    publish(report, options.files, as_json=options.as_json)
 
 
 def interleaved(

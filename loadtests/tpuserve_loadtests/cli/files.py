@@ -1,21 +1,26 @@
-"""Files that a report is written to beside the terminal: `--html`, `--csv`, `--hdr`, `--junit`."""
+"""Where a report goes: standard output, and the files of `--html`, `--csv`, `--hdr` and `--junit`."""
 
+import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import click
 
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tpuserve_loadtests.report_model.report import Report
+
+    Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
+
 # What the plotter at HdrHistogram's site takes: one distribution, where a log has many.
 DISTRIBUTION: Final = ".hgrm"
-
-Content = Callable[[], str]
 
 
 _PATH: Final = click.Path(path_type=Path)
@@ -36,6 +41,14 @@ class PageOptions:
         """Raise a usage error where nothing can be written."""
         _check_writable(self.html, "--html")
         _check_writable(self.junit, "--junit")
+
+    def forms(self, report: "Report") -> "Forms":
+        """Each file, and what is to be in it, in the order in which they are written."""
+        from tpuserve_loadtests.rendering.junit import junit_xml
+        from tpuserve_loadtests.rendering.page import render_page
+
+        yield self.junit, lambda: junit_xml(report)
+        yield self.html, lambda: render_page(report.page())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +82,42 @@ class FileOptions(PageOptions):
                 param_hint="--hdr",
             )
 
-    def write(self, *, html: Content, csv: Content, hdr: Content, junit: Content) -> None:
-        """Write those that were asked for and say so. Ends the program with a message where that fails."""
-        for path, content in ((self.junit, junit), (self.html, html), (self.csv, csv), (self.hdr, hdr)):
-            if path is not None:
-                write(path, content())
+    def forms(self, report: "Report") -> "Forms":
+        """As PageOptions'."""
+        from tpuserve_loadtests.rendering.csv_text import csv_text
+
+        yield from super(FileOptions, self).forms(report)
+        yield self.csv, lambda: csv_text(report.rows())
+        yield self.hdr, lambda: self._latencies(report)
+
+    def _latencies(self, report: "Report") -> str:
+        from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+
+        if self.wants_distribution:
+            (measured,) = report.runs.values()
+            return percentile_distribution(measured)
+        return hdr_log(report.runs, in_windows=report.in_windows)
+
+
+def publish(report: "Report", files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
+    """Print the report, write its files and end the program: with the report's exit code, if they could be written."""
+    show(report, as_json=as_json, stderr=stderr)
+    # The table was printed already.
+    if not all(try_to_write(path, content()) for path, content in files.forms(report) if path is not None):
+        sys.exit(EXIT_FAILED)
+    sys.exit(report.exit_code)
+
+
+def show(report: "Report", *, as_json: bool, stderr: bool = False) -> None:
+    """Print it as a JSON document, or as tables and lines; those to standard error if told so."""
+    from rich.console import Console
+
+    from tpuserve_loadtests.rendering.terminal import print_report
+
+    if as_json:
+        click.echo(json.dumps(report.document(), indent=2))
+    else:
+        print_report(report, Console(stderr=stderr))
 
 
 def _check_writable(path: Path | None, option: str) -> None:
@@ -86,12 +130,6 @@ def _check_writable(path: Path | None, option: str) -> None:
         raise click.BadParameter(f"{path} is a folder; give a file's name", param_hint=option)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise click.BadParameter(f"{path} cannot be written: permission denied", param_hint=option)
-
-
-def write(path: Path, content: str) -> None:
-    """Write a report's file. Ends the program with a message where that fails: the table was printed already."""
-    if not try_to_write(path, content):
-        sys.exit(EXIT_FAILED)
 
 
 def try_to_write(path: Path, content: str) -> bool:

@@ -1,16 +1,14 @@
 """`tpuserve loadtest mlperf`: the four scenarios of MLPerf Inference, by its rules."""
 
-import json
-import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
-from tpuserve_loadtests.cli.files import PageOptions, write
+from tpuserve_loadtests.cli.files import PageOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
     GeneratorOptions,
@@ -19,20 +17,19 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
     json_option,
 )
-from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, Searched, search_rate
+from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.duration import Duration
-from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.mlperf import Result, Scenario
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.outcomes.search import Searched
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs, Target
@@ -45,8 +42,6 @@ _ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
 # What short tries find may not hold for ten minutes: so often, at so much less.
 _RUNS: Final = 4
 _LESS: Final = 0.97
-# In JUnit's XML.
-_KIND: Final = "loadtest mlperf"
 
 EPILOG = """\b
 Examples:
@@ -136,6 +131,8 @@ def mlperf(options: MlperfOptions) -> None:
 
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.mlperf import Scenario
+    from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
+    from tpuserve_loadtests.reports.mlperf import mlperf_report
 
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
     options = replace(options, server=with_address(options.server, options.server.protocol))
@@ -153,9 +150,9 @@ def mlperf(options: MlperfOptions) -> None:
         searched = _search(runs, watch, options) if options.is_searched else None
         rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
         watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)
-    _tell(str(spec), result, watched, searched, as_json=options.as_json)
-    _write_files(str(spec), result, watched, target, searched, options)
-    sys.exit(_exit_code(result, watched.runs[0], quick=options.quick))
+    outcome = MlperfOutcome(result, watched, options.quick, searched)
+    report = mlperf_report(str(spec), outcome, _objectives(options), describe_settings(target))
+    publish(report, options.files, as_json=options.as_json)
 
 
 def _measure(
@@ -187,7 +184,7 @@ def _measure(
     return watched, result
 
 
-def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> Searched:
+def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> "Searched":
     return search_rate(
         runs,
         server,
@@ -198,55 +195,17 @@ def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> Sear
     )
 
 
-def _found_rate(searched: Searched, target: "Target", model: str, options: MlperfOptions) -> float:
+def _found_rate(searched: "Searched", target: "Target", model: str, options: MlperfOptions) -> float:
     """The highest rate that holds. Ends the program, with what was tried in its files, where there is none."""
-    from rich.console import Console
+    from tpuserve_loadtests.reports.mlperf import mlperf_search_report
 
-    from tpuserve_loadtests.outcomes.mlperf import mlperf_search_cases, mlperf_search_document
-    from tpuserve_loadtests.outcomes.search import print_search_servers, search_statement
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.mlperf import mlperf_search_page
-
-    found, problem = searched.found, searched.problem
-    if found is not None and found.best is not None:
-        return found.best.rate_per_s
-    statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
-    click.echo(statement, err=True)
-    if options.as_json:
-        click.echo(json.dumps(mlperf_search_document(model, _search_document(searched)), indent=2))
-    else:
-        print_search_servers(searched.servers, found, Console(stderr=True))
-    if options.files.junit:
-        cases = mlperf_search_cases(found, problem, searched.exit_code, statement)
-        write(options.files.junit, junit_xml(_KIND, model, cases, statement))
-    if options.files.html:
-        settings = describe_settings(target)
-        objectives = _objectives(options)
-        page = mlperf_search_page(model, found, searched.probes, problem, objectives, settings, searched.servers)
-        write(options.files.html, page)
-    sys.exit(searched.exit_code or EXIT_GATE)
-
-
-def _search_document(searched: Searched) -> dict[str, Any]:
-    from tpuserve_loadtests.outcomes.search import search_document
-
-    probes = [probe for probe, _ in searched.probes]
-    return search_document(searched.found, probes, searched.problem, searched.servers)
-
-
-def _tell(model: str, result: "Result", watched: "Watched", searched: Searched | None, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    from tpuserve_loadtests.outcomes.mlperf import mlperf_document, print_mlperf
-    from tpuserve_loadtests.outcomes.search import print_search_servers
-
-    if as_json:
-        search = _search_document(searched) if searched else None
-        click.echo(json.dumps(mlperf_document(result, watched, model, search), indent=2))
-        return
-    print_mlperf(result, watched, model, Console())
-    if searched:
-        print_search_servers(searched.servers, searched.found, Console(), told=watched.note)
+    found = searched.found
+    if found is None or found.best is None:
+        report = mlperf_search_report(model, searched, _objectives(options), describe_settings(target))
+        if options.as_json:
+            click.echo(report.statement, err=True)
+        publish(report, options.files, as_json=options.as_json, stderr=True)
+    return found.best.rate_per_s
 
 
 def _objectives(options: MlperfOptions) -> "tuple[Threshold, ...]":
@@ -257,36 +216,6 @@ def _objectives(options: MlperfOptions) -> "tuple[Threshold, ...]":
         return ()
     target_ms = f"{1000 * options.latency:.6f}".rstrip("0").rstrip(".")
     return (Threshold.parse(f"p99<={target_ms}ms"),)
-
-
-def _write_files(
-    model: str,
-    result: "Result",
-    watched: "Watched",
-    target: "Target",
-    searched: Searched | None,
-    options: MlperfOptions,
-) -> None:
-    from tpuserve_loadtests.outcomes.mlperf import mlperf_cases, mlperf_text
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.mlperf import mlperf_page
-
-    if options.files.junit:
-        (measured,) = watched.runs
-        cases = mlperf_cases(result, measured, quick=options.quick)
-        write(options.files.junit, junit_xml(_KIND, model, cases, mlperf_text(result, measured, model)))
-    if options.files.html:
-        page = mlperf_page(
-            model,
-            result,
-            watched,
-            describe_settings(target),
-            found=searched.found if searched else None,
-            tries=searched.probes if searched else (),
-            objectives=_objectives(options),
-            servers=searched.servers if searched else None,
-        )
-        write(options.files.html, page)
 
 
 def _load(options: MlperfOptions, rate: float | None) -> "Load":
@@ -315,12 +244,3 @@ def _checked(options: MlperfOptions) -> MlperfOptions:
     if options.protocol == "both":
         raise click.UsageError("one protocol is measured at a time: --protocol grpc or rest")
     return replace(options, requests=replace(options.requests, rows=rows or _ROWS.get(scenario, OFFLINE_ROWS)))
-
-
-def _exit_code(result: "Result", measured: "Measured", *, quick: bool) -> int:
-    if measured.stopped and not measured.lost:
-        return EXIT_FAILED
-    if not result.generator_kept_up:
-        return EXIT_GENERATOR
-    valid = result.valid_but_for_duration if quick else result.valid
-    return 0 if valid else EXIT_GATE

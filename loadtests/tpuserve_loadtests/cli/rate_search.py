@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.outcomes.search import SearchServers
-    from tpuserve_loadtests.searching import Found, Probe
+    from tpuserve_loadtests.outcomes.search import Searched
+    from tpuserve_loadtests.searching import Probe
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs
@@ -43,20 +43,6 @@ class RangeOptions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """`found` is None where the search did not end; `problem` says why, `exit_code` how bad that is.
-
-    `servers`: what the server told, of one user alone and of each of the `probes`.
-    """
-
-    found: "Found | None"
-    probes: "list[tuple[Probe, Measured]]"
-    servers: "SearchServers"
-    problem: str = ""
-    exit_code: int = 0
-
-
 def search_rate(
     runs: "Runs",
     server: "ServerWatch",
@@ -65,8 +51,9 @@ def search_rate(
     objectives: "tuple[Threshold, ...]",
     *,
     trust_generator: bool,
-) -> Searched:
+) -> "Searched":
     """Try rates within the range, as open loads of these terms."""
+    from tpuserve_loadtests.outcomes.search import Searched
     from tpuserve_loadtests.searching import Found, search
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
@@ -123,9 +110,8 @@ class _Tries:
         return self._last.runs[0]
 
     def tell(self, probe: "Probe", measured: "Measured") -> None:
-        """A rate was judged."""
-        from tpuserve_loadtests.outcomes.search import print_probe
-
-        print_probe(probe, measured)
+        """Print a line on standard error, as soon as a rate was judged."""
+        mark = "holds" if probe.holds else "does not hold"
+        click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)
         assert self._last is not None  # it was run
         self.servers.probes.append((probe, self._last.condensed()))

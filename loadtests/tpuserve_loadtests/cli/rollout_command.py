@@ -1,6 +1,5 @@
 """`tpuserve rollout`: a new version takes the place of the live one if it passes, and gives it back if it fails."""
 
-import json
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import command
-from tpuserve_loadtests.cli.files import try_to_write
+from tpuserve_loadtests.cli.files import show, try_to_write
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_options import RolloutOptions
@@ -27,7 +26,7 @@ from tpuserve_loadtests.report_model.units import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport
+    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Gate, Step
@@ -62,7 +61,8 @@ def rollout(options: RolloutOptions) -> None:
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutReport, print_step
+    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
+    from tpuserve_loadtests.rendering.steps import print_step
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
@@ -99,7 +99,7 @@ def rollout(options: RolloutOptions) -> None:
         started_at = time.time()
         job = Rollout(gates, moves, soak, labels, pressed.is_set, tell, time.monotonic)
         outcome = job.execute() if options.execute else job.plan()
-        report = RolloutReport(
+        ended = RolloutOutcome(
             model,
             live,
             new,
@@ -112,23 +112,19 @@ def rollout(options: RolloutOptions) -> None:
             findings,
             started_at,
         )
-        _tell(report, job.planned, options)
+        _tell(ended, job.planned, options)
     sys.exit(job.exit_code)
 
 
-def _tell(report: "RolloutReport", planned: "list[str]", options: RolloutOptions) -> None:
+def _tell(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptions) -> None:
     """The end, and the files. What became of that does not change the exit code, which says where the labels are."""
-    from tpuserve_loadtests.outcomes.rollout import rollout_document
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.rollout import rollout_page
-    from tpuserve_loadtests.reports.rollout_cases import rollout_cases
+    from tpuserve_loadtests.reports.rollout import rollout_report
 
-    click.echo(json.dumps(rollout_document(report), indent=2) if options.as_json else report.statement)
-    if options.files.junit is not None:
-        cases = rollout_cases(planned, report.steps)
-        try_to_write(options.files.junit, junit_xml("rollout", report.model, cases, report.statement))
-    if options.files.html is not None:
-        try_to_write(options.files.html, rollout_page(report, _settings(options)))
+    report = rollout_report(outcome, planned, _settings(options))
+    show(report, as_json=options.as_json)
+    for path, content in options.files.forms(report):
+        if path is not None:
+            try_to_write(path, content())
 
 
 def _settings(options: RolloutOptions) -> dict[str, str]:

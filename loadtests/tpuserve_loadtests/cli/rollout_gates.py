@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Tolerance
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.outcomes.comparison import ComparisonReport
+    from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
     from tpuserve_loadtests.outcomes.rollout import Findings
-    from tpuserve_loadtests.outcomes.soak import SoakReport
+    from tpuserve_loadtests.outcomes.soak import SoakOutcome
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Judged
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
@@ -78,7 +78,7 @@ class Gates:
 
     def compare(self) -> "Judged":
         """Interleaved runs of both versions."""
-        from tpuserve_loadtests.outcomes.comparison import build_comparison
+        from tpuserve_loadtests.outcomes.comparison import judge_comparison
         from tpuserve_loadtests.rollout.procedure import Judged
 
         targets = [self._target(spec) for spec in (self.live, self.new)]
@@ -89,7 +89,7 @@ class Gates:
             # One request that fails is too many: what further rounds tell would change nothing.
             rounds, sides = interleaved(targets, watches, options.generator, load, options.rounds, until_failure=True)
         names = (f"version {self.live.version}", f"version {self.new.version}")
-        report = build_comparison(
+        outcome = judge_comparison(
             names,
             rounds,
             self.options.least_effect,
@@ -97,14 +97,14 @@ class Gates:
             must_tell=self.options.unclear == "fail",
             sides=sides,
         )
-        self.findings.comparison = report
-        return Judged(report.exit_code, _comparison_line(report))
+        self.findings.comparison = outcome
+        return Judged(outcome.exit_code, _comparison_line(outcome))
 
     def soak(self) -> "Judged":
         """The label that users ask for, under load for a while."""
         from tpuserve_loadtests.measurement.segments import Segments
-        from tpuserve_loadtests.outcomes.run import build_report
-        from tpuserve_loadtests.outcomes.soak import build_soak
+        from tpuserve_loadtests.outcomes.run import judge_run
+        from tpuserve_loadtests.outcomes.soak import judge_soak
         from tpuserve_loadtests.rollout.procedure import Judged
 
         options, planned = self.options, self.options.segments
@@ -114,16 +114,16 @@ class Gates:
             load = segment_load(replace(options.terms, seconds=options.soak), options.load, planned, 1)
             run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None)
         assert segments.total is not None  # at least the first one began
-        run = build_report(
+        run = judge_run(
             segments.total,
             model=str(self.stable),
             rows=target.workload.rows,
             gates=self.thresholds,
             strict=self.options.generator.strict,
         )
-        report = build_soak(run, segments, planned, options.least_effect)
-        self.findings.soak = report
-        return Judged(report.exit_code, _soak_line(report))
+        outcome = judge_soak(run, segments, planned, options.least_effect)
+        self.findings.soak = outcome
+        return Judged(outcome.exit_code, _soak_line(outcome))
 
     def _watch(self, spec: "ModelSpec") -> "ServerWatch":
         return watch_server(self.options.server, self.options.metrics, [spec])
@@ -134,30 +134,30 @@ class Gates:
         return find_target(spec, addresses, Requests.of(self.options.requests, find_access(server.access)))
 
 
-def _comparison_line(report: "ComparisonReport") -> str:
-    if report.comparison is None:
-        failed = f"{report.failures:,} requests failed; " if report.failures else ""
-        return f"{failed}stopped after {len(report.rounds)} whole rounds: too few to tell anything"
+def _comparison_line(outcome: "ComparisonOutcome") -> str:
+    if outcome.comparison is None:
+        failed = f"{outcome.failures:,} requests failed; " if outcome.failures else ""
+        return f"{failed}stopped after {len(outcome.rounds)} whole rounds: too few to tell anything"
     ratios = [
         f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
-        for figure in report.comparison.figures
+        for figure in outcome.comparison.figures
     ]
     words = {"same": "the same", "unclear": "perhaps worse"}
-    verdict = words.get(report.comparison.verdict, report.comparison.verdict)
-    told = [f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *report.unclear, report.difference]
+    verdict = words.get(outcome.comparison.verdict, outcome.comparison.verdict)
+    told = [f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *outcome.unclear, outcome.difference]
     line = "; ".join(text for text in told if text)
-    if report.failures:
-        line += f"; {report.failures:,} requests failed"
-    return f"{line}; the load generator was the limit: {report.limits[0]}" if report.limits else line
+    if outcome.failures:
+        line += f"; {outcome.failures:,} requests failed"
+    return f"{line}; the load generator was the limit: {outcome.limits[0]}" if outcome.limits else line
 
 
-def _soak_line(report: "SoakReport") -> str:
+def _soak_line(outcome: "SoakOutcome") -> str:
     from tpuserve_loadtests.outcomes.soak import verdict_line
 
-    total = report.run.total
+    total = outcome.run.total
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"
-    line = f"{verdict_line(report).lower()}; {total.requests:,} requests, {total.failures:,} failed, p99 {p99}"
-    errors = report.run.measured.recorder.errors()
+    line = f"{verdict_line(outcome).lower()}; {total.requests:,} requests, {total.failures:,} failed, p99 {p99}"
+    errors = outcome.run.measured.recorder.errors()
     parts = [line, *(f"most failed with {error.message}" for error in errors[:1])]
-    parts += [str(result) for result in report.run.gates if result.failed]
-    return "; ".join([*parts, *(note for note in report.notes if "count from" not in note)])
+    parts += [str(result) for result in outcome.run.gates if result.failed]
+    return "; ".join([*parts, *(note for note in outcome.notes if "count from" not in note)])

@@ -1,6 +1,5 @@
 """`tpuserve loadtest run`: one load, one table."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import (
@@ -112,14 +111,9 @@ def run(options: RunOptions) -> None:
 
     give_process_to_gevent()
     # Locust patches the process too: after gRPC has been told, and before anything else is imported.
-    from rich.console import Console
-
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
-    from tpuserve_loadtests.outcomes.run import build_report, print_report, report_json
-    from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.rows import run_csv
-    from tpuserve_loadtests.reports.run import run_page
+    from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.reports.run import run_report
 
     asked, options = find_asked(options, options.golden.path)
     refuse_idle(
@@ -132,8 +126,7 @@ def run(options: RunOptions) -> None:
         is_timed=options.is_timed,
     )
     gates = thresholds(options.gates, "--fail-if")
-    files = options.files
-    files.check()
+    options.files.check()
     # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
     timeline = None if options.ways else asked.timeline(options.speed)
     load = _load(options, asked.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
@@ -145,7 +138,7 @@ def run(options: RunOptions) -> None:
         server.during(load) as seen,
     ):
         measured = run_load(runs, load, Hopeless(gates, load).why)
-    report = build_report(
+    outcome = judge_run(
         measured,
         model=asked.title,
         rows=target.workload.rows,
@@ -154,17 +147,8 @@ def run(options: RunOptions) -> None:
         seen=seen,
         told=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
     )
-    if options.as_json:
-        click.echo(report_json(report))
-    else:
-        print_report(report, Console())
-    files.write(
-        html=lambda: run_page(report, {**describe_settings(target), **golden_settings(target)}),
-        csv=lambda: run_csv(measured),
-        hdr=lambda: percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}),
-        junit=lambda: junit_xml("loadtest", asked.title, report.cases),
-    )
-    sys.exit(report.exit_code)
+    report = run_report(outcome, {**describe_settings(target), **golden_settings(target)})
+    publish(report, options.files, as_json=options.as_json)
 
 
 def _load(options: RunOptions, protocols: int) -> "Load":

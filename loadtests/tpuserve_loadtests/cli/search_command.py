@@ -1,7 +1,5 @@
 """`tpuserve loadtest search`: the highest rate at which an objective is kept."""
 
-import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +7,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms
 from tpuserve_loadtests.cli.options import (
     ArrivalOptions,
@@ -21,13 +19,12 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
     json_option,
 )
-from tpuserve_loadtests.cli.rate_search import RangeOptions, Searched, search_rate
+from tpuserve_loadtests.cli.rate_search import RangeOptions, search_rate
 from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
-from tpuserve_loadtests.exit_codes import EXIT_GATE
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
@@ -73,11 +70,7 @@ def search(options: SearchOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.outcomes.search import search_cases, search_statement
-    from tpuserve_loadtests.rendering.hdr_log import hdr_log
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.rows import search_csv
-    from tpuserve_loadtests.reports.search import search_page
+    from tpuserve_loadtests.reports.search import search_report
 
     asked, options = find_asked(options)
     refuse_idle(options.server, options.requests, options.generator, options.metrics, process=options.arrivals.process)
@@ -85,9 +78,8 @@ def search(options: SearchOptions) -> None:
     within = options.within
     if within.start and within.start > within.highest:
         raise click.BadParameter(f"{within.start:g} is above --to {within.highest:g}", param_hint="--from")
-    files = options.files
-    files.check()
-    files.refuse_distribution()
+    options.files.check()
+    options.files.refuse_distribution()
     target = asked.find_target()
     terms = LoadTerms.of(options.time, options.arrivals, options.generator)
     with (
@@ -95,39 +87,8 @@ def search(options: SearchOptions) -> None:
         watch_server(options.server, options.metrics, asked.specs) as server,
     ):
         searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
-    found, problem = searched.found, searched.problem
-    statement = search_statement(found, [probe for probe, _ in searched.probes], problem)
-    _tell(searched, as_json=options.as_json)
-    files.write(
-        html=lambda: search_page(
-            asked.title, found, searched.probes, problem, objectives, describe_settings(target), searched.servers
-        ),
-        csv=lambda: search_csv(searched.probes),
-        hdr=lambda: hdr_log(
-            {f"{number}:{probe.rate_per_s:.6g}": each for number, (probe, each) in enumerate(searched.probes, start=1)}
-        ),
-        junit=lambda: junit_xml(
-            "loadtest search",
-            asked.title,
-            search_cases(found, problem, searched.exit_code, objectives, statement),
-            statement,
-        ),
-    )
-    sys.exit(searched.exit_code or (0 if found and found.best else EXIT_GATE))
-
-
-def _tell(searched: Searched, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    from tpuserve_loadtests.outcomes.search import print_search_servers, search_document, search_statement
-
-    found, servers = searched.found, searched.servers
-    probes = [probe for probe, _ in searched.probes]
-    if as_json:
-        click.echo(json.dumps(search_document(found, probes, searched.problem, servers), indent=2))
-    else:
-        click.echo(search_statement(found, probes, searched.problem))
-        print_search_servers(servers, found, Console())
+    report = search_report(asked.title, searched, objectives, describe_settings(target))
+    publish(report, options.files, as_json=options.as_json)
 
 
 def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":

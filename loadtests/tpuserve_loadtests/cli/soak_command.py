@@ -12,7 +12,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import (
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.segments import Segment, Segments
-    from tpuserve_loadtests.outcomes.soak import SoakReport
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
-    from tpuserve_loadtests.traffic.engine import Runs, Target
+    from tpuserve_loadtests.traffic.engine import Runs
 
 SEGMENTS = 48
 LEAST_SEGMENTS = 20
@@ -100,11 +99,10 @@ def soak(options: SoakOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from rich.console import Console
-
     from tpuserve_loadtests.measurement.segments import Segments
-    from tpuserve_loadtests.outcomes.run import build_report
-    from tpuserve_loadtests.outcomes.soak import build_soak, print_soak, soak_document
+    from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.outcomes.soak import judge_soak
+    from tpuserve_loadtests.reports.soak import soak_report
 
     asked, options = find_asked(options, options.golden.path)
     refuse_idle(
@@ -129,7 +127,7 @@ def soak(options: SoakOptions) -> None:
         tell = partial(_tell, segments=segments, planned=planned, log=log)
         run_segments(runs, load, planned, gates, segments, server, tell)
     assert segments.total is not None  # at least the first one began
-    run = build_report(
+    run = judge_run(
         segments.total,
         model=asked.title,
         rows=target.workload.rows,
@@ -137,31 +135,9 @@ def soak(options: SoakOptions) -> None:
         strict=options.generator.strict,
         told=golden_notes(target, segments.total),
     )
-    report = build_soak(run, segments, planned, options.least_effect, server.why_not)
-    if options.as_json:
-        click.echo(json.dumps(soak_document(report), indent=2))
-    else:
-        print_soak(report, Console())
-    _write(options.files, report, target)
-    sys.exit(report.exit_code)
-
-
-def _write(files: FileOptions, report: "SoakReport", target: "Target") -> None:
-    from tpuserve_loadtests.outcomes.soak import verdict_line
-    from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.rows import soak_csv
-    from tpuserve_loadtests.reports.soak import soak_page
-
-    measured = report.run.measured
-    files.write(
-        html=lambda: soak_page(report, {**describe_settings(target), **golden_settings(target)}),
-        csv=lambda: soak_csv(report),
-        hdr=lambda: (
-            percentile_distribution(measured) if files.wants_distribution else hdr_log({"": measured}, whole=True)
-        ),
-        junit=lambda: junit_xml("loadtest soak", report.run.model, report.cases, verdict_line(report)),
-    )
+    outcome = judge_soak(run, segments, planned, options.least_effect, server.why_not)
+    report = soak_report(outcome, {**describe_settings(target), **golden_settings(target)})
+    publish(report, options.files, as_json=options.as_json)
 
 
 def run_segments(
@@ -210,7 +186,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> TextIO | None:
 
 
 def _tell(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:
-    from tpuserve_loadtests.outcomes.soak import segment_document, segment_line
+    from tpuserve_loadtests.reports.soak import segment_document, segment_line
 
     click.echo(segment_line(segment, len(segments.done), planned), err=True)
     if log is not None:

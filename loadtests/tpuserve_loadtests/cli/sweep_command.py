@@ -1,7 +1,5 @@
 """`tpuserve loadtest sweep`: one run at each of several loads, which makes a latency-throughput curve."""
 
-import json
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +7,7 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions
+from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, refuse_both, run_load
 from tpuserve_loadtests.cli.options import (
     ArrivalOptions,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.outcomes.run import RunReport
+    from tpuserve_loadtests.outcomes.run import RunOutcome
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
 EPILOG = """\b
@@ -78,17 +76,11 @@ def sweep(options: SweepOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from rich.console import Console
-
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.threshold import gate_results
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
-    from tpuserve_loadtests.outcomes.run import as_document, build_report
-    from tpuserve_loadtests.rendering.hdr_log import hdr_log
-    from tpuserve_loadtests.rendering.junit import junit_xml
-    from tpuserve_loadtests.reports.rows import sweep_csv
-    from tpuserve_loadtests.reports.sweep import sweep_page
-    from tpuserve_loadtests.reports.sweep_report import print_sweep, sweep_cases
+    from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.reports.sweep import sweep_report
 
     asked, options = find_asked(options, own_load=True)
     refuse_idle(
@@ -99,41 +91,28 @@ def sweep(options: SweepOptions) -> None:
         process=options.arrivals.process,
         is_open=bool(options.rate),
     )
-    files = options.files
-    files.check()
-    files.refuse_distribution()
+    options.files.check()
+    options.files.refuse_distribution()
     until = _until(options.until)
     loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, asked.least_users)]
     target = asked.find_target()
     strict = options.generator.strict
-    reports: list[RunReport] = []
+    steps: list[RunOutcome] = []
     with (
         generating(target, options.generator) as runs,
         watch_server(options.server, options.metrics, asked.specs) as server,
     ):
         for load in loads:
             with server.during(load) as seen:
-                title = f"Step {len(reports) + 1} of {len(loads)}, for"
+                title = f"Step {len(steps) + 1} of {len(loads)}, for"
                 measured = run_load(runs, load, Hopeless(until, load).why, title)
-            reports.append(
-                build_report(measured, model=asked.title, rows=target.workload.rows, strict=strict, seen=seen)
-            )
+            steps.append(judge_run(measured, model=asked.title, rows=target.workload.rows, strict=strict, seen=seen))
             if measured.stopped == STOPPED_EARLY or measured.lost:
                 break
             if too_much := [result for result in gate_results(until, measured) if result.failed]:
-                click.echo(f"  --until {too_much[0].gate} is true of {load}: {_left(loads, reports)}", err=True)
+                click.echo(f"  --until {too_much[0].gate} is true of {load}: {_left(loads, steps)}", err=True)
                 break
-    if options.as_json:
-        click.echo(json.dumps([as_document(report) for report in reports], indent=2))
-    else:
-        print_sweep(reports, Console())
-    files.write(
-        html=lambda: sweep_page(reports, describe_settings(target)),
-        csv=lambda: sweep_csv(reports),
-        hdr=lambda: hdr_log({str(report.measured.load): report.measured for report in reports}),
-        junit=lambda: junit_xml("loadtest sweep", asked.title, sweep_cases(reports)),
-    )
-    sys.exit(max(report.exit_code for report in reports))
+    publish(sweep_report(steps, describe_settings(target)), options.files, as_json=options.as_json)
 
 
 def _until(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
@@ -146,7 +125,7 @@ def _until(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
     return until
 
 
-def _left(loads: "Sequence[Load]", done: "Sequence[RunReport]") -> str:
+def _left(loads: "Sequence[Load]", done: "Sequence[RunOutcome]") -> str:
     left = len(loads) - len(done)
     return f"{left} further load{'s are' if left > 1 else ' is'} not run" if left else "it was the last one"
 
@@ -155,10 +134,10 @@ def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
     refuse_both(options.users, options.rate)
     terms = LoadTerms.of(options.time, options.arrivals, options.generator)
     if options.rate:
-        steps = terms.open(options.rate).profile
-        assert steps is not None  # an open load has one
-        rates = [segment.start_per_s for segment in steps.segments]
-        if any(segment.start_per_s != segment.end_per_s for segment in steps.segments):
+        profile = terms.open(options.rate).profile
+        assert profile is not None  # an open load has one
+        rates = [segment.start_per_s for segment in profile.segments]
+        if any(segment.start_per_s != segment.end_per_s for segment in profile.segments):
             raise click.BadParameter("steps are levels, not ramps: 100,200,400", param_hint="--rate")
         return [terms.open(f"{rate:f}") for rate in rates]
     users = (options.users or DEFAULT_USERS).split(",")

@@ -1,19 +1,14 @@
-"""A comparison of two versions: figures, intervals, verdict."""
+"""The outcome of a comparison of two versions: figures, intervals, verdict."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from dataclasses import dataclass
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.run import NOT_TRUSTED, PLAIN_WIDTH
-from tpuserve_loadtests.rendering.junit import ANSWERED, GENERATOR, Case
-from tpuserve_loadtests.reports.server_table import changes, print_server_table
+from tpuserve_loadtests.outcomes.run import NOT_TRUSTED
+from tpuserve_loadtests.outcomes.server_columns import changes
+from tpuserve_loadtests.report_model.report import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Round
 from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Figure, Verdict, compare
@@ -28,7 +23,7 @@ VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonReport:
+class ComparisonOutcome:
     """`comparison` is None after fewer rounds than tell anything.
 
     `strict`: the generator's limit fails; `must_tell`: so does a figure that is unclear. `sides`: all runs of A
@@ -121,13 +116,13 @@ class ComparisonReport:
             return Case(title, skipped="there were too few rounds")
         if figure.verdict is Verdict.UNCLEAR:
             return Case(title, _explain(figure) if self.must_tell else "", _explain(figure))
-        _, a, b, ratio, interval, verdict = _cells(figure)
+        _, a, b, ratio, interval, verdict = comparison_cells(figure)
         told = f"{name} of B is {verdict}: {b}, A {a}; {ratio} of it ({interval})"
         where = f"; {self.where}" if self.where else ""
         return Case(title, f"{told}{where}" if figure.verdict is Verdict.WORSE else "")
 
 
-def build_comparison(
+def judge_comparison(
     names: tuple[str, str],
     rounds: Sequence[tuple[Measured, Measured]],
     least_effect: float,
@@ -135,60 +130,12 @@ def build_comparison(
     strict: bool,
     must_tell: bool,
     sides: tuple[Watched, ...] = (),
-) -> ComparisonReport:
+) -> ComparisonOutcome:
     """Judge the rounds."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
     limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
-    return ComparisonReport(names, rounds, comparison, tuple(limits), strict, must_tell, sides)
-
-
-def comparison_document(report: ComparisonReport) -> dict[str, Any]:  # for JSON
-    """All figures for programs; latencies in milliseconds."""
-    comparison = report.comparison
-    return {
-        "a": report.names[0],
-        "b": report.names[1],
-        "verdict": comparison.verdict if comparison else None,
-        "exit_code": report.exit_code,
-        "rounds": len(report.rounds),
-        "least_effect": comparison.least_effect if comparison else None,
-        "figures": {figure.name: _document(figure) for figure in comparison.figures} if comparison else {},
-        "failures": report.failures,
-        "generator_limits": list(report.limits),
-        "sides": {side: watched.as_document() for side, watched in zip("ab", report.sides, strict=False)},
-        "where": report.where,
-        "server_notes": list(report.server_notes),
-    }
-
-
-def print_comparison(report: ComparisonReport, console: Console) -> None:
-    """Table, verdict and notes."""
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    if report.comparison is None:
-        console.print(report.statement, highlight=False)
-        return
-    a, b = map(escape, report.names)
-    table = Table(title=f"B ({b}) beside A ({a}), {len(report.rounds)} rounds", title_justify="left")
-    table.add_column("figure")
-    for heading in ("A", "B", "B/A", "99 % interval", "B is"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for figure in report.comparison.figures:
-        table.add_row(*_cells(figure))
-    console.print(table)
-    print_server_table("side", list(zip("AB", report.sides, strict=False)), console)
-    console.print(f"  {report.statement}", highlight=False)
-    if report.where:
-        console.print(f"  {report.where}", highlight=False, soft_wrap=True)
-    for text in report.unclear:
-        console.print(f"  note: {text}", highlight=False)
-    if report.failures:
-        console.print(f"  note: {report.failures:,} requests failed", highlight=False)
-    if report.limit_note:
-        console.print(f"  note: {report.limit_note}", highlight=False, soft_wrap=True)
-    for note in report.server_notes:
-        console.print(f"  note: {escape(note)}", highlight=False, soft_wrap=True)
+    return ComparisonOutcome(names, rounds, comparison, tuple(limits), strict, must_tell, sides)
 
 
 def _explain(figure: Figure) -> str:
@@ -200,13 +147,8 @@ def _explain(figure: Figure) -> str:
     )
 
 
-def _cells(figure: Figure) -> list[str]:
+def comparison_cells(figure: Figure) -> list[str]:
+    """For a terminal: name, A, B, their ratio, its interval, verdict."""
     ratio = figure.ratio
     values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
     return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]
-
-
-def _document(figure: Figure) -> dict[str, Any]:  # for JSON
-    unit = 1.0 if figure.name == "rate" else 1000.0
-    ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
-    return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}

@@ -1,21 +1,13 @@
-"""A rollout: each step as it ends, what its gates found, and what the whole came to."""
+"""The outcome of a rollout: its steps, what its gates found, and what the whole came to."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
 
-from rich.console import Console
-from rich.markup import escape
-
-from tpuserve_loadtests.outcomes.comparison import ComparisonReport
-from tpuserve_loadtests.outcomes.soak import SoakReport
+from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
+from tpuserve_loadtests.outcomes.soak import SoakOutcome
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Parity
-from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step, StepState
-
-_STYLES: Final = {StepState.FAILED: "red", StepState.PASSED: "green", StepState.DONE: "green"}
-_STATE_WIDTH: Final = max(map(len, StepState))
-_NAME_WIDTH: Final = 16
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step
 
 
 @dataclass(slots=True)
@@ -23,12 +15,12 @@ class Findings:
     """What each gate found; None for one that was not asked, or could not ask. Gates fill it in as they are asked."""
 
     parity: Parity | None = None
-    comparison: ComparisonReport | None = None
-    soak: SoakReport | None = None
+    comparison: ComparisonOutcome | None = None
+    soak: SoakOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutReport:
+class RolloutOutcome:
     """`live` and `new` are versions. `before`: a label and the version that it stood for, None for none.
 
     `started_at`: seconds since 1970. `dry_run`: nothing was to be changed. `standings`: where labels are at the end.
@@ -72,24 +64,3 @@ class RolloutReport:
     def labels(self) -> str:
         """Where they are, in words."""
         return "; ".join(map(str, self.standings))
-
-
-def print_step(step: Step, console: Console) -> None:
-    """One line."""
-    style = _STYLES.get(step.state, "default")
-    state = f"[{style}]{step.state:{_STATE_WIDTH}}[/{style}]"
-    console.print(f"  {state}  {step.name:{_NAME_WIDTH}}  {escape(step.detail)}", highlight=False, soft_wrap=True)
-
-
-def rollout_document(report: RolloutReport) -> dict[str, Any]:  # for JSON
-    """The same for programs."""
-    return {
-        "model": report.model,
-        "from": report.live,
-        "to": report.new,
-        "outcome": report.outcome,
-        "exit_code": report.exit_code,
-        "labels": report.labels,
-        "started_at": report.started_at,
-        "steps": [asdict(step) for step in report.steps],
-    }

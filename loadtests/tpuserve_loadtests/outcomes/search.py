@@ -1,20 +1,11 @@
-"""What a search found: each rate as it was tried, and the statement at the end."""
+"""The outcome of a search for the highest rate: what was found, each rate that was tried, and what the server told."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-import click
-from rich.console import Console
-from rich.markup import escape
-
-from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
-from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.run import PLAIN_WIDTH
-from tpuserve_loadtests.rendering.junit import GENERATOR, Case
-from tpuserve_loadtests.reports.server_table import changes, print_server_table
+from tpuserve_loadtests.outcomes.server_columns import changes
 from tpuserve_loadtests.searching import Found, Probe
 from tpuserve_loadtests.server_side.watched import Watched
 
@@ -64,66 +55,40 @@ class SearchServers:
         return tries.get(held or 0), tries.get(failed or 0)
 
 
-def print_search_servers(servers: SearchServers, found: Found | None, console: Console, told: str = "") -> None:
-    """Where the time went, what gave in, and notes, but for one that was `told` already."""
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    print_server_table("load", servers.rows(found), console)
-    for line in (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found, told))):
-        if line:
-            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """`found` is None where the search did not end; `problem` says why, `exit_code` how bad that is.
 
+    `servers`: what the server told, of one user alone and of each of the `probes`.
+    """
 
-def print_probe(probe: Probe, measured: Measured) -> None:
-    """A line on standard error, as soon as a rate was judged."""
-    mark = "holds" if probe.holds else "does not hold"
-    click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", file=sys.stderr)
+    found: Found | None
+    probes: Sequence[tuple[Probe, Measured]]
+    servers: SearchServers
+    problem: str = ""
+    exit_code: int = 0
 
+    @property
+    def runs(self) -> list[Measured]:
+        """All loads: one user alone, and then the tries."""
+        alone = self.servers.alone.runs if self.servers.alone is not None else ()
+        return [*alone, *(measured for _, measured in self.probes)]
 
-def search_statement(found: Found | None, probes: Sequence[Probe], problem: str) -> str:
-    """What may be said, and how sure it is."""
-    if found is None:
-        held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)
-        so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest that held"
-        return f"The search did not end: {problem}. Until then {so_far}."
-    if found.best is None and not probes:
-        return f"No rate holds: even a user alone, who waits for nobody, gets {problem}."
-    if found.best is None:
-        tried = min(probe.rate_per_s for probe in probes)
-        return f"No rate holds: not even {tried:,.1f}/s did ({found.ceiling.reason if found.ceiling else ''})."
-    above = "nothing above was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
-    reason = f"at 99 % confidence; {found.best.reason}"
-    return f"Highest rate that holds: {found.best.rate_per_s:,.1f}/s ({reason}). {above.capitalize()}."
-
-
-def search_cases(
-    found: Found | None, problem: str, exit_code: int, objectives: Sequence[Threshold], statement: str
-) -> list[Case]:
-    """Whether the generator kept up, the search ended, and a rate was found."""
-    limited, ended = exit_code == EXIT_GENERATOR, found is not None
-    kept = f"a rate keeps {' and '.join(map(str, objectives))}"
-    return [
-        Case(GENERATOR, problem if limited else ""),
-        Case("the search ended", "" if ended or limited else problem, problem if limited else ""),
-        Case(kept, statement if found and not found.best else "", "" if ended else statement),
-    ]
-
-
-def search_document(
-    found: Found | None, probes: Sequence[Probe], problem: str, servers: SearchServers
-) -> dict[str, Any]:  # for JSON
-    """The same for programs."""
-    best = found.best if found else None
-    ceiling = found.ceiling if found else None
-    return {
-        "rate_per_s": best.rate_per_s if best else None,
-        "does_not_hold_per_s": ceiling.rate_per_s if ceiling else None,
-        "problem": problem,
-        "alone": servers.alone.as_document() if servers.alone else None,
-        "probes": [
-            {**asdict(probe), **watched.as_document()}
-            for probe, (_, watched) in zip(probes, servers.probes, strict=True)
-        ],
-        "gave_in": servers.gave_in(found),
-        "server_notes": servers.notes(found),
-    }
+    @property
+    def statement(self) -> str:
+        """What may be said, and how sure it is."""
+        found, problem, probes = self.found, self.problem, [probe for probe, _ in self.probes]
+        if found is None:
+            held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)
+            so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest that held"
+            return f"The search did not end: {problem}. Until then {so_far}."
+        if found.best is None and not probes:
+            return f"No rate holds: even a user alone, who waits for nobody, gets {problem}."
+        if found.best is None:
+            tried = min(probe.rate_per_s for probe in probes)
+            return f"No rate holds: not even {tried:,.1f}/s did ({found.ceiling.reason if found.ceiling else ''})."
+        above = (
+            "nothing above was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
+        )
+        reason = f"at 99 % confidence; {found.best.reason}"
+        return f"Highest rate that holds: {found.best.rate_per_s:,.1f}/s ({reason}). {above.capitalize()}."

@@ -21,9 +21,11 @@ from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.golden.answer_check import AnswerChecks
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.outcomes.run import build_report, print_report
+from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
 from tpuserve_loadtests.plain_locust.options import add_options, said_names, suite_options
+from tpuserve_loadtests.rendering.terminal import print_report
+from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
@@ -153,15 +155,15 @@ class Suite:
             environment.runner.stop()
         options = environment.parsed_options
         lines = () if self._target is None else tuple(line.name for line in self._target.workload.lines)
-        report = build_report(
+        outcome = judge_run(
             self._tallies.measured(lines, int(options.num_users or 1)),
             model=self._title,
             rows=1 if self._target is None else self._target.workload.rows,
             gates=self._gates,
             strict=options.generator_limit == "fail",
         )
-        print_report(report, Console())
-        environment.process_exit_code = report.exit_code
+        print_report(run_report(outcome, {}), Console())
+        environment.process_exit_code = outcome.exit_code
 
 
 class Sending:

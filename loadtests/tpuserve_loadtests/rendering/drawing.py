@@ -1,16 +1,15 @@
-"""A chart as inline SVG: curves, bars and rules between two axes, what to say where it is pointed at, and its numbers.
+"""A chart as inline SVG, and its numbers.
 
 It reads without scripts: each column tells its text by itself, and the numbers stand in a table under the chart.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from tpuserve_loadtests.rendering.markup import Markup, element
-from tpuserve_loadtests.report_model.scales import Scale
+from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Dot, Key, Label, Rule
 
 # Of the drawing, in its own units: about a phone's pixels.
 WIDTH: Final = 420.0
@@ -23,97 +22,8 @@ _LABEL_HEIGHT: Final = 14.0
 STYLES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """`title` says what and in which unit."""
-
-    title: str
-    scale: Scale
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Points from left to right; one whose y is None is a gap. `dots`: each point is a mark of its own."""
-
-    name: str
-    points: Sequence[tuple[float, float | None]]
-    style: int = 0
-    dots: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A mark by itself: filled if `good`, hollow and red otherwise."""
-
-    x: float
-    y: float
-    good: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """From `start` to `end` on the x axis, and from `floor` to `y`."""
-
-    start: float
-    end: float
-    y: float
-    style: int = 0
-    floor: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What a point is, written beside it unless that would hide another label."""
-
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A dashed line across the chart, named at its end: at `y`, or upright at `x`."""
-
-    text: str
-    y: float | None = None
-    x: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """What is told of the neighbourhood of x where it is pointed at; lines are parted by line breaks."""
-
-    x: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The chart's numbers as a table."""
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`label` says in a sentence what is to be seen, to those who do not see it."""
-
-    title: str
-    label: str
-    x: Axis
-    y: Axis
-    numbers: Numbers
-    curves: Sequence[Curve] = ()
-    dots: Sequence[Dot] = ()
-    bars: Sequence[Bar] = ()
-    labels: Sequence[Label] = ()
-    rules: Sequence[Rule] = ()
-    columns: Sequence[Column] = ()
-
-
-def draw_chart(chart: Chart, keys: Sequence[Markup] = ()) -> Markup:
-    """A figure: title, legend where there is more than one curve or there are other `keys`, drawing, numbers."""
+def draw_chart(chart: Chart) -> Markup:
+    """A figure: title, legend where there is more than one curve or there are other keys, drawing, numbers."""
     frame = _Frame(chart.x, chart.y)
     parts = [
         *frame.axes(),
@@ -125,20 +35,23 @@ def draw_chart(chart: Chart, keys: Sequence[Markup] = ()) -> Markup:
         *frame.columns(chart.columns),
     ]
     drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.label)
-    caption = element("figcaption", element("h3", chart.title), _legend(chart.curves, keys))
+    caption = element("figcaption", element("h3", chart.title), _legend(chart))
     return element("figure", caption, element("div", drawing, class_="drawing"), _show_numbers(chart))
 
 
-def _legend(curves: Sequence[Curve], others: Sequence[Markup]) -> Markup:
-    lines = curves if len(curves) > 1 else ()
-    keys = [*(element("span", _sample(curve.style), curve.name, class_="key") for curve in lines), *others]
+def _legend(chart: Chart) -> Markup:
+    lines = chart.curves if len(chart.curves) > 1 else ()
+    curves = [element("span", _sample(curve.style), curve.name, class_="key") for curve in lines]
+    keys = [*curves, *map(_key, chart.keys)]
     return element("div", *keys, class_="legend") if keys else Markup()
 
 
-def bar_key(name: str, style: int) -> Markup:
-    """What bars of a style are, for `keys` of draw_chart."""
-    bar = element("rect", x=4.0, y=0.0, width=14.0, height=10.0, class_=f"bar style-{style % STYLES}")
-    return element("span", element("svg", bar, viewBox="0 0 22 10", aria_hidden="true"), name, class_="key")
+def _key(key: Key) -> Markup:
+    if key.style is None:
+        dot = element("span", class_="dot good" if key.good else "dot bad")
+        return element("span", dot, key.name, class_="key")
+    bar = element("rect", x=4.0, y=0.0, width=14.0, height=10.0, class_=f"bar style-{key.style % STYLES}")
+    return element("span", element("svg", bar, viewBox="0 0 22 10", aria_hidden="true"), key.name, class_="key")
 
 
 def _sample(style: int) -> Markup:

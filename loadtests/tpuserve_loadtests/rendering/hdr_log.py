@@ -20,16 +20,16 @@ _HEAD = """\
 """
 
 
-def hdr_log(runs: Mapping[str, Measured], *, whole: bool = False) -> str:
+def hdr_log(runs: Mapping[str, Measured], *, in_windows: bool = True) -> str:
     """A histogram of each window and each line of the table, with the line as its tag, after the run's name if any.
 
-    Time stamps count from the first run's start, and ascend. Windows without an answer are left out. `whole`: one
-    histogram of each line for all of a run, whose windows say nothing.
+    Time stamps count from the first run's start, and ascend. Windows without an answer are left out. Without
+    `in_windows`, one histogram of each line for all of a run, whose windows say nothing.
     """
     start = min((measured.started_at for measured in runs.values()), default=0.0)
     written = datetime.fromtimestamp(start, UTC).isoformat(" ", "milliseconds")
     intervals = sorted(
-        interval for name, measured in runs.items() for interval in _intervals(name, measured, start, whole)
+        interval for name, measured in runs.items() for interval in _intervals(name, measured, start, in_windows)
     )
     return _HEAD.format(start=start, written=written) + "".join(line for _, line in intervals)
 
@@ -47,11 +47,11 @@ def percentile_distribution(measured: Measured) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _intervals(name: str, measured: Measured, start: float, whole: bool) -> Iterator[tuple[float, str]]:
+def _intervals(name: str, measured: Measured, start: float, in_windows: bool) -> Iterator[tuple[float, str]]:
     recorder = measured.recorder
-    length_s = measured.span_s if whole else recorder.window_s
+    length_s = recorder.window_s if in_windows else measured.span_s
     of_all = {line: recorder.tally(line) for line in recorder.lines}
-    windows = [of_all] if whole else [window.tallies for window in recorder.windows]
+    windows = [window.tallies for window in recorder.windows] if in_windows else [of_all]
     offset_s = measured.started_at - start + measured.load.warm_up_s
     for number, window in enumerate(windows):
         at_s = offset_s + number * length_s

@@ -1,46 +1,31 @@
 """JUnit's XML, as CI systems read it: what was judged, case by case."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree
 
-# Cases that several reports have. CI systems follow a case by its name: it has no figures in it, and stays.
-ANSWERED: Final = "requests are answered"
-GENERATOR: Final = "the load generator is not the limit"
+from tpuserve_loadtests.report_model.report import Case, Report
+
 # What XML 1.0 cannot hold, escaped or not; a server's messages may have it.
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Failed where there is a `problem`, else not judged where it is `skipped`, which says why, else passed.
-
-    `seconds`: how long it took, where that is known.
-    """
-
-    name: str
-    problem: str = ""
-    skipped: str = ""
-    seconds: float | None = None
-
-
-def junit_xml(kind: str, subject: str, cases: Sequence[Case], told: str = "") -> str:
-    """`kind`: which command; `subject`: what was tested. `told`: what it came to, in words."""
+def junit_xml(report: Report) -> str:
+    """A suite named after the command and what was tested, with what it came to as its output."""
+    cases = report.cases
     suite = ElementTree.Element(
         "testsuite",
         {
-            "name": _text(f"{kind} {subject}"),
+            "name": _text(f"{report.kind} {report.subject}"),
             "tests": str(len(cases)),
             "failures": str(sum(bool(case.problem) for case in cases)),
             "skipped": str(sum(bool(case.skipped and not case.problem) for case in cases)),
         },
     )
     for case in cases:
-        suite.append(_element(kind.replace(" ", "."), case))
-    if told:
-        ElementTree.SubElement(suite, "system-out").text = _text(told)
+        suite.append(_element(report.kind.replace(" ", "."), case))
+    if report.statement:
+        ElementTree.SubElement(suite, "system-out").text = _text(report.statement)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, "unicode", xml_declaration=True) + "\n"
 

@@ -1,48 +1,37 @@
-"""What every page is made of: the verdict in words, tiles, tables, settings."""
+"""The parts of a page as HTML."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from tpuserve_loadtests.rendering.drawing import draw_chart
+from tpuserve_loadtests.rendering.interval_chart import draw_intervals
 from tpuserve_loadtests.rendering.markup import Markup, element
-
-# "plan": neither, as nothing was done.
-Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """What a report comes to, in a few words, and why."""
-
-    kind: Kind
-    words: str
-    reasons: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure, large."""
-
-    name: str
-    figure: str
-    note: str = ""
+from tpuserve_loadtests.report_model.chart import Chart
+from tpuserve_loadtests.report_model.parts import (
+    Charts,
+    Group,
+    Headline,
+    Notice,
+    Remark,
+    Row,
+    Section,
+    Share,
+    Shares,
+    Table,
+    Tile,
+)
+from tpuserve_loadtests.report_model.units import percent
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Of a table; `whole`: sums up the others. `good` colours its last cell. `note`: what to know, below the name."""
-
-    name: str
-    cells: Sequence[str]
-    whole: bool = False
-    good: bool | None = None
-    note: str = ""
+def show_notice(notice: Notice) -> Markup:
+    """Above everything: a figure must not be taken from the page for what it is not."""
+    told = element("p", notice.meaning, class_="quiet")
+    return element("section", element("strong", notice.words), told, class_="disclaimer")
 
 
 def show_headline(headline: Headline) -> Markup:
     """The first thing that is seen."""
-    items = [element("ul", *(element("li", reason) for reason in headline.reasons))] if headline.reasons else []
-    return element("section", element("strong", headline.words), *items, class_=f"verdict {headline.kind}")
+    words = element("strong", headline.words)
+    return element("section", words, *_reasons(headline), class_=f"verdict {headline.kind}")
 
 
 def show_tiles(tiles: Sequence[Tile]) -> Markup:
@@ -59,42 +48,89 @@ def show_tiles(tiles: Sequence[Tile]) -> Markup:
     return element("section", *shown, class_="tiles", aria_label="In short")
 
 
-def show_part(title: str, headline: Headline, sections: Sequence[Markup], anchor: str) -> Markup:
-    """Sections that belong together, below what they come to; `anchor`: where links to it lead."""
-    items = [element("ul", *(element("li", reason) for reason in headline.reasons))] if headline.reasons else []
-    told = element("p", headline.words, class_=f"{headline.kind}-text")
-    head = element("section", element("h2", title, id=anchor), told, *items, class_=f"part {headline.kind}")
-    return element("div", head, *(section for section in sections if section), role="group", aria_labelledby=anchor)
-
-
-def show_charts(title: str, charts: Sequence[Markup], intro: str = "") -> Markup:
-    """A section of charts; nothing of none."""
-    drawn = [chart for chart in charts if chart]
-    if not drawn:
-        return Markup()
-    told = element("p", intro, class_="quiet") if intro else Markup()
-    return element("section", element("h2", title), told, element("div", *drawn, class_="charts"))
-
-
-def show_table(
-    title: str, headings: Sequence[str], rows: Sequence[Row], intro: str = "", *, words: bool = False
-) -> Markup:
-    """Numbers in columns, or words, which stand below each other on a phone; nothing of no rows."""
-    if not rows:
-        return Markup()
-    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
-    kind = ("numbers pair" if len(headings) == 3 else "numbers") + (" words" if words else "")
-    table = element(
-        "table", element("thead", head), element("tbody", *(_row(row, headings) for row in rows)), class_=kind
-    )
-    told = element("p", intro, class_="quiet") if intro else Markup()
-    return element("section", element("h2", title), told, element("div", table, class_="scrolls"))
+def show_section(section: Section) -> Markup:
+    """Whatever it is; nothing where there is nothing to be said."""
+    match section:
+        case Table():
+            return _show_table(section)
+        case Charts():
+            return _show_charts(section)
+        case Shares():
+            return _show_shares(section)
+        case Remark():
+            return _show_remark(section)
+        case Group():
+            return _show_group(section)
+        case None:
+            return Markup()
 
 
 def show_settings(settings: Mapping[str, str]) -> Markup:
     """Names and values; empty values are left out."""
     pairs = [part for name, value in settings.items() if value for part in (element("dt", name), element("dd", value))]
     return element("section", element("h2", "Settings"), element("dl", *pairs))
+
+
+def _reasons(headline: Headline) -> list[Markup]:
+    return [element("ul", *(element("li", reason) for reason in headline.reasons))] if headline.reasons else []
+
+
+def _intro(text: str) -> Markup:
+    return element("p", text, class_="quiet") if text else Markup()
+
+
+def _show_group(group: Group) -> Markup:
+    headline = group.headline
+    told = element("p", headline.words, class_=f"{headline.kind}-text")
+    title = element("h2", group.title, id=group.anchor)
+    head = element("section", title, told, *_reasons(headline), class_=f"part {headline.kind}")
+    shown = [section for section in map(show_section, group.sections) if section]
+    return element("div", head, *shown, role="group", aria_labelledby=group.anchor)
+
+
+def _show_charts(charts: Charts) -> Markup:
+    drawn = [draw_chart(each) if isinstance(each, Chart) else draw_intervals(each) for each in charts.charts if each]
+    if not drawn:
+        return Markup()
+    figures = element("div", *drawn, class_="charts")
+    return element("section", element("h2", charts.title), _intro(charts.intro), figures)
+
+
+def _show_shares(shares: Shares) -> Markup:
+    bars = [_bar(share) for share in shares.shares]
+    facts = [element("li", fact) for fact in shares.facts]
+    told = [
+        element("table", element("tbody", *bars), class_="shares") if bars else Markup(),
+        element("ul", *facts, class_="facts") if facts else Markup(),
+    ]
+    return element("section", element("h2", shares.title), *told)
+
+
+def _bar(share: Share) -> Markup:
+    bar = element("span", class_="share", style=f"width:{100 * share.share:.1f}%")
+    name = element("th", share.name, bar, scope="row")
+    return element("tr", name, element("td", share.told), element("td", percent(round(share.share, 2))))
+
+
+def _show_remark(remark: Remark) -> Markup:
+    if not remark.lines:
+        return Markup()
+    if not remark.title:
+        return element("section", *(element("p", line) for line in remark.lines), class_="quiet")
+    lines = (element("p", line, class_="quiet") for line in remark.lines)
+    return element("section", element("h2", remark.title), *lines)
+
+
+def _show_table(table: Table) -> Markup:
+    """Words stand below each other on a phone."""
+    if not table.rows:
+        return Markup()
+    headings = table.headings
+    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    kind = ("numbers pair" if len(headings) == 3 else "numbers") + (" words" if table.words else "")
+    body = element("tbody", *(_row(row, headings) for row in table.rows))
+    shown = element("div", element("table", element("thead", head), body, class_=kind), class_="scrolls")
+    return element("section", element("h2", table.title), _intro(table.intro), shown)
 
 
 def _row(row: Row, headings: Sequence[str]) -> Markup:
@@ -106,4 +142,5 @@ def _row(row: Row, headings: Sequence[str]) -> Markup:
         for cell, what, kind in zip(row.cells, headings[1:], kinds, strict=True)
     ]
     note = [element("span", row.note, class_="note")] if row.note else []
-    return element("tr", element("th", row.name, *note, scope="row"), *cells, class_="whole" if row.whole else None)
+    name = element("a", row.name, href=f"#{row.anchor}") if row.anchor else row.name
+    return element("tr", element("th", name, *note, scope="row"), *cells, class_="whole" if row.whole else None)

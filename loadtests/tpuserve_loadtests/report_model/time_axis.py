@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuserve_loadtests.rendering.drawing import Axis
+from tpuserve_loadtests.report_model.chart import Axis
 from tpuserve_loadtests.report_model.scales import Linear
 from tpuserve_loadtests.report_model.units import three_digits
 

@@ -1,5 +1,9 @@
 """Numbers as people read them: three digits that matter, and thousands apart."""
 
+from typing import Final
+
+MIB: Final = 2**20
+
 
 def three_digits(value: float) -> str:
     """`0.412`, `3.50`, `47.1`, `1,234`."""

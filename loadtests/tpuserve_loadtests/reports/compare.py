@@ -1,80 +1,158 @@
-"""The page of a comparison: B beside A."""
+"""The report of a comparison: B beside A."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
 
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.comparison import VERDICTS, ComparisonReport
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.rendering.interval_chart import draw_intervals
-from tpuserve_loadtests.rendering.markup import Markup
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Headline,
-    Kind,
-    Row,
-    Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
-)
+from tpuserve_loadtests.outcomes.comparison import VERDICTS, ComparisonOutcome, comparison_cells
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds, per_second
-from tpuserve_loadtests.reports.histogram_chart import draw_histogram
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run import describe_load, show_errors
-from tpuserve_loadtests.reports.servers_section import show_servers
+from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.histogram_chart import histogram_chart
+from tpuserve_loadtests.reports.origin import describe_load, describe_origin
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
+from tpuserve_loadtests.reports.rows import run_row
+from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-_SIDES = ("A", "B")
+_SIDES: Final = ("A", "B")
+_HEADINGS: Final = ("figure", *_SIDES, "B/A", "99 % interval", "B is")
 
 
-def compare_page(model: str, report: ComparisonReport, settings: Mapping[str, str]) -> str:
+def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Report:
     """`settings`: what was asked for, by name."""
-    runs = [measured for pair in report.rounds for measured in pair]
-    sections = [
-        show_headline(compare_headline(report)),
-        show_tiles(_tiles(report.comparison) if report.comparison else []),
-        *show_comparison(report),
-        show_errors(runs),
-        show_settings({**_sides(report), **(describe_load(runs[0]) if runs else {}), **settings}),
-    ]
-    return render_page(f"{model}: {report.names[1]} beside {report.names[0]}", describe_origin(runs), sections)
+    return Report(
+        kind="loadtest compare",
+        subject=model,
+        exit_code=outcome.exit_code,
+        cases=outcome.cases,
+        statement=outcome.statement,
+        printed=lambda: _printed(outcome),
+        document=lambda: _document(outcome),
+        page=lambda: _page(model, outcome, settings),
+        rows=lambda: [{"round": number, "side": side, **run_row(each)} for number, side, each in _runs(outcome)],
+        runs={f"{side}{number}": measured for number, side, measured in _runs(outcome)},
+    )
 
 
-def show_comparison(report: ComparisonReport) -> list[Markup]:
-    """The difference, the figures, and both distributions."""
-    histograms = _merged(report)
-    intervals = [draw_intervals(report.comparison)] if report.comparison else []
-    return [
-        show_charts("The difference", [*intervals, _draw_rounds(report)]),
-        show_table("Figures", ["figure", *_SIDES, "B/A", "99 % interval", "B is"], _rows(report)),
-        show_servers("side", list(zip(_headings(report), report.sides, strict=False))),
-        show_charts("Latencies", [draw_percentiles(histograms), draw_histogram(histograms)]),
-    ]
+def _runs(outcome: ComparisonOutcome) -> list[tuple[int, str, Measured]]:
+    """Of all rounds, in turn."""
+    rounds = enumerate(outcome.rounds, start=1)
+    return [(number, side, each) for number, pair in rounds for side, each in zip(_SIDES, pair, strict=True)]
 
 
-def _headings(report: ComparisonReport) -> list[str]:
-    """A and B with their names."""
-    return [f"{side} ({name})" for side, name in zip(_SIDES, report.names, strict=True)]
+def _document(outcome: ComparisonOutcome) -> Document:
+    """Latencies are in milliseconds."""
+    comparison = outcome.comparison
+    return {
+        "a": outcome.names[0],
+        "b": outcome.names[1],
+        "verdict": comparison.verdict if comparison else None,
+        "exit_code": outcome.exit_code,
+        "rounds": len(outcome.rounds),
+        "least_effect": comparison.least_effect if comparison else None,
+        "figures": {figure.name: _figure_document(figure) for figure in comparison.figures} if comparison else {},
+        "failures": outcome.failures,
+        "generator_limits": list(outcome.limits),
+        "sides": {side: watched.as_document() for side, watched in zip("ab", outcome.sides, strict=False)},
+        "where": outcome.where,
+        "server_notes": list(outcome.server_notes),
+    }
 
 
-def compare_headline(report: ComparisonReport) -> Headline:
-    notes = [report.limit_note] if report.limit_note else []
-    if report.failures:
-        notes.append(f"{report.failures:,} requests failed")
-    comparison = report.comparison
+def _figure_document(figure: Figure) -> Document:
+    unit = 1.0 if figure.name == "rate" else 1000.0
+    ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
+    return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}
+
+
+def _printed(outcome: ComparisonOutcome) -> list[Printed]:
+    """Table, verdict and notes."""
+    comparison = outcome.comparison
     if comparison is None:
-        return Headline("warn", f"Stopped after {len(report.rounds)} whole rounds: too few to tell anything", notes)
-    notes += [*report.unclear, *([report.where] if report.where else []), *report.server_notes]
+        return [Text(outcome.statement, folds=True)]
+    a, b = outcome.names
+    title = f"B ({b}) beside A ({a}), {len(outcome.rounds)} rounds"
+    rows = [Row(name, cells) for name, *cells in map(comparison_cells, comparison.figures)]
+    folding = [*outcome.unclear, *([f"{outcome.failures:,} requests failed"] if outcome.failures else [])]
+    others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes]
+    return [
+        Table(title, _HEADINGS, rows),
+        printed_servers("side", list(zip(_SIDES, outcome.sides, strict=False))),
+        Text(f"  {outcome.statement}", folds=True),
+        *([Text(f"  {outcome.where}")] if outcome.where else []),
+        *(Text(f"  note: {note}", folds=True) for note in folding),
+        *(Text(f"  note: {note}") for note in others),
+    ]
+
+
+def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Page:
+    runs = [measured for _, _, measured in _runs(outcome)]
+    sides = {"A": outcome.names[0], "B": outcome.names[1], "Rounds": str(len(outcome.rounds))}
+    return Page(
+        title=f"{model}: {outcome.names[1]} beside {outcome.names[0]}",
+        origin=describe_origin(runs),
+        headline=compare_headline(outcome),
+        tiles=_tiles(outcome.comparison) if outcome.comparison else [],
+        sections=[*compare_sections(outcome), errors_table(runs)],
+        settings={**sides, **(describe_load(runs[0]) if runs else {}), **settings},
+    )
+
+
+def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
+    """The difference, the figures, and both distributions."""
+    histograms = _merged(outcome)
+    intervals = interval_chart(outcome.comparison) if outcome.comparison else None
+    return [
+        Charts("The difference", [intervals, _rounds_chart(outcome)]),
+        Table("Figures", _HEADINGS, _rows(outcome)),
+        servers_table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
+        Charts("Latencies", [percentile_chart(histograms), histogram_chart(histograms)]),
+    ]
+
+
+def interval_chart(comparison: Comparison) -> Intervals:
+    """B as a multiple of A, for each figure."""
+    rows = [
+        Interval(each.name, each.ratio.ratio, each.ratio.low, each.ratio.high, str(each.verdict))
+        for each in comparison.figures
+    ]
+    effect = comparison.least_effect
+    return Intervals(
+        title="B as a multiple of A",
+        label="; ".join(
+            f"{row.name}: B is {row.ratio:.3f} times A, {row.low:.3f} to {row.high:.3f}, {row.kind}" for row in rows
+        ),
+        axis="B / A",
+        legend=f"With 99 % intervals; the shaded band, {100 * effect:g} % around 1, counts as the same.",
+        band=effect,
+        rows=rows,
+    )
+
+
+def _names(outcome: ComparisonOutcome) -> list[str]:
+    """A and B with their names."""
+    return [f"{side} ({name})" for side, name in zip(_SIDES, outcome.names, strict=True)]
+
+
+def compare_headline(outcome: ComparisonOutcome) -> Headline:
+    notes = [outcome.limit_note] if outcome.limit_note else []
+    if outcome.failures:
+        notes.append(f"{outcome.failures:,} requests failed")
+    comparison = outcome.comparison
+    if comparison is None:
+        return Headline("warn", f"Stopped after {len(outcome.rounds)} whole rounds: too few to tell anything", notes)
+    notes += [*outcome.unclear, *([outcome.where] if outcome.where else []), *outcome.server_notes]
     words = VERDICTS[comparison.verdict]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
-    not_good = report.exit_code or comparison.verdict is Verdict.UNCLEAR
+    not_good = outcome.exit_code or comparison.verdict is Verdict.UNCLEAR
     kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if not_good else "good"
-    if report.strict and report.limits:
+    if outcome.strict and outcome.limits:
         return Headline("warn", f"Not to be trusted: {words}, it seems", [*found, *notes])
     return Headline(kind, words, [*found, *notes])
 
@@ -91,8 +169,8 @@ def _tiles(comparison: Comparison) -> list[Tile]:
     ]
 
 
-def _rows(report: ComparisonReport) -> list[Row]:
-    figures = report.comparison.figures if report.comparison else ()
+def _rows(outcome: ComparisonOutcome) -> list[Row]:
+    figures = outcome.comparison.figures if outcome.comparison else ()
     return [
         Row(
             figure.name,
@@ -113,24 +191,24 @@ def _figure(name: str, value: float) -> str:
     return per_second(value) if name == "rate" else milliseconds(value / 1000)
 
 
-def _draw_rounds(report: ComparisonReport) -> Markup:
+def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
     """p99 of both in each round: whether the difference is there every time."""
-    p99s = [[pair[side].total.percentile_ms(99) for pair in report.rounds] for side in range(2)]
+    p99s = [[pair[side].total.percentile_ms(99) for pair in outcome.rounds] for side in range(2)]
     found = [value for side in p99s for value in side if value is not None]
     if not found:
-        return Markup()
-    rounds = range(1, len(report.rounds) + 1)
+        return None
+    rounds = range(1, len(outcome.rounds) + 1)
     told = [
         f"round {number}\nA {milliseconds(a)}\nB {milliseconds(b)}" for number, a, b in zip(rounds, *p99s, strict=True)
     ]
-    chart = Chart(
+    return Chart(
         title="p99 of each round",
         label=f"p99 of A and B in {len(rounds)} rounds, from {milliseconds(min(found))} to {milliseconds(max(found))}",
         x=Axis("round", Linear(0.5, len(rounds) + 0.5)),
         y=Axis("ms", latency_scale(found)),
         curves=[
             Curve(side, list(zip(rounds, values, strict=True)), style, dots=True)
-            for style, (side, values) in enumerate(zip(_headings(report), p99s, strict=True))
+            for style, (side, values) in enumerate(zip(_names(outcome), p99s, strict=True))
         ],
         columns=[Column(number, text) for number, text in zip(rounds, told, strict=True)],
         numbers=Numbers(
@@ -138,14 +216,13 @@ def _draw_rounds(report: ComparisonReport) -> Markup:
             [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],
         ),
     )
-    return draw_chart(chart)
 
 
-def _merged(report: ComparisonReport) -> dict[str, LatencyHistogram]:
+def _merged(outcome: ComparisonOutcome) -> dict[str, LatencyHistogram]:
     """Of all rounds, by side."""
     found: dict[str, LatencyHistogram] = {}
-    for side, heading in enumerate(_headings(report)):
-        found[heading] = _sum([pair[side] for pair in report.rounds])
+    for side, heading in enumerate(_names(outcome)):
+        found[heading] = _sum([pair[side] for pair in outcome.rounds])
     return found
 
 
@@ -154,7 +231,3 @@ def _sum(runs: Sequence[Measured]) -> LatencyHistogram:
     for measured in runs:
         merged.add(measured.total.histogram)
     return merged
-
-
-def _sides(report: ComparisonReport) -> dict[str, str]:
-    return {"A": report.names[0], "B": report.names[1], "Rounds": str(len(report.rounds))}

@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_loadtests.rendering.drawing import Axis, Bar, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule
 from tpuserve_loadtests.report_model.scales import Linear, Logarithmic
 from tpuserve_loadtests.report_model.units import milliseconds, percent, three_digits
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
@@ -16,16 +15,16 @@ from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 _BINS: Final = 36
 
 
-def draw_histogram(histograms: Mapping[str, LatencyHistogram]) -> Markup:
+def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
     """Shares of each one's own requests; nothing where none was answered."""
     found = {name: histogram for name, histogram in histograms.items() if histogram.count}
     if not found:
-        return Markup()
+        return None
     edges_ms = _edges_ms(found.values())
     shares = {name: _shares(histogram, edges_ms) for name, histogram in found.items()}
     bins = list(pairwise(edges_ms))
     single = len(found) == 1
-    chart = Chart(
+    return Chart(
         title="How long requests took",
         label="; ".join(f"{name}: {_commonest(bins, mine)}" for name, mine in shares.items()),
         x=Axis("ms, logarithmic", Logarithmic(edges_ms[0], edges_ms[-1])),
@@ -53,7 +52,6 @@ def draw_histogram(histograms: Mapping[str, LatencyHistogram]) -> Markup:
             ],
         ),
     )
-    return draw_chart(chart)
 
 
 def _edges_ms(histograms: Iterable[LatencyHistogram]) -> list[float]:

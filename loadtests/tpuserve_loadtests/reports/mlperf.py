@@ -1,118 +1,250 @@
-"""The page of a run by MLPerf Inference's rules: VALID or INVALID, each rule, and that nobody has verified it."""
+"""The report of a run by MLPerf Inference's rules, laid out as LoadGen's summary: VALID or INVALID, and each rule."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
 
-from tpuserve_loadtests.judgement.mlperf import Constraint, Result, Scenario
+from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
+from tpuserve_loadtests.judgement.mlperf import LEAST_DURATION_S, Constraint, Result, Scenario, estimate_ns
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.outcomes.mlperf import DISCLAIMER
-from tpuserve_loadtests.outcomes.search import SearchServers
-from tpuserve_loadtests.rendering.drawing import Rule
-from tpuserve_loadtests.rendering.markup import Markup, element
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
+from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
+from tpuserve_loadtests.outcomes.search import Searched
+from tpuserve_loadtests.report_model.parts import (
+    Charts,
     Headline,
+    Notice,
+    Printed,
+    Remark,
     Row,
+    Section,
+    Table,
+    Text,
     Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
 )
+from tpuserve_loadtests.report_model.report import GENERATOR, Case, Document, Page, Report
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, seconds
-from tpuserve_loadtests.reports.histogram_chart import draw_histogram
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run import describe_load, show_errors
+from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.histogram_chart import histogram_chart
+from tpuserve_loadtests.reports.origin import describe_load, describe_origin
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.search import Tries, search_headline, search_runs, show_tries
-from tpuserve_loadtests.reports.server_section import show_server, show_server_timeline
-from tpuserve_loadtests.reports.servers_section import show_servers
-from tpuserve_loadtests.reports.timeline_section import show_timeline
-from tpuserve_loadtests.searching import Found
-from tpuserve_loadtests.server_side.watched import Watched
+from tpuserve_loadtests.reports.search import limits, printed_search, search_document, search_headline, tries_sections
+from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
+from tpuserve_loadtests.reports.servers_section import servers_table
+from tpuserve_loadtests.reports.timeline_section import timeline_section
 
+_KIND: Final = "loadtest mlperf"
+DISCLAIMER: Final = "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association."
+_TO_THE_END: Final = "it runs to its end"
+_RULE: Final = "=" * 48
+_PERCENTILES: Final = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 _MEANING = (
     "A submission needs MLPerf's own load generator, the benchmark's data and model, an accuracy run and a review. "
     "MLPerf is a trademark of MLCommons Association."
 )
+# Above everything: a figure must not be taken for what it is not.
+_NOTICE: Final = Notice(DISCLAIMER, _MEANING)
 
 
-def mlperf_page(
-    model: str,
-    result: Result,
-    watched: Watched,
-    settings: Mapping[str, str],
-    *,
-    found: Found | None = None,
-    tries: Tries = (),
-    objectives: Sequence[Threshold] = (),
-    servers: SearchServers | None = None,
-) -> str:
-    """`settings`: what was asked for, by name. The rest is of the search before it, if there was one."""
-    (measured,) = watched.runs
+def mlperf_report(
+    model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], settings: Mapping[str, str]
+) -> Report:
+    """`objectives`: what the server scenario's queries must keep. `settings`: what was asked for, by name."""
+    text = mlperf_text(model, outcome)
+    return Report(
+        kind=_KIND,
+        subject=model,
+        exit_code=outcome.exit_code,
+        cases=mlperf_cases(outcome),
+        statement=text,
+        printed=lambda: _printed(text, outcome),
+        document=lambda: _document(model, outcome),
+        page=lambda: _page(model, outcome, objectives, settings),
+    )
+
+
+def mlperf_search_report(
+    model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]
+) -> Report:
+    """Of the server scenario, where no rate was found that could be run by the rules: there is no result."""
+    return Report(
+        kind=_KIND,
+        subject=model,
+        exit_code=searched.exit_code or EXIT_GATE,
+        cases=mlperf_search_cases(searched),
+        statement=searched.statement,
+        printed=lambda: [Text(searched.statement), *printed_search(searched)],
+        document=lambda: {
+            "disclaimer": DISCLAIMER,
+            "model": model,
+            "scenario": Scenario.SERVER,
+            "result": None,
+            "search": search_document(searched),
+        },
+        page=lambda: _search_page(model, searched, objectives, settings),
+    )
+
+
+def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
+    """The summary."""
+    result, measured = outcome.result, outcome.measured
+    lines = [_RULE, DISCLAIMER, _RULE, f"Model    : {model}", f"Scenario : {result.rules.scenario}"]
+    lines += [_metric_line(result), f"Result is : {'VALID' if result.valid else 'INVALID'}"]
+    for each in result.constraints:
+        lines.append(f"  {each.name} : {'Yes' if each.satisfied else 'NO'} ({each.detail})")
+    if not result.valid and result.valid_but_for_duration:
+        lines.append(f"  Too short for the rules, which ask for {LEAST_DURATION_S:g} s; all else is kept")
+    if measured.stopped:
+        lines.append(f"  It was {measured.stopped}")
+    lines += ["", "Additional stats", *_stats(result, measured)]
+    return "\n".join(lines)
+
+
+def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
+    """The summary, and below it what the server said of itself meanwhile, and what a search before it found."""
+    watched = outcome.watched
+    return [
+        Text(text),
+        *([Text("")] if watched.server is not None else []),
+        *printed_server(watched),
+        *([Text(f"  note: {watched.note}")] if watched.note else []),
+        *(printed_search(outcome.searched, told=watched.note) if outcome.searched else []),
+    ]
+
+
+def _document(model: str, outcome: MlperfOutcome) -> Document:
+    """`metric` is in nanoseconds, or samples (offline) or queries (server) a second."""
+    result, watched, measured = outcome.result, outcome.watched, outcome.measured
+    return {
+        "disclaimer": DISCLAIMER,
+        "model": model,
+        "scenario": result.rules.scenario,
+        "load": str(measured.load),
+        "result": "VALID" if result.valid else "INVALID",
+        "too_short_for_the_rules": not result.valid and result.valid_but_for_duration,
+        "metric": result.metric,
+        "metric_is": _metric_name(result),
+        "queries": measured.total.requests,
+        "samples": result.samples,
+        "duration_s": measured.span_s,
+        "constraints": [asdict(each) for each in result.constraints],
+        "stopped": measured.stopped,
+        "latency_ns": {f"{percent:g}": _ns(measured, percent) for percent in _PERCENTILES},
+        **watched.as_document(),
+        "notes": [watched.note] if watched.note else [],
+        "search": search_document(outcome.searched) if outcome.searched else None,
+    }
+
+
+def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
+    """For the generator, for the run, and for the scenario's verdict."""
+    result = outcome.result
+    broken = {each.name: each.detail for each in result.constraints if not each.satisfied}
+    why = "\n".join(f"{name}: no, {detail}" for name, detail in broken.items())
+    return [
+        Case(GENERATOR, broken.get(KEPT_UP, "")),
+        Case(_TO_THE_END, outcome.measured.stopped),
+        Case(_verdict(result.rules.scenario), "" if outcome.is_kept else f"INVALID: {why}"),
+    ]
+
+
+def mlperf_search_cases(searched: Searched) -> list[Case]:
+    """The same of a search that found no rate that could be run."""
+    problem, statement = searched.problem, searched.statement
+    limited, ended = searched.exit_code == EXIT_GENERATOR, searched.found is not None
+    return [
+        Case(GENERATOR, problem if limited else ""),
+        Case(_TO_THE_END, "" if ended or limited else problem, problem if limited else ""),
+        Case(_verdict(Scenario.SERVER), f"INVALID: {statement}" if ended else "", "" if ended else statement),
+    ]
+
+
+def _verdict(scenario: Scenario) -> str:
+    return f"{scenario} is VALID"
+
+
+def _metric_name(result: Result) -> str:
+    match result.rules.scenario:
+        case Scenario.SERVER:
+            return "Scheduled queries per second"
+        case Scenario.OFFLINE:
+            return "Samples per second"
+        case _:
+            return f"Early stopping {result.rules.percentile:g}th percentile estimate (ns)"
+
+
+def _metric_line(result: Result) -> str:
+    value = "too few queries to tell" if result.metric is None else f"{result.metric:,.2f}"
+    if result.metric is not None and result.rules.scenario in (Scenario.SINGLE_STREAM, Scenario.MULTI_STREAM):
+        value = f"{result.metric:.0f}"
+    return f"{_metric_name(result)} : {value}"
+
+
+def _stats(result: Result, measured: Measured) -> list[str]:
+    lines = [f"  Queries : {measured.total.requests:,}, samples : {result.samples:,.0f}"]
+    if result.rules.scenario is Scenario.SERVER:
+        lines.append(f"  Completed queries per second : {measured.rate_per_s:,.2f}")
+    if result.rules.scenario is Scenario.SINGLE_STREAM and (estimate := estimate_ns(measured, 99.0)) is not None:
+        lines.append(f"  Early stopping 99th percentile estimate (ns) : {estimate}")
+    found = {percent: _ns(measured, percent) for percent in _PERCENTILES}
+    lines += [f"  {percent:5.2f} percentile latency (ns) : {value}" for percent, value in found.items() if value]
+    return lines
+
+
+def _ns(measured: Measured, percent: float) -> int | None:
+    found_us = measured.total.histogram.percentile_us(percent)
+    return None if found_us is None else found_us * 1000
+
+
+def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
+    result, watched, measured = outcome.result, outcome.watched, outcome.measured
+    searched, load = outcome.searched, measured.load
     latencies = {"queries": measured.total.histogram}
-    limits = [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
-    sections = [
-        _show_disclaimer(),
-        show_headline(_headline(result, measured)),
-        show_tiles(_tiles(result, measured)),
-        show_table(
-            "Rules", ["rule", "asked for", "found", "kept"], [_row(each) for each in result.constraints], words=True
-        ),
-        show_charts("Latencies", [draw_percentiles(latencies, limits), draw_histogram(latencies)]),
-        show_timeline(timeline(measured), measured.load.seconds, stopped=measured.stopped),
-        show_server(watched),
-        show_server_timeline(watched.server, measured.load.seconds),
-        *show_tries(found, tries, objectives),
-        *_show_servers(found, servers, told=watched.note),
-        show_errors([measured]),
-        show_settings({"Scenario": str(result.rules.scenario), **describe_load(measured), **settings}),
-    ]
-    return render_page(_title(model, result.rules.scenario), describe_origin([measured]), sections)
+    of_search = limits(objectives) if searched else []
+    return Page(
+        title=_title(model, result.rules.scenario),
+        origin=describe_origin([measured]),
+        notice=_NOTICE,
+        headline=_headline(result, measured),
+        tiles=_tiles(result, measured),
+        sections=[
+            Table("Rules", ["rule", "asked for", "found", "kept"], [*map(_row, result.constraints)], words=True),
+            Charts("Latencies", [percentile_chart(latencies, of_search), histogram_chart(latencies)]),
+            timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
+            server_section(watched),
+            server_timeline(watched.server, load.seconds),
+            *(_search_sections(searched, objectives, told=watched.note) if searched else []),
+            errors_table([measured]),
+        ],
+        settings={"Scenario": str(result.rules.scenario), **describe_load(measured), **settings},
+    )
 
 
-def mlperf_search_page(
-    model: str,
-    found: Found | None,
-    tries: Tries,
-    problem: str,
-    objectives: Sequence[Threshold],
-    settings: Mapping[str, str],
-    servers: SearchServers,
-) -> str:
-    """The server scenario's where no rate was found that could be run by the rules."""
-    runs = search_runs(tries, servers)
-    sections = [
-        _show_disclaimer(),
-        show_headline(search_headline(found, tries, problem)),
-        *show_tries(found, tries, objectives),
-        *_show_servers(found, servers),
-        show_errors(runs),
-        show_settings({"Scenario": str(Scenario.SERVER), "Objective": " and ".join(map(str, objectives)), **settings}),
-    ]
-    return render_page(_title(model, Scenario.SERVER), describe_origin(runs), sections)
+def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
+    objective = " and ".join(map(str, objectives))
+    return Page(
+        title=_title(model, Scenario.SERVER),
+        origin=describe_origin(searched.runs),
+        notice=_NOTICE,
+        headline=search_headline(searched),
+        tiles=None,
+        sections=[*_search_sections(searched, objectives), errors_table(searched.runs)],
+        settings={"Scenario": str(Scenario.SERVER), "Objective": objective, **settings},
+    )
 
 
-def _show_servers(found: Found | None, servers: SearchServers | None, told: str = "") -> list[Markup]:
-    """What gave in during the search; a note that was `told` already is left out."""
-    if servers is None:
-        return []
-    lines = [element("p", line) for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
-    said = [element("section", *lines, class_="quiet")] if lines else []
-    return [show_servers("tried", servers.rows(found)), *said]
+def _search_sections(searched: Searched, objectives: Sequence[Threshold], told: str = "") -> list[Section]:
+    """The tries, and what gave in; a note that was `told` already is left out."""
+    found, servers = searched.found, searched.servers
+    lines = [line for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
+    return [*tries_sections(searched, objectives), servers_table("tried", servers.rows(found)), Remark(lines)]
 
 
 def _title(model: str, scenario: Scenario) -> str:
     return f"{scenario} scenario of {model}, not verified by MLCommons"
-
-
-def _show_disclaimer() -> Markup:
-    """Above everything: a figure must not be taken from the page for what it is not."""
-    told = element("p", _MEANING, class_="quiet")
-    return element("section", element("strong", DISCLAIMER), told, class_="disclaimer")
 
 
 def _headline(result: Result, measured: Measured) -> Headline:

@@ -1,10 +1,11 @@
-"""What was measured when, in a line."""
+"""What was measured, when, and under which load."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.report_model.units import seconds
 
 
 def describe_origin(runs: Sequence[Measured]) -> str:
@@ -16,3 +17,16 @@ def describe_origin(runs: Sequence[Measured]) -> str:
     requests = sum(measured.total.requests for measured in runs)
     several = f"{len(runs)} runs, " if len(runs) > 1 else ""
     return f"{begun:%Y-%m-%d %H:%M:%S} UTC · {several}{requests:,} requests · {version}"
+
+
+def describe_load(measured: Measured) -> dict[str, str]:
+    """What kind of load it was."""
+    load = measured.load
+    warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""
+    kind = "open" if load.is_open else "closed"
+    return {
+        "Load": f"{load} ({kind})",
+        "Measured": f"{seconds(load.seconds)}{warm_up}",
+        "Seed": str(load.seed) if load.is_open else "",
+        "Generator": f"{len(measured.cores)} process{'es' if len(measured.cores) > 1 else ''}",
+    }

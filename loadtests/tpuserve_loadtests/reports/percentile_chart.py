@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
 from tpuserve_loadtests.report_model.scales import Nines, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
@@ -14,11 +13,11 @@ from tpuserve_loadtests.statistics.percentile_curve import percentile_curve
 _TOLD: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
 
 
-def draw_percentiles(histograms: Mapping[str, LatencyHistogram], rules: Sequence[Rule] = ()) -> Markup:
+def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence[Rule] = ()) -> Chart | None:
     """A curve for each name; nothing where no request was answered. `rules`: limits in milliseconds."""
     found = {name: histogram for name, histogram in histograms.items() if histogram.count}
     if not found:
-        return Markup()
+        return None
     curves = [
         Curve(name, [(level.part, level.latency_us / 1000) for level in percentile_curve(histogram)], style)
         for style, (name, histogram) in enumerate(found.items())
@@ -26,7 +25,7 @@ def draw_percentiles(histograms: Mapping[str, LatencyHistogram], rules: Sequence
     latencies = [y for curve in curves for _, y in curve.points if y is not None] + [rule.y or 0.0 for rule in rules]
     fullest = max(found.values(), key=lambda histogram: histogram.count)
     percents = [percent for percent in _TOLD if fullest.count >= 100 / (100 - percent)]
-    chart = Chart(
+    return Chart(
         title="Latency by percentile",
         label="; ".join(
             f"{name}: p50 {_at(one, 50)}, p99 {_at(one, 99)}, at most {milliseconds(one.max_us / 1000)}"
@@ -45,7 +44,6 @@ def draw_percentiles(histograms: Mapping[str, LatencyHistogram], rules: Sequence
             ],
         ),
     )
-    return draw_chart(chart)
 
 
 def _at(histogram: LatencyHistogram, percent: float) -> str:

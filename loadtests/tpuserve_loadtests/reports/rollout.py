@@ -1,32 +1,22 @@
-"""The page of a rollout, which goes with the change: what is live, each step and why it passed, what was measured."""
+"""The report of a rollout, which goes with the change: what is live, each step and why it passed, what was measured."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Final
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.comparison import ComparisonReport
-from tpuserve_loadtests.outcomes.rollout import RolloutReport
-from tpuserve_loadtests.outcomes.soak import SoakReport
-from tpuserve_loadtests.rendering.markup import Markup, element
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Headline,
-    Kind,
-    Row,
-    Tile,
-    show_headline,
-    show_part,
-    show_settings,
-    show_table,
-    show_tiles,
-)
+from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
+from tpuserve_loadtests.outcomes.rollout import RolloutOutcome
+from tpuserve_loadtests.outcomes.soak import SoakOutcome
+from tpuserve_loadtests.report_model.parts import Group, Headline, Kind, Row, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import Case, Document, Page, Report
 from tpuserve_loadtests.report_model.units import seconds
-from tpuserve_loadtests.reports.compare import compare_headline, show_comparison
-from tpuserve_loadtests.reports.run import show_errors
-from tpuserve_loadtests.reports.soak import show_soak, soak_headline
+from tpuserve_loadtests.reports.compare import compare_headline, compare_sections
+from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
 from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.procedure import Outcome, Step, StepState
 
@@ -43,47 +33,93 @@ _SHOWN_S: Final = 0.1
 _DRY_RUN: Final = "A dry run, which changes no label and puts no load on the server: --execute does it"
 
 
-def rollout_page(report: RolloutReport, settings: Mapping[str, str]) -> str:
-    """`settings`: what was asked for, by name."""
-    parts = _parts(report)
-    sections = [
-        show_headline(_headline(report)),
-        show_tiles(_tiles(report)),
-        show_table("Steps", ["step", "at (UTC)", "took", "outcome"], _steps(report, parts)),
-        show_table("Labels", ["label", "before", "in the file", "the server"], _labels(report), words=True),
-        *parts.values(),
-        show_errors(_runs(report)),
-        show_settings(settings),
-    ]
-    what = "Plan of a rollout" if report.dry_run else "Rollout"
-    return render_page(f"{what}: {report.model}, version {report.live} to {report.new}", _origin(report), sections)
+def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Mapping[str, str]) -> Report:
+    """`planned`: names of steps, in order. `settings`: what was asked for, by name."""
+    return Report(
+        kind="rollout",
+        subject=outcome.model,
+        exit_code=outcome.exit_code,
+        cases=rollout_cases(planned, outcome.steps),
+        statement=outcome.statement,
+        printed=lambda: [Text(outcome.statement)],
+        document=lambda: _document(outcome),
+        page=lambda: _page(outcome, settings),
+    )
 
 
-def _headline(report: RolloutReport) -> Headline:
-    dry_run = [_DRY_RUN] if report.dry_run else []
-    failed = [f"{step.name}: {step.detail}" for step in report.steps if step.state is StepState.FAILED]
+def rollout_cases(planned: Sequence[str], steps: Sequence[Step]) -> list[Case]:
+    """`planned`: names of steps, in order. Behind them stands what nobody plans: moves back, and a signal."""
+    became = {step.name: step for step in steps}
+    others = [step for name, step in became.items() if name not in planned]
+    return [*(_case(name, became.get(name)) for name in planned), *(_case(step.name, step) for step in others)]
+
+
+def _case(name: str, step: Step | None) -> Case:
+    if step is None:
+        return Case(name, skipped="it was not reached")
+    if step.state is StepState.FAILED:
+        return Case(name, step.detail or "it failed", seconds=step.seconds)
+    unjudged = step.state in (StepState.PLANNED, StepState.SKIPPED)
+    return Case(name, skipped=f"{step.state}: {step.detail}" if unjudged else "", seconds=step.seconds)
+
+
+def _document(outcome: RolloutOutcome) -> Document:
+    return {
+        "model": outcome.model,
+        "from": outcome.live,
+        "to": outcome.new,
+        "outcome": outcome.outcome,
+        "exit_code": outcome.exit_code,
+        "labels": outcome.labels,
+        "started_at": outcome.started_at,
+        "steps": [asdict(step) for step in outcome.steps],
+    }
+
+
+def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
+    groups = _groups(outcome)
+    what = "Plan of a rollout" if outcome.dry_run else "Rollout"
+    anchors = {group.anchor for group in groups}
+    return Page(
+        title=f"{what}: {outcome.model}, version {outcome.live} to {outcome.new}",
+        origin=_origin(outcome),
+        headline=_headline(outcome),
+        tiles=_tiles(outcome),
+        sections=[
+            Table("Steps", ["step", "at (UTC)", "took", "outcome"], _steps(outcome, anchors)),
+            Table("Labels", ["label", "before", "in the file", "the server"], _labels(outcome), words=True),
+            *groups,
+            errors_table(_runs(outcome)),
+        ],
+        settings=settings,
+    )
+
+
+def _headline(outcome: RolloutOutcome) -> Headline:
+    dry_run = [_DRY_RUN] if outcome.dry_run else []
+    failed = [f"{step.name}: {step.detail}" for step in outcome.steps if step.state is StepState.FAILED]
     # What was interrupted or could not be told is not the new version's fault.
-    kind: Kind = "warn" if report.exit_code in (EXIT_FAILED, EXIT_GENERATOR) else "bad"
-    refused = "Interrupted" if report.interrupted else f"Version {report.new} was refused"
-    back = "Interrupted, and the labels were moved back" if report.interrupted else "The labels were moved back"
-    match report.outcome:
+    kind: Kind = "warn" if outcome.exit_code in (EXIT_FAILED, EXIT_GENERATOR) else "bad"
+    refused = "Interrupted" if outcome.interrupted else f"Version {outcome.new} was refused"
+    back = "Interrupted, and the labels were moved back" if outcome.interrupted else "The labels were moved back"
+    match outcome.outcome:
         case Outcome.PLANNED:
-            return Headline("plan", "A plan: nothing was changed", [*dry_run, f"Version {report.live} is live"])
+            return Headline("plan", "A plan: nothing was changed", [*dry_run, f"Version {outcome.live} is live"])
         case Outcome.PROMOTED:
-            return Headline("good", f"Version {report.new} is live", _let_pass(report))
+            return Headline("good", f"Version {outcome.new} is live", _let_pass(outcome))
         case Outcome.REFUSED:
-            words = f"{refused}: version {report.live} is live, and no label was moved"
+            words = f"{refused}: version {outcome.live} is live, and no label was moved"
             return Headline(kind, words, [*failed, *dry_run])
         case Outcome.MOVED_BACK:
-            return Headline(kind, f"{back}: version {report.live} is live again", failed)
+            return Headline(kind, f"{back}: version {outcome.live} is live again", failed)
         case Outcome.STUCK:
             do = "Set the labels in the file and reload it"
-            return Headline("bad", "The labels could not be moved back", [report.labels, *failed, do])
+            return Headline("bad", "The labels could not be moved back", [outcome.labels, *failed, do])
 
 
-def _let_pass(report: RolloutReport) -> list[str]:
+def _let_pass(outcome: RolloutOutcome) -> list[str]:
     """What passed because --unclear and --generator-limit said that it may."""
-    comparison, soak = report.findings.comparison, report.findings.soak
+    comparison, soak = outcome.findings.comparison, outcome.findings.soak
     found = []
     if comparison is not None and comparison.limits:
         found.append("compare: the load generator was the limit; it was let pass")
@@ -94,54 +130,55 @@ def _let_pass(report: RolloutReport) -> list[str]:
     return found
 
 
-def _tiles(report: RolloutReport) -> list[Tile]:
-    gates = [step for step in report.steps if step.state in (StepState.PASSED, StepState.FAILED)]
+def _tiles(outcome: RolloutOutcome) -> list[Tile]:
+    gates = [step for step in outcome.steps if step.state in (StepState.PASSED, StepState.FAILED)]
     passed = sum(step.state is StepState.PASSED for step in gates)
-    planned = sum(step.state is StepState.PLANNED for step in report.steps)
-    took_s = sum(step.seconds for step in report.steps)
+    planned = sum(step.state is StepState.PLANNED for step in outcome.steps)
+    took_s = sum(step.seconds for step in outcome.steps)
     return [
-        Tile("live now", _live(report)),
-        Tile("was live", f"version {report.live}"),
-        Tile("asked for", f"version {report.new}"),
+        Tile("live now", _live(outcome)),
+        Tile("was live", f"version {outcome.live}"),
+        Tile("asked for", f"version {outcome.new}"),
         Tile("passed", f"{passed} of {len(gates)}", f"{planned} steps planned" if planned else ""),
-        Tile("took", seconds(round(took_s, 1)), "a dry run" if report.dry_run else ""),
+        Tile("took", seconds(round(took_s, 1)), "a dry run" if outcome.dry_run else ""),
     ]
 
 
-def _live(report: RolloutReport) -> str:
-    match report.outcome:
+def _live(outcome: RolloutOutcome) -> str:
+    match outcome.outcome:
         case Outcome.PROMOTED:
-            return f"version {report.new}"
+            return f"version {outcome.new}"
         case Outcome.STUCK:
             return "see the labels"
         case _:
-            return f"version {report.live}"
+            return f"version {outcome.live}"
 
 
-def _steps(report: RolloutReport, parts: Mapping[str, Markup]) -> list[Row]:
+def _steps(outcome: RolloutOutcome, anchors: Collection[str]) -> list[Row]:
     """The name of one that has a part of its own leads there."""
     return [
         Row(
-            element("a", step.name, href=f"#{step.name}") if step.name in parts else step.name,
-            [*_times(report, step), _MARKS[step.state]],
+            step.name,
+            [*_times(outcome, step), _MARKS[step.state]],
             good=_NEWS.get(step.state),
             note=step.detail,
+            anchor=step.name if step.name in anchors else "",
         )
-        for step in report.steps
+        for step in outcome.steps
     ]
 
 
-def _times(report: RolloutReport, step: Step) -> list[str]:
+def _times(outcome: RolloutOutcome, step: Step) -> list[str]:
     if step.state is StepState.PLANNED:
         return ["-", "-"]
-    began = datetime.fromtimestamp(report.started_at + step.start_s, UTC)
+    began = datetime.fromtimestamp(outcome.started_at + step.start_s, UTC)
     return [f"{began:%H:%M:%S}", seconds(round(step.seconds, 1)) if step.seconds >= _SHOWN_S else "at once"]
 
 
-def _labels(report: RolloutReport) -> list[Row]:
+def _labels(outcome: RolloutOutcome) -> list[Row]:
     return [
-        Row(each.label, [_version(report.before.get(each.label)), _version(each.in_file), each.server])
-        for each in report.standings
+        Row(each.label, [_version(outcome.before.get(each.label)), _version(each.in_file), each.server])
+        for each in outcome.standings
     ]
 
 
@@ -149,18 +186,18 @@ def _version(version: int | None) -> str:
     return "none" if version is None else f"version {version}"
 
 
-def _parts(report: RolloutReport) -> dict[str, Markup]:
-    """What each gate found, by its step's name."""
-    found = report.findings
-    parts = {
-        "parity": _parity(found.parity, report) if found.parity else None,
-        "compare": _comparison(found.comparison) if found.comparison else None,
-        "soak": _soak(found.soak) if found.soak else None,
-    }
-    return {name: part for name, part in parts.items() if part is not None}
+def _groups(outcome: RolloutOutcome) -> list[Group]:
+    """What each gate found, under its step's name."""
+    found = outcome.findings
+    groups = (
+        _parity(found.parity, outcome) if found.parity else None,
+        _comparison(found.comparison) if found.comparison else None,
+        _soak(found.soak) if found.soak else None,
+    )
+    return [group for group in groups if group is not None]
 
 
-def _parity(parity: Parity, report: RolloutReport) -> Markup:
+def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
     asked = len(parity.answers)
     if parity.signature:
         headline = Headline("bad", "Clients of the live version would not do", [parity.signature])
@@ -171,29 +208,31 @@ def _parity(parity: Parity, report: RolloutReport) -> Markup:
     rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
     if len(parity.different) > _MOST_DIFFERENCES:
         rows.append(Row(f"{len(parity.different) - _MOST_DIFFERENCES:,} others", []))
-    title = f"Parity: the same requests to versions {report.live} and {report.new}"
-    return show_part(title, headline, [show_table("Differences", ["request"], rows)], "parity")
+    title = f"Parity: the same requests to versions {outcome.live} and {outcome.new}"
+    return Group(title, headline, [Table("Differences", ["request"], rows)], "parity")
 
 
-def _comparison(report: ComparisonReport) -> Markup:
-    title = f"Comparison: A is {report.names[0]}, which was live, B is {report.names[1]}"
-    return show_part(title, compare_headline(report), show_comparison(report), "compare")
+def _comparison(outcome: ComparisonOutcome) -> Group:
+    title = f"Comparison: A is {outcome.names[0]}, which was live, B is {outcome.names[1]}"
+    return Group(title, compare_headline(outcome), compare_sections(outcome), "compare")
 
 
-def _soak(report: SoakReport) -> Markup:
-    return show_part("Soak: the new version under load, in its place", soak_headline(report), show_soak(report), "soak")
+def _soak(outcome: SoakOutcome) -> Group:
+    return Group(
+        "Soak: the new version under load, in its place", soak_headline(outcome), soak_sections(outcome), "soak"
+    )
 
 
-def _runs(report: RolloutReport) -> list[Measured]:
+def _runs(outcome: RolloutOutcome) -> list[Measured]:
     """All loads that there were."""
-    comparison, soak = report.findings.comparison, report.findings.soak
+    comparison, soak = outcome.findings.comparison, outcome.findings.soak
     runs = [measured for pair in comparison.rounds for measured in pair] if comparison else []
     return [*runs, *([soak.run.measured] if soak else [])]
 
 
-def _origin(report: RolloutReport) -> str:
-    began = datetime.fromtimestamp(report.started_at, UTC)
-    requests = sum(measured.total.requests for measured in _runs(report))
+def _origin(outcome: RolloutOutcome) -> str:
+    began = datetime.fromtimestamp(outcome.started_at, UTC)
+    requests = sum(measured.total.requests for measured in _runs(outcome))
     load = f"{requests:,} requests under load" if requests else "no load"
     version = metadata.version("tpuserve-loadtests")
     return f"{began:%Y-%m-%d %H:%M:%S} UTC · {load} · tpuserve-loadtests {version}"

@@ -1,93 +1,155 @@
-"""The page of one run."""
+"""The report of one run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.outcomes.run import PROTOCOL_TITLES, RunReport
-from tpuserve_loadtests.rendering.drawing import Rule
-from tpuserve_loadtests.rendering.markup import Markup
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Row,
-    Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
-)
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, seconds, three_digits
-from tpuserve_loadtests.reports.histogram_chart import draw_histogram
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run_verdict import run_headline, show_checks
-from tpuserve_loadtests.reports.server_section import show_server, show_server_timeline
-from tpuserve_loadtests.reports.timeline_section import show_timeline
-
-_MOST_ERRORS = 20
-LATENCIES = ("p50 ms", "p90 ms", "p99 ms", "max ms")
+from tpuserve_loadtests.outcomes.run import RunOutcome
+from tpuserve_loadtests.report_model.chart import Chart, Rule
+from tpuserve_loadtests.report_model.parts import Charts, Printed, Row, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import Document, Page, Report
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, three_digits
+from tpuserve_loadtests.reports.errors import errors_table, line_title, printed_errors
+from tpuserve_loadtests.reports.histogram_chart import histogram_chart
+from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells, latency_cells
+from tpuserve_loadtests.reports.origin import describe_load, describe_origin
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
+from tpuserve_loadtests.reports.rows import window_rows
+from tpuserve_loadtests.reports.run_verdict import checks_table, run_headline
+from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
+from tpuserve_loadtests.reports.timeline_section import timeline_section
+from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
 
-def run_page(report: RunReport, settings: Mapping[str, str]) -> str:
+def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
     """`settings`: what was asked for, by name."""
-    measured = report.measured
-    sections = [
-        show_headline(run_headline(report)),
-        show_tiles(_tiles(report)),
-        show_checks(report),
-        show_timeline(timeline(measured), measured.load.seconds, _offered(measured.load), measured.stopped),
-        show_charts("Latencies", _latencies(report), _counted(measured.load)),
-        show_server(report.watched),
-        show_server_timeline(report.watched.server, measured.load.seconds),
-        show_table(f"By {report.line_kind}", _headings(report), _rows(report)),
-        show_errors([measured]),
-        show_settings({**describe_load(measured), **settings}),
-    ]
-    return render_page(f"Load test of {report.model}", describe_origin([measured]), sections)
+    return Report(
+        kind="loadtest",
+        subject=outcome.model,
+        exit_code=outcome.exit_code,
+        cases=outcome.cases,
+        printed=lambda: _printed(outcome),
+        document=lambda: run_document(outcome),
+        page=lambda: _page(outcome, settings),
+        rows=lambda: window_rows(outcome.measured),
+        runs={"": outcome.measured},
+    )
 
 
-def describe_load(measured: Measured) -> dict[str, str]:
-    """What kind of load it was."""
-    load = measured.load
-    warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""
-    kind = "open" if load.is_open else "closed"
+def run_document(outcome: RunOutcome) -> dict[str, Document]:
+    """Latencies are in milliseconds, rates in requests per second."""
+    measured = outcome.measured
     return {
-        "Load": f"{load} ({kind})",
-        "Measured": f"{seconds(load.seconds)}{warm_up}",
-        "Seed": str(load.seed) if load.is_open else "",
-        "Generator": f"{len(measured.cores)} process{'es' if len(measured.cores) > 1 else ''}",
+        "ok": outcome.exit_code == 0,
+        "exit_code": outcome.exit_code,
+        "model": outcome.model,
+        "load": str(measured.load),
+        "users": measured.load.users,
+        "offered_per_s": measured.load.offered_per_s,
+        "seed": measured.load.seed,
+        "rows_per_request": int(outcome.rows) if float(outcome.rows).is_integer() else outcome.rows,
+        "elapsed_s": measured.span_s,
+        "warm_up_s": measured.load.warm_up_s,
+        "warm_up_requests": measured.recorder.warm_up_requests,
+        f"{outcome.line_kind}s": {line.name: _figures(line) for line in measured.lines()},
+        "total": _figures(outcome.total),
+        "error_rate": measured.error_rate,
+        "wrong_rate": measured.wrong_rate,
+        "stable": measured.stable,
+        "generator": {"trusted": outcome.generator.trusted, **asdict(outcome.generator)},
+        "gates": [
+            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
+        ],
+        "errors": [
+            {outcome.line_kind: error.line, "message": error.message, "count": error.count}
+            for error in measured.recorder.errors()
+        ],
+        **outcome.watched.as_document(),
+        "notes": list(outcome.notes),
     }
 
 
-def latency_cells(line: Summary) -> list[str]:
-    """Cells for LATENCIES."""
-    latencies = (line.p50_ms, line.p90_ms, line.p99_ms, line.max_ms)
-    return ["-" if value is None else three_digits(value) for value in latencies]
+def _figures(line: Summary) -> dict[str, float | int | None]:
+    found = asdict(line)
+    del found["name"]
+    return found
 
 
-def show_errors(runs: Sequence[Measured]) -> Markup:
-    """The commonest failures of all runs, in the server's own words."""
-    counts: dict[tuple[str, str], int] = {}
-    for measured in runs:
-        for error in measured.recorder.errors():
-            key = (error.line, error.message)
-            counts[key] = counts.get(key, 0) + error.count
-    ranked = sorted(counts.items(), key=lambda one: -one[1])
-    rows = [
-        Row(message, [PROTOCOL_TITLES.get(line, line), f"{count:,}"])
-        for (line, message), count in ranked[:_MOST_ERRORS]
+def _printed(outcome: RunOutcome) -> list[Printed]:
+    """The table, the commonest errors, the gates and the notes."""
+    total = outcome.total
+    bound = (
+        f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
+    )
+    told = [f"  {_checks(total)}" if total.checked else "", bound]
+    lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
+    return [
+        _table(outcome),
+        *printed_errors(outcome.measured),
+        *(Text(text, folds=True) for text in told if text),
+        *printed_server(outcome.watched),
+        *(Text(f"  {line}") for line in lines),
     ]
-    hidden = sum(count for _, count in ranked[_MOST_ERRORS:])
-    if hidden:
-        rows.append(Row(f"{len(ranked) - _MOST_ERRORS} other messages", ["", f"{hidden:,}"]))
-    return show_table("Failures", ["message", "line", "requests"], rows)
 
 
-def _tiles(report: RunReport) -> list[Tile]:
-    total, load = report.total, report.measured.load
+def _table(outcome: RunOutcome) -> Table:
+    measured, total = outcome.measured, outcome.total
+    rows = f"{outcome.rows:.3g} row{'' if outcome.rows == 1 else 's'} a request"
+    warm_up = f", after {measured.load.warm_up_s:.3g} s of warm-up" if measured.load.warm_up_s else ""
+    wrong = ["wrong"] if total.checked else []
+    return Table(
+        f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}",
+        [outcome.line_kind, "requests", "failures", *wrong, "rate/s", *LATENCIES],
+        [
+            Row(
+                line_title(line.name),
+                [*_counts(line, total), f"{line.rate_per_s:,.1f}", *exact_cells(line)],
+                whole=line.name == total.name,
+            )
+            for line in (*measured.lines(), total)
+        ],
+        # With a column more, a terminal of 80 has no room for margins.
+        margins="roomy" if wrong else "always",
+    )
+
+
+def _counts(line: Summary, total: Summary) -> list[str]:
+    wrong = [f"{line.wrong:,}"] if total.checked else []
+    return [f"{line.requests:,}", f"{line.failures:,}", *wrong]
+
+
+def _checks(total: Summary) -> str:
+    compared = f"{total.wrong:,} of {total.checked:,} answers that were compared with golden ones were wrong"
+    if total.wrong:
+        return f"{compared}, {100 * total.wrong / total.checked:.3g} %"
+    return f"{compared}: at most {100 * share_unseen(total.checked):.2g} % are, at 99 % confidence"
+
+
+def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
+    measured = outcome.measured
+    load, server = measured.load, outcome.watched.server
+    return Page(
+        title=f"Load test of {outcome.model}",
+        origin=describe_origin([measured]),
+        headline=run_headline(outcome),
+        tiles=_tiles(outcome),
+        sections=[
+            checks_table(outcome),
+            timeline_section(timeline(measured), load.seconds, _offered(load), measured.stopped),
+            Charts("Latencies", _latencies(outcome), _counted(load)),
+            server_section(outcome.watched),
+            server_timeline(server, load.seconds),
+            _lines(outcome),
+            errors_table([measured]),
+        ],
+        settings={**describe_load(measured), **settings},
+    )
+
+
+def _tiles(outcome: RunOutcome) -> list[Tile]:
+    total, load = outcome.total, outcome.measured.load
     offered = "" if load.offered_per_s is None else f"of {per_second(load.offered_per_s)} offered"
     bound = "" if total.p99_bound_ms is None else f"at most {milliseconds(total.p99_bound_ms)}, at 99 % confidence"
     return [
@@ -96,36 +158,34 @@ def _tiles(report: RunReport) -> list[Tile]:
         Tile("p99", milliseconds(total.p99_ms), bound),
         Tile("slowest", milliseconds(total.max_ms)),
         Tile(
-            "failures", f"{total.failures:,}", f"{percent(report.measured.error_rate)} of {total.requests:,} requests"
+            "failures", f"{total.failures:,}", f"{percent(outcome.measured.error_rate)} of {total.requests:,} requests"
         ),
     ]
 
 
-def _rows(report: RunReport) -> list[Row]:
-    lines = [*report.measured.lines(), *([report.total] if len(report.measured.lines()) > 1 else [])]
-    return [
-        Row(PROTOCOL_TITLES.get(line.name, line.name), _cells(line, report), whole=line.name == "total")
-        for line in lines
-    ]
+def _lines(outcome: RunOutcome) -> Table:
+    total, lines = outcome.total, outcome.measured.lines()
+    wrong = ["wrong"] if total.checked else []
+    return Table(
+        f"By {outcome.line_kind}",
+        [outcome.line_kind, "requests", "failures", *wrong, "answers/s", *LATENCIES],
+        [
+            Row(
+                line_title(line.name),
+                [*_counts(line, total), three_digits(line.rate_per_s), *latency_cells(line)],
+                whole=line.name == total.name,
+            )
+            for line in (*lines, *([total] if len(lines) > 1 else []))
+        ],
+    )
 
 
-def _headings(report: RunReport) -> list[str]:
-    wrong = ["wrong"] if report.total.checked else []
-    return [report.line_kind, "requests", "failures", *wrong, "answers/s", *LATENCIES]
-
-
-def _cells(line: Summary, report: RunReport) -> list[str]:
-    wrong = [f"{line.wrong:,}"] if report.total.checked else []
-    return [f"{line.requests:,}", f"{line.failures:,}", *wrong, three_digits(line.rate_per_s), *latency_cells(line)]
-
-
-def _latencies(report: RunReport) -> list[Markup]:
-    recorder = report.measured.recorder
-    total = report.measured.total.histogram
+def _latencies(outcome: RunOutcome) -> list[Chart | None]:
+    recorder, total = outcome.measured.recorder, outcome.measured.total.histogram
     names = recorder.lines if len(recorder.lines) > 1 else ()
-    histograms = {PROTOCOL_TITLES.get(name, name): recorder.tally(name).histogram for name in names}
-    limits = [Rule(str(result.gate), y=result.gate.value) for result in report.gates if result.gate.is_latency]
-    return [draw_percentiles({"total": total, **histograms}, limits), draw_histogram({"requests": total})]
+    histograms = {line_title(name): recorder.tally(name).histogram for name in names}
+    limits = [Rule(str(result.gate), y=result.gate.value) for result in outcome.gates if result.gate.is_latency]
+    return [percentile_chart({"total": total, **histograms}, limits), histogram_chart({"requests": total})]
 
 
 def _counted(load: Load) -> str:

@@ -1,87 +1,123 @@
-"""The page of a search: which rates held the objective, which did not, and what was found."""
+"""The report of a search: which rates held the objective, which did not, and what was found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.search import SearchServers, search_statement
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Dot, Numbers, Rule, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup, element
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Headline,
-    Row,
-    Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
-)
+from tpuserve_loadtests.outcomes.search import Searched
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import GENERATOR, Case, Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.units import three_digits
+from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.latencies import LATENCIES, latency_cells
 from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run import LATENCIES, latency_cells, show_errors
-from tpuserve_loadtests.reports.servers_section import show_servers
-from tpuserve_loadtests.searching import Found, Probe
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
+from tpuserve_loadtests.reports.rows import run_row
+from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
+from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
-
-Tries = Sequence[tuple[Probe, Measured]]
 
 _REASONS = "Figures are of each try's last run. A try that is neither shown to hold nor to fail has up to four."
 
 
-def search_page(
-    model: str,
-    found: Found | None,
-    tries: Tries,
-    problem: str,
-    objectives: Sequence[Threshold],
-    settings: Mapping[str, str],
-    servers: SearchServers,
-) -> str:
-    """`problem`: why the search did not end, or no rate can hold. `settings`: what was asked for, by name.
-
-    `servers`: what the server told of the tries.
-    """
-    wanted = " and ".join(map(str, objectives))
-    runs = search_runs(tries, servers)
-    sections = [
-        show_headline(_with_servers(search_headline(found, tries, problem), found, servers)),
-        show_tiles([*_tiles(found, tries, wanted), *_alone_tiles(tries, servers, objectives)]),
-        *show_tries(found, tries, objectives),
-        show_servers("load", servers.rows(found)),
-        show_errors(runs),
-        show_settings({"Objective": wanted, **settings}),
-    ]
-    return render_page(f"Highest rate of {model} at {wanted}", describe_origin(runs), sections)
+def search_report(
+    model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]
+) -> Report:
+    """`settings`: what was asked for, by name."""
+    found = searched.found
+    return Report(
+        kind="loadtest search",
+        subject=model,
+        exit_code=searched.exit_code or (0 if found and found.best else EXIT_GATE),
+        cases=search_cases(searched, objectives),
+        statement=searched.statement,
+        printed=lambda: [Text(searched.statement), *printed_search(searched)],
+        document=lambda: search_document(searched),
+        page=lambda: _page(model, searched, objectives, settings),
+        rows=lambda: [
+            {**run_row(measured), "holds": probe.holds, "reason": probe.reason} for probe, measured in searched.probes
+        ],
+        runs={
+            f"{number}:{probe.rate_per_s:.6g}": measured
+            for number, (probe, measured) in enumerate(searched.probes, start=1)
+        },
+    )
 
 
-def search_runs(tries: Tries, servers: SearchServers) -> list[Measured]:
-    """Return all loads of a search: one user alone, and then the tries."""
-    alone = servers.alone.runs if servers.alone is not None else ()
-    return [*alone, *(measured for _, measured in tries)]
-
-
-def show_tries(found: Found | None, tries: Tries, objectives: Sequence[Threshold]) -> list[Markup]:
-    """Charts and a table of them; nothing of none."""
-    charts = [_draw_tries(objective, tries, found) for objective in objectives]
-    around = draw_percentiles(_around(found, tries), _limits(objectives))
+def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Case]:
+    """Whether the generator kept up, the search ended, and a rate was found."""
+    found, problem, statement = searched.found, searched.problem, searched.statement
+    limited, ended = searched.exit_code == EXIT_GENERATOR, found is not None
+    kept = f"a rate keeps {' and '.join(map(str, objectives))}"
     return [
-        show_charts("Rates that were tried", [*charts, around]),
-        show_table("Tries, in turn", ["rate", "failures", "answers/s", *LATENCIES, "outcome"], _rows(tries), _REASONS),
+        Case(GENERATOR, problem if limited else ""),
+        Case("the search ended", "" if ended or limited else problem, problem if limited else ""),
+        Case(kept, statement if found and not found.best else "", "" if ended else statement),
     ]
 
 
-def _with_servers(headline: Headline, found: Found | None, servers: SearchServers) -> Headline:
-    told = (servers.gave_in(found), *servers.notes(found))
-    return replace(headline, reasons=[*headline.reasons, *filter(None, told)])
+def search_document(searched: Searched) -> dict[str, Document]:
+    """What was found, and each rate that was tried."""
+    found, servers = searched.found, searched.servers
+    best = found.best if found else None
+    ceiling = found.ceiling if found else None
+    return {
+        "rate_per_s": best.rate_per_s if best else None,
+        "does_not_hold_per_s": ceiling.rate_per_s if ceiling else None,
+        "problem": searched.problem,
+        "alone": servers.alone.as_document() if servers.alone else None,
+        "probes": [
+            {**asdict(probe), **watched.as_document()}
+            for (probe, _), (_, watched) in zip(searched.probes, servers.probes, strict=True)
+        ],
+        "gave_in": servers.gave_in(found),
+        "server_notes": servers.notes(found),
+    }
 
 
-def search_headline(found: Found | None, tries: Tries, problem: str) -> Headline:
-    statement = search_statement(found, [probe for probe, _ in tries], problem)
+def printed_search(searched: Searched, told: str = "") -> list[Printed]:
+    """Where the time went, what gave in, and notes, but for one that was `told` already."""
+    found, servers = searched.found, searched.servers
+    lines = (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found, told)))
+    return [printed_servers("load", servers.rows(found)), *(Text(f"  {line}") for line in lines if line)]
+
+
+def _page(model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
+    found, servers = searched.found, searched.servers
+    wanted = " and ".join(map(str, objectives))
+    headline = search_headline(searched)
+    told = filter(None, (servers.gave_in(found), *servers.notes(found)))
+    return Page(
+        title=f"Highest rate of {model} at {wanted}",
+        origin=describe_origin(searched.runs),
+        headline=replace(headline, reasons=[*headline.reasons, *told]),
+        tiles=[*_tiles(searched, wanted), *_alone_tiles(searched, objectives)],
+        sections=[
+            *tries_sections(searched, objectives),
+            servers_table("load", servers.rows(found)),
+            errors_table(searched.runs),
+        ],
+        settings={"Objective": wanted, **settings},
+    )
+
+
+def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
+    """Charts and a table of them; nothing of none."""
+    charts = [_tries_chart(objective, searched) for objective in objectives]
+    around = percentile_chart(_around(searched), limits(objectives))
+    headings = ["rate", "failures", "answers/s", *LATENCIES, "outcome"]
+    return [
+        Charts("Rates that were tried", [*charts, around]),
+        Table("Tries, in turn", headings, _rows(searched), _REASONS),
+    ]
+
+
+def search_headline(searched: Searched) -> Headline:
+    """Whether a rate holds."""
+    found, statement = searched.found, searched.statement
     if found is None:
         return Headline("warn", "The search did not end", [statement])
     if found.best is None:
@@ -89,7 +125,8 @@ def search_headline(found: Found | None, tries: Tries, problem: str) -> Headline
     return Headline("good", f"{_rate(found.best.rate_per_s)} holds", [statement])
 
 
-def _tiles(found: Found | None, tries: Tries, wanted: str) -> list[Tile]:
+def _tiles(searched: Searched, wanted: str) -> list[Tile]:
+    found, tries = searched.found, searched.probes
     best, ceiling = (found.best, found.ceiling) if found else (None, None)
     return [
         Tile("highest rate that holds", _rate(best.rate_per_s) if best else "none", wanted),
@@ -100,11 +137,12 @@ def _tiles(found: Found | None, tries: Tries, wanted: str) -> list[Tile]:
     ]
 
 
-def _alone_tiles(tries: Tries, servers: SearchServers, objectives: Sequence[Threshold]) -> list[Tile]:
+def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Tile]:
     """Make tiles for the figures of one user alone, if the search ended with them."""
-    if tries or servers.alone is None:
+    alone = searched.servers.alone
+    if searched.probes or alone is None:
         return []
-    (measured,) = servers.alone.runs
+    (measured,) = alone.runs
     figures = [(objective, objective.figure(measured)) for objective in objectives]
     return [
         Tile(f"{objective.metric} of one user alone", objective.show(figure), str(objective))
@@ -113,18 +151,21 @@ def _alone_tiles(tries: Tries, servers: SearchServers, objectives: Sequence[Thre
     ]
 
 
-def _draw_tries(objective: Threshold, tries: Tries, found: Found | None) -> Markup:
+def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     """The objective's figure at each rate; nothing where none was answered."""
     scale = 100.0 if objective.metric == "error_rate" else 1.0
     points = [
-        (probe, figure * scale) for probe, measured in tries if (figure := objective.figure(measured)) is not None
+        (probe, figure * scale)
+        for probe, measured in searched.probes
+        if (figure := objective.figure(measured)) is not None
     ]
     if not points:
-        return Markup()
+        return None
     figures = [figure for _, figure in points]
     limit = objective.value * scale
+    found = searched.found
     best = [Rule("found", x=found.best.rate_per_s)] if found and found.best else []
-    chart = Chart(
+    return Chart(
         title=f"{objective.metric} at each rate",
         label=f"{len(points)} tries against {objective}",
         x=Axis("requests a second that were offered", Linear.around(probe.rate_per_s for probe, _ in points)),
@@ -139,12 +180,8 @@ def _draw_tries(objective: Threshold, tries: Tries, found: Found | None) -> Mark
                 for probe, figure in sorted(points, key=lambda point: point[0].rate_per_s)
             ],
         ),
+        keys=[Key("holds"), Key("does not hold", good=False)],
     )
-    return draw_chart(chart, keys=[_key("good", "holds"), _key("bad", "does not hold")])
-
-
-def _key(kind: str, text: str) -> Markup:
-    return element("span", element("span", class_=f"dot {kind}"), text, class_="key")
 
 
 def _told(probe: Probe, objective: Threshold, figure: float) -> str:
@@ -160,14 +197,16 @@ def _outcome(probe: Probe) -> str:
     return "holds" if probe.holds else "does not hold"
 
 
-def _limits(objectives: Sequence[Threshold]) -> list[Rule]:
+def limits(objectives: Sequence[Threshold]) -> list[Rule]:
+    """Lines that latencies must stay below."""
     return [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
 
 
-def _around(found: Found | None, tries: Tries) -> dict[str, LatencyHistogram]:
+def _around(searched: Searched) -> dict[str, LatencyHistogram]:
     """What was found and the rate above it, each as it was tried last."""
+    found = searched.found
     wanted = [probe for probe in (found.best, found.ceiling) if probe] if found else []
-    last = {probe.rate_per_s: measured for probe, measured in tries}
+    last = {probe.rate_per_s: measured for probe, measured in searched.probes}
     return {
         f"{_rate(probe.rate_per_s)} {_outcome(probe)}": last[probe.rate_per_s].total.histogram
         for probe in wanted
@@ -175,7 +214,7 @@ def _around(found: Found | None, tries: Tries) -> dict[str, LatencyHistogram]:
     }
 
 
-def _rows(tries: Tries) -> list[Row]:
+def _rows(searched: Searched) -> list[Row]:
     return [
         Row(
             _rate(probe.rate_per_s),
@@ -188,5 +227,5 @@ def _rows(tries: Tries) -> list[Row]:
             good=probe.holds,
             note=probe.reason,
         )
-        for probe, measured in tries
+        for probe, measured in searched.probes
     ]

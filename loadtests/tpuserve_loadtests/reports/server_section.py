@@ -1,49 +1,69 @@
-"""What the server said of itself: where the time of a request went, and what it did meanwhile."""
+"""What the server said of itself during a run: where the time of a request went, and what it did meanwhile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup, element
-from tpuserve_loadtests.rendering.sections import show_charts
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
+from tpuserve_loadtests.report_model.parts import Charts, Printed, Remark, Row, Share, Shares, Table, Text
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
-from tpuserve_loadtests.report_model.units import milliseconds, percent, three_digits
-from tpuserve_loadtests.reports.server_report import MIB, server_lines
-from tpuserve_loadtests.server_side.latency_parts import Part
-from tpuserve_loadtests.server_side.server_side import Moment, ServerSide
+from tpuserve_loadtests.report_model.units import MIB, milliseconds, three_digits
+from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
+from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
+_WHERE: Final = "Where the time of a request went"
+# Which of the server's histograms tells more of a part than its mean.
+_PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
 # A curve of fewer moments than this is none.
 _LEAST_MOMENTS: Final = 3
 
 _Figure = Callable[[Moment], float | None]
 
 
-def show_server(watched: Watched) -> Markup:
+def server_section(watched: Watched) -> Shares | Remark:
     """Of a server that does not tell, the note that says why; nothing of one that was not asked."""
     server, note = watched.server, watched.note
     if server is None:
-        why = element("p", note[:1].upper() + note[1:], class_="quiet")
-        return element("section", element("h2", "The server"), why) if note else Markup()
-    bars = [_bar(part) for part in watched.parts]
-    lines = [element("li", line) for line in server_lines(server)]
-    told = [
-        element("table", element("tbody", *bars), class_="shares") if bars else Markup(),
-        element("ul", *lines, class_="facts") if lines else Markup(),
-    ]
-    title = "Where the time of a request went" if bars else "What the server did"
-    return element("section", element("h2", title), *told)
+        return Remark([note[:1].upper() + note[1:]] if note else [], "The server")
+    shares = [Share(part.name, part.share, milliseconds(part.mean_ms)) for part in watched.parts]
+    return Shares(_WHERE if shares else "What the server did", shares, server_lines(server))
 
 
-def show_server_timeline(server: ServerSide | None, planned_s: float) -> Markup:
+def printed_server(watched: Watched) -> list[Printed]:
+    """The table, if the parts are known, and what the server did; nothing where it does not tell."""
+    if watched.server is None:
+        return []
+    table = [_table(watched.server, watched.parts)] if watched.parts else []
+    return [*table, *(Text(f"  server: {line}") for line in server_lines(watched.server))]
+
+
+def server_lines(server: ServerSide) -> list[str]:
+    """What the server did besides answering, in words; only what it tells."""
+    lines = []
+    if server.batch_rows is not None:
+        padding = "" if server.padding_share is None else f", {100 * server.padding_share:.3g} % padding"
+        executing = "" if server.executing is None else f"; {server.executing:.2f} batches executing on average"
+        lines.append(f"batches of {server.batch_rows:.3g} rows{padding}{executing}")
+    lines += [f"device {device} busy {100 * share:.3g} % of the time" for device, share in server.busy.items()]
+    process = []
+    if server.cpu_cores is not None:
+        process.append(f"{server.cpu_cores:.2f} cores")
+    if server.peak_memory_bytes is not None:
+        process.append(f"{server.peak_memory_bytes / MIB:,.0f} MiB of memory at most")
+    lines += [", ".join(process)] if process else []
+    lines += [f"refused or dropped: {_counts(server.refused)}"] if server.refused else []
+    return lines
+
+
+def server_timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
     """The server over time, on the clients' axis; nothing of a few moments."""
     moments = server.timeline if server is not None else ()
     if len(moments) < _LEAST_MOMENTS:
-        return Markup()
+        return None
     time = TimeAxis(max(planned_s, moments[-1].at_s + moments[-1].seconds))
-    return show_charts("The server meanwhile", [_draw(picture, moments, time) for picture in _PICTURES])
+    return Charts("The server meanwhile", [_draw(picture, moments, time) for picture in _PICTURES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +100,7 @@ _PICTURES: Final = (
 )
 
 
-def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Markup:
+def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Chart | None:
     """Nothing where the server does not tell."""
     known = [line for line in picture.lines if any(line.figure(one) is not None for one in moments)]
     curves = [
@@ -89,8 +109,8 @@ def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Marku
     ]
     values = [y for curve in curves for _, y in curve.points if y is not None]
     if not values:
-        return Markup()
-    chart = Chart(
+        return None
+    return Chart(
         title=picture.title,
         label=f"{picture.title}, from {picture.written(min(values))} to {picture.written(max(values))}",
         x=time.axis,
@@ -105,7 +125,6 @@ def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Marku
             [[_says(time, one), *_cells(picture, known, one)] for one in moments],
         ),
     )
-    return draw_chart(chart)
 
 
 def _says(time: TimeAxis, moment: Moment) -> str:
@@ -121,7 +140,21 @@ def _told(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str
     return [f"{line.name} {cell}" for line, cell in zip(known, _cells(picture, known, moment), strict=True)]
 
 
-def _bar(part: Part) -> Markup:
-    bar = element("span", class_="share", style=f"width:{100 * part.share:.1f}%")
-    share = element("td", percent(round(part.share, 2)))
-    return element("tr", element("th", part.name, bar, scope="row"), element("td", milliseconds(part.mean_ms)), share)
+def _table(server: ServerSide, parts: tuple[Part, ...]) -> Table:
+    rows = []
+    for part in parts:
+        phase = server.phase(_PHASES.get(part.name, ""))
+        rows.append(Row(part.name, [f"{part.mean_ms:.2f}", f"{100 * part.share:.0f} %", *_percentiles(phase)]))
+    whole = Row("latency", [f"{sum(part.mean_ms for part in parts):.2f}"], whole=True)
+    return Table(_WHERE, ["part", "mean ms", "share", "p50 ms", "p99 ms"], [*rows, whole])
+
+
+def _percentiles(phase: Phase | None) -> tuple[str, str]:
+    if phase is None:
+        return "", ""
+    p50, p99 = (f"~{ms:.2f}" if ms > phase.least_ms else f"<{phase.least_ms:g}" for ms in (phase.p50_ms, phase.p99_ms))
+    return p50, p99
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

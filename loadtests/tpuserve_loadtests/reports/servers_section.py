@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from tpuserve_loadtests.rendering.drawing import Axis, Bar, Chart, Column, Curve, Numbers, bar_key, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
-from tpuserve_loadtests.rendering.sections import Row, show_charts, show_table
+from tpuserve_loadtests.outcomes.server_columns import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
+from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers
+from tpuserve_loadtests.report_model.parts import Charts, Row, Table
 from tpuserve_loadtests.report_model.scales import Linear, Named, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds, percent
-from tpuserve_loadtests.reports.server_table import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
 from tpuserve_loadtests.server_side.watched import Watched
 
 # Runs by name, in turn.
 Rows: TypeAlias = Sequence[tuple[str, Watched]]
 
+_TITLE: Final = "Where the time of a request went, ms on average; and its batches"
 _WHAT: Final = (
     "Parts are ms of a request, on average. Network: connections, and the client. Other: elsewhere in the server. "
     "Rows and padding are of a batch, on average."
@@ -22,19 +22,32 @@ _WHAT: Final = (
 _BAR_WIDTH: Final = 0.7
 
 
-def show_servers(kind: str, rows: Rows) -> Markup:
+def servers_table(kind: str, rows: Rows) -> Table:
     """A table; `kind` says what the names are. Nothing where no server told anything."""
     columns = server_columns([watched for _, watched in rows])
     headings = [kind, *(column.heading for column in columns)]
     cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
-    return show_table("Where the time of a request went", headings, cells if columns else [], _WHAT)
+    return Table("Where the time of a request went", headings, cells if columns else [], _WHAT)
 
 
-def chart_servers(kind: str, rows: Rows) -> Markup:
+def printed_servers(kind: str, runs: Rows) -> Table:
+    """A row for each run, by name; `kind` says what the names are. Nothing where no server told anything."""
+    columns = server_columns([watched for _, watched in runs])
+    return Table(
+        _TITLE,
+        [kind, *(column.heading for column in columns)],
+        [Row(name, [column.cell(watched) for column in columns]) for name, watched in runs] if columns else [],
+        names="right",
+        spare=[column.heading for column in columns if column.spare],
+        margins="fitting",
+    )
+
+
+def servers_charts(kind: str, rows: Rows) -> Charts | None:
     """What more load does in the server: a place on the axis for each load. Nothing where no server told of two."""
     told = [(name, watched) for name, watched in rows if watched.parts]
     if len(told) < 2:
-        return Markup()
+        return None
     axis = Axis(kind, Named([name for name, _ in told]))
     charts = [
         _draw_shares(told, axis),
@@ -42,10 +55,10 @@ def chart_servers(kind: str, rows: Rows) -> Markup:
         _draw_figure("Rows in a batch", BATCH_ROWS, told, axis),
     ]
     charts.append(_draw_figure("The server's cores in use", CORES, told, axis))
-    return show_charts("What more load does in the server", charts)
+    return Charts("What more load does in the server", charts)
 
 
-def _draw_shares(rows: Rows, x: Axis) -> Markup:
+def _draw_shares(rows: Rows, x: Axis) -> Chart:
     """Bars of parts upon each other, 100 % high."""
     bars = []
     for place, (_, watched) in enumerate(rows, start=1):
@@ -55,7 +68,7 @@ def _draw_shares(rows: Rows, x: Axis) -> Markup:
             floor += share
     names = [column.heading for column in PARTS]
     first, last = rows[0], rows[-1]
-    chart = Chart(
+    return Chart(
         title="Shares of a request's time",
         label=f"At {first[0]}: {_shares_told(first[1], ', ')}; at {last[0]}: {_shares_told(last[1], ', ')}",
         x=x,
@@ -66,11 +79,11 @@ def _draw_shares(rows: Rows, x: Axis) -> Markup:
             [x.title, *names],
             [[name, *(percent(round(share, 3)) for share in _shares(watched))] for name, watched in rows],
         ),
+        keys=[Key(name, style) for style, name in enumerate(names)],
     )
-    return draw_chart(chart, keys=[bar_key(name, style) for style, name in enumerate(names)])
 
 
-def _draw_parts(rows: Rows, x: Axis) -> Markup:
+def _draw_parts(rows: Rows, x: Axis) -> Chart:
     """A curve for each part."""
     curves = [
         Curve(
@@ -82,7 +95,7 @@ def _draw_parts(rows: Rows, x: Axis) -> Markup:
         for style, part in enumerate(PARTS)
     ]
     found = [y for curve in curves for _, y in curve.points if y is not None]
-    chart = Chart(
+    return Chart(
         title="Time in each part",
         label=f"Parts of the mean latency of {len(rows)} loads, up to {milliseconds(max(found))}",
         x=x,
@@ -97,17 +110,16 @@ def _draw_parts(rows: Rows, x: Axis) -> Markup:
             ],
         ),
     )
-    return draw_chart(chart)
 
 
-def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Markup:
+def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart | None:
     """Over the loads; nothing where the server does not tell."""
     points = [(place, figure.figure(watched)) for place, (_, watched) in enumerate(rows, start=1)]
     found = [y for _, y in points if y is not None]
     if not found:
-        return Markup()
+        return None
     beside = [figure, PADDING] if figure is BATCH_ROWS else [figure]
-    chart = Chart(
+    return Chart(
         title=title,
         label=f"{title} over {len(rows)} loads, from {min(found):.3g} to {max(found):.3g}",
         x=x,
@@ -122,7 +134,6 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Marku
             [[name, *(column.cell(watched) for column in beside)] for name, watched in rows],
         ),
     )
-    return draw_chart(chart)
 
 
 def _shares(watched: Watched) -> list[float]:

@@ -1,109 +1,199 @@
-"""The page of a soak: whether anything drifts, and each figure over the hours."""
+"""The report of a soak: whether anything drifts, and each figure over the hours."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
-from tpuserve_loadtests.judgement.drift import Course
+from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift
 from tpuserve_loadtests.measurement.segments import Segment
+from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import Stretch
 from tpuserve_loadtests.outcomes.run import FROM_DUE
-from tpuserve_loadtests.outcomes.soak import SoakReport, drift_cells, shown_hours, verdict_line
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Headline,
-    Row,
-    Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
-)
+from tpuserve_loadtests.outcomes.soak import SoakOutcome, drift_cells, shown_hours, verdict_line
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import Cells, Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.histogram_chart import draw_histogram
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run import describe_load, show_errors
+from tpuserve_loadtests.report_model.units import MIB, milliseconds, per_second, percent, seconds
+from tpuserve_loadtests.reports.errors import errors_table, printed_errors
+from tpuserve_loadtests.reports.histogram_chart import histogram_chart
+from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells
+from tpuserve_loadtests.reports.origin import describe_load, describe_origin
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
+from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.server_report import MIB
-from tpuserve_loadtests.reports.timeline_section import show_timeline
+from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 # What a drift's last cell says, where it is good or bad news.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}
 
 
-def soak_page(report: SoakReport, settings: Mapping[str, str]) -> str:
+def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
     """`settings`: what was asked for, by name."""
-    measured = report.run.measured
-    sections = [
-        show_headline(soak_headline(report)),
-        show_tiles(_tiles(report)),
-        *show_soak(report),
-        show_errors([measured]),
-        show_settings({**describe_load(measured), "Measured": _span(report), **settings}),
+    return Report(
+        kind="loadtest soak",
+        subject=outcome.run.model,
+        exit_code=outcome.exit_code,
+        cases=outcome.cases,
+        statement=verdict_line(outcome),
+        printed=lambda: _printed(outcome),
+        document=lambda: _document(outcome),
+        page=lambda: _page(outcome, settings),
+        rows=lambda: _segment_rows(outcome),
+        runs={"": outcome.run.measured},
+        # Windows of all segments lie one over the other.
+        in_windows=False,
+    )
+
+
+def _document(outcome: SoakOutcome) -> Document:
+    """The run's figures, each segment and each drift."""
+    of_run = run_document(outcome.run)
+    del of_run["stable"]
+    return {
+        **of_run,
+        "ok": outcome.exit_code == 0,
+        "exit_code": outcome.exit_code,
+        "notes": list(outcome.notes),
+        "verdict": outcome.verdict,
+        "confidence": CONFIDENCE,
+        "planned_segments": outcome.planned,
+        "drifts": [_drift_document(drift) for drift in outcome.drifts],
+        "segments": [segment_document(segment) for segment in outcome.segments],
+    }
+
+
+def segment_document(segment: Segment) -> dict[str, Document]:
+    """One segment, as a line of the log."""
+    return {**asdict(segment), "error_rate": segment.error_rate}
+
+
+def segment_line(segment: Segment, number: int, planned: int) -> str:
+    """One segment for who watches."""
+    latencies = ("-" if value is None else f"{value:.2f}" for value in (segment.p50_ms, segment.p99_ms))
+    p50, p99 = latencies
+    line = f"  {number:4} of {planned}  {segment.rate_per_s:,.1f}/s  p50 {p50} ms  p99 {p99} ms"
+    if segment.failures:
+        line += f"  {segment.failures:,} failures"
+    return line if segment.memory_bytes is None else f"{line}  memory {segment.memory_bytes / MIB:,.1f} MiB"
+
+
+def _drift_document(drift: Drift) -> Document:
+    return {
+        "figure": drift.figure.name,
+        "course": drift.course,
+        "median": drift.median,
+        "per_hour": drift.per_hour,
+        "interval": [drift.low, drift.high],
+        "share_per_hour": drift.share_per_hour,
+    }
+
+
+def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
+    measured = outcome.run.measured
+    began_at = measured.started_at + measured.load.warm_up_s
+    return [
+        {"time": f"{began_at + segment.at_s - segment.seconds / 2:.3f}", **segment_document(segment)}
+        for segment in outcome.segments
     ]
-    return render_page(f"Soak of {report.run.model}", describe_origin([measured]), sections)
 
 
-def show_soak(report: SoakReport) -> list[Markup]:
+def _printed(outcome: SoakOutcome) -> list[Printed]:
+    """Table of figures, verdict and notes."""
+    run, hours = outcome.run, shown_hours(outcome)
+    span = f"{len(outcome.segments)} of {outcome.planned} segments, {run.total.requests:,} requests"
+    lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
+    return [
+        Table(
+            f"{run.model}: {run.measured.load}, {span}",
+            _headings(hours),
+            [Row(name, cells) for name, *cells in (drift_cells(drift, hours) for drift in outcome.drifts)],
+            names="left",
+        ),
+        Text(f"  {verdict_line(outcome)}"),
+        Text(f"  {_total_line(run.total)}"),
+        *printed_errors(run.measured),
+        *(Text(f"  {line}") for line in lines),
+    ]
+
+
+def _headings(hours: float) -> list[str]:
+    return ["figure", "median", "change in an hour" if hours == 1 else "change", "interval", "is"]
+
+
+def _total_line(total: Summary) -> str:
+    latencies = zip(LATENCIES, exact_cells(total), strict=True)
+    shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
+    return f"in all: {total.requests:,} requests, {total.failures:,} failures, {total.rate_per_s:,.1f}/s, {shown}"
+
+
+def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
+    measured = outcome.run.measured
+    return Page(
+        title=f"Soak of {outcome.run.model}",
+        origin=describe_origin([measured]),
+        headline=soak_headline(outcome),
+        tiles=_tiles(outcome),
+        sections=[*soak_sections(outcome), errors_table([measured])],
+        settings={**describe_load(measured), "Measured": _span(outcome), **settings},
+    )
+
+
+def soak_sections(outcome: SoakOutcome) -> list[Section]:
     """Trends, each figure over the segments, and the latencies of all of them."""
-    measured = report.run.measured
-    planned_s = report.planned * measured.load.seconds
+    measured = outcome.run.measured
+    planned_s = outcome.planned * measured.load.seconds
     total = measured.total.histogram
-    change = "change in an hour" if shown_hours(report) == 1 else "change"
     return [
-        show_table("Trends", ["figure", "median", change, "interval", "is"], _rows(report)),
-        show_timeline([_stretch(one) for one in report.segments], planned_s, stopped=measured.stopped),
-        show_charts("The server", [_draw_memory(report.segments, planned_s)]),
-        show_charts("Latencies", [draw_percentiles({"total": total}), draw_histogram({"requests": total})]),
+        Table("Trends", _headings(shown_hours(outcome)), _rows(outcome)),
+        timeline_section([_stretch(one) for one in outcome.segments], planned_s, stopped=measured.stopped),
+        Charts("The server", [_memory_chart(outcome.segments, planned_s)]),
+        Charts("Latencies", [percentile_chart({"total": total}), histogram_chart({"requests": total})]),
     ]
 
 
-def soak_headline(report: SoakReport) -> Headline:
-    words = verdict_line(report)
+def soak_headline(outcome: SoakOutcome) -> Headline:
+    words = verdict_line(outcome)
     reasons = [
-        *(str(result) for result in report.run.gates if result.failed),
-        *(note for note in report.notes if note != FROM_DUE),
+        *(str(result) for result in outcome.run.gates if result.failed),
+        *(note for note in outcome.notes if note != FROM_DUE),
     ]
-    if report.exit_code == EXIT_GENERATOR:
-        return Headline("warn", NOT_TO_BE_TRUSTED, [words, *report.run.generator.limits])
-    if report.verdict == "drifting":
+    if outcome.exit_code == EXIT_GENERATOR:
+        return Headline("warn", NOT_TO_BE_TRUSTED, [words, *outcome.run.generator.limits])
+    if outcome.verdict == "drifting":
         return Headline("bad", words, reasons)
-    if any(result.failed for result in report.run.gates):
+    if any(result.failed for result in outcome.run.gates):
         return Headline("bad", "Failed the gates", [words, *reasons])
-    if report.run.total.failures and report.exit_code:
-        return Headline("bad", f"{report.run.total.failures:,} requests failed", [words, *reasons])
-    return Headline("warn" if report.exit_code else "good", words, reasons)
+    if outcome.run.total.failures and outcome.exit_code:
+        return Headline("bad", f"{outcome.run.total.failures:,} requests failed", [words, *reasons])
+    return Headline("warn" if outcome.exit_code else "good", words, reasons)
 
 
-def _tiles(report: SoakReport) -> list[Tile]:
-    total = report.run.total
+def _tiles(outcome: SoakOutcome) -> list[Tile]:
+    total = outcome.run.total
     return [
-        Tile("segments", f"{len(report.segments)} of {report.planned}", _span(report)),
+        Tile("segments", f"{len(outcome.segments)} of {outcome.planned}", _span(outcome)),
         Tile("answers", per_second(total.rate_per_s)),
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms)),
         Tile(
             "failures",
             f"{total.failures:,}",
-            f"{percent(report.run.measured.error_rate)} of {total.requests:,} requests",
+            f"{percent(outcome.run.measured.error_rate)} of {total.requests:,} requests",
         ),
     ]
 
 
-def _span(report: SoakReport) -> str:
-    return seconds(round(report.run.measured.span_s, 1))
+def _span(outcome: SoakOutcome) -> str:
+    return seconds(round(outcome.run.measured.span_s, 1))
 
 
-def _rows(report: SoakReport) -> list[Row]:
-    hours = shown_hours(report)
+def _rows(outcome: SoakOutcome) -> list[Row]:
+    hours = shown_hours(outcome)
     rows = []
-    for drift in report.drifts:
+    for drift in outcome.drifts:
         name, *cells = drift_cells(drift, hours)
         rows.append(Row(name, cells, good=_NEWS.get(drift.course)))
     return rows
@@ -123,14 +213,14 @@ def _stretch(segment: Segment) -> Stretch:
     )
 
 
-def _draw_memory(segments: Sequence[Segment], planned_s: float) -> Markup:
+def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None:
     """Nothing where the server does not tell."""
     known = [(one, one.memory_bytes / MIB) for one in segments if one.memory_bytes is not None]
     if not known:
-        return Markup()
+        return None
     time = TimeAxis(planned_s)
     sizes = [size for _, size in known]
-    chart = Chart(
+    return Chart(
         title="Memory",
         label=f"The server's resident memory, from {min(sizes):,.1f} to {max(sizes):,.1f} MiB",
         x=time.axis,
@@ -140,7 +230,6 @@ def _draw_memory(segments: Sequence[Segment], planned_s: float) -> Markup:
         columns=[Column(time.of(one.at_s), f"{_says(time, one)}\n{size:,.1f} MiB") for one, size in known],
         numbers=Numbers(["time", "resident"], [[_says(time, one), f"{size:,.1f} MiB"] for one, size in known]),
     )
-    return draw_chart(chart)
 
 
 def _says(time: TimeAxis, segment: Segment) -> str:

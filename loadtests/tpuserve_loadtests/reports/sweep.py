@@ -1,116 +1,197 @@
-"""The page of a sweep: what each load gave."""
+"""The report of a sweep: what each load gave, how fast, and where the server's time went."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
-from tpuserve_loadtests.outcomes.run import RunReport
-from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.rendering.sections import (
-    Headline,
-    Row,
-    Tile,
-    show_charts,
-    show_headline,
-    show_settings,
-    show_table,
-    show_tiles,
-)
+from tpuserve_loadtests.outcomes.run import FROM_DUE, RunOutcome
+from tpuserve_loadtests.outcomes.server_columns import part_ms
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Table, Text, Tile
+from tpuserve_loadtests.report_model.report import Case, Page, Report
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import draw_percentiles
-from tpuserve_loadtests.reports.run import LATENCIES, describe_load, latency_cells, show_errors
+from tpuserve_loadtests.reports.errors import errors_table, printed_errors
+from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells, latency_cells
+from tpuserve_loadtests.reports.origin import describe_load, describe_origin
+from tpuserve_loadtests.reports.percentile_chart import percentile_chart
+from tpuserve_loadtests.reports.rows import run_row
+from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.servers_section import chart_servers, show_servers
-from tpuserve_loadtests.reports.sweep_report import step_name, step_notes
-from tpuserve_loadtests.reports.throughput_chart import draw_throughput
+from tpuserve_loadtests.reports.servers_section import (
+    printed_servers,
+    servers_charts,
+    servers_table,
+)
+from tpuserve_loadtests.reports.throughput_chart import throughput_chart
+from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
+from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 # More curves than this in one chart cannot be told apart.
 _MOST_CURVES = 6
 
 
-def sweep_page(reports: Sequence[RunReport], settings: Mapping[str, str]) -> str:
-    """At least one report; `settings`: what was asked for, by name."""
-    steps = [(str(report.measured.load), report.total) for report in reports]
-    shared = describe_load(reports[0].measured) | {"Load": ""}
-    charts = [
-        draw_throughput(steps, named=not reports[0].measured.load.is_open),
-        draw_percentiles(_histograms(reports)),
+def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Report:
+    """At least one step; `settings`: what was asked for, by name."""
+    return Report(
+        kind="loadtest sweep",
+        subject=steps[0].model,
+        exit_code=max(step.exit_code for step in steps),
+        cases=sweep_cases(steps),
+        printed=lambda: _printed(steps),
+        document=lambda: [run_document(step) for step in steps],
+        page=lambda: _page(steps, settings),
+        rows=lambda: [
+            {**run_row(step.measured), "trusted": step.generator.trusted, **_server(step.watched)} for step in steps
+        ],
+        runs={str(step.measured.load): step.measured for step in steps},
+    )
+
+
+def sweep_cases(steps: Sequence[RunOutcome]) -> list[Case]:
+    """Each step's, after the name of the load."""
+    return [replace(case, name=f"{_name(step)}: {case.name}") for step in steps for case in step.cases]
+
+
+def _server(watched: Watched) -> dict[str, Any]:  # of several types
+    """Means of a request and of a batch; empty where the server does not tell."""
+    server = watched.server
+    return {
+        "network_ms": part_ms(watched, LATE, NETWORK),
+        "queue_ms": part_ms(watched, QUEUE),
+        "execution_ms": part_ms(watched, EXECUTION),
+        "other_ms": part_ms(watched, ELSEWHERE),
+        "batch_rows": server.batch_rows if server else None,
+        "padding_share": server.padding_share if server else None,
+        "server_cores": server.cpu_cores if server else None,
+        "refused": sum(server.refused.values()) if server else None,
+    }
+
+
+def _printed(steps: Sequence[RunOutcome]) -> list[Printed]:
+    """A line for each load, then the notes: those of all loads once, then the others of each that has any."""
+    first, shared = steps[0], _shared_notes(steps)
+    rows = [
+        Row(
+            str(step.measured.load),
+            [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)],
+        )
+        for step in steps
     ]
-    is_open = reports[0].measured.load.is_open
+    title = f"{first.model}: {first.measured.load.seconds:g} s each"
+    notes: list[Text] = []
+    for step in steps:
+        own = [note for note in _notes_of(step) if note not in shared]
+        notes += [*printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
+    return [
+        Table(title, ["load", "requests", "failures", "rate/s", *LATENCIES], rows, names="right"),
+        printed_servers("load", [(_name(step), step.watched) for step in steps]),
+        *(Text(f"  note: {note}") for note in shared),
+        *notes,
+    ]
+
+
+def _counts(step: RunOutcome) -> list[str]:
+    return [f"{step.total.requests:,}", f"{step.total.failures:,}"]
+
+
+def _name(step: RunOutcome) -> str:
+    """A load in few letters."""
+    offered_per_s = step.measured.load.offered_per_s
+    return str(step.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
+
+
+def _shared_notes(steps: Sequence[RunOutcome]) -> list[str]:
+    """Notes that all of several steps have."""
+    first, *others = map(_notes_of, steps)
+    return [note for note in first if all(note in notes for notes in others)] if others else []
+
+
+def _notes_of(step: RunOutcome) -> list[str]:
+    """A step's notes, but how latencies of all steps are counted."""
+    return [note for note in step.notes if note != FROM_DUE]
+
+
+def _page(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Page:
+    first, runs = steps[0].measured, [step.measured for step in steps]
+    is_open = first.load.is_open
     kind = "requests a second that were offered" if is_open else "users"
-    servers = [(step_name(report), report.watched) for report in reports]
-    places = [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]
-    sections = [
-        show_headline(_headline(reports)),
-        show_tiles(_tiles(reports)),
-        show_charts("What more load does", charts),
-        chart_servers(kind, places),
-        show_servers("load", servers),
-        show_table("Steps", ["load", "requests", "failures", "answers/s", *LATENCIES, "generator"], _rows(reports)),
-        show_errors([report.measured for report in reports]),
-        show_settings({**shared, **settings}),
+    servers = [(_name(step), step.watched) for step in steps]
+    charts = [
+        throughput_chart([(str(step.measured.load), step.total) for step in steps], named=not is_open),
+        percentile_chart(_histograms(steps)),
     ]
-    title = f"Sweep of {reports[0].model}"
-    return render_page(title, describe_origin([report.measured for report in reports]), sections)
+    return Page(
+        title=f"Sweep of {steps[0].model}",
+        origin=describe_origin(runs),
+        headline=_headline(steps),
+        tiles=_tiles(steps),
+        sections=[
+            Charts("What more load does", charts),
+            servers_charts(kind, [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]),
+            servers_table("load", servers),
+            Table("Steps", ["load", "requests", "failures", "answers/s", *LATENCIES, "generator"], _rows(steps)),
+            errors_table(runs),
+        ],
+        settings={**describe_load(first), "Load": "", **settings},
+    )
 
 
-def _headline(reports: Sequence[RunReport]) -> Headline:
-    notes = _notes(reports)
-    if any(report.exit_code == EXIT_GENERATOR for report in reports):
+def _headline(steps: Sequence[RunOutcome]) -> Headline:
+    notes = _notes(steps)
+    if any(step.exit_code == EXIT_GENERATOR for step in steps):
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)
-    failures = sum(report.total.failures for report in reports)
-    if any(report.exit_code for report in reports):
+    failures = sum(step.total.failures for step in steps)
+    if any(step.exit_code for step in steps):
         return Headline("bad", f"{failures:,} requests failed" if failures else "A step measured nothing", notes)
-    best = max(reports, key=lambda report: report.total.rate_per_s)
+    best = max(steps, key=lambda step: step.total.rate_per_s)
     words = f"Up to {per_second(best.total.rate_per_s)}, with {best.measured.load}"
-    trusted = all(report.generator.trusted for report in reports)
+    trusted = all(step.generator.trusted for step in steps)
     return Headline("good" if trusted else "warn", words, notes)
 
 
-def _notes(reports: Sequence[RunReport]) -> list[str]:
+def _notes(steps: Sequence[RunOutcome]) -> list[str]:
     """Each once, with the loads that it is about."""
     loads: dict[str, list[str]] = {}
-    for report in reports:
-        for note in step_notes(report):
-            loads.setdefault(note, []).append(str(report.measured.load))
+    for step in steps:
+        for note in _notes_of(step):
+            loads.setdefault(note, []).append(str(step.measured.load))
     return [f"{note} ({', '.join(about)})" for note, about in loads.items()]
 
 
-def _tiles(reports: Sequence[RunReport]) -> list[Tile]:
-    answered = [report for report in reports if report.total.p99_ms is not None]
+def _tiles(steps: Sequence[RunOutcome]) -> list[Tile]:
+    answered = [step for step in steps if step.total.p99_ms is not None]
     if not answered:
         return []
-    best = max(answered, key=lambda report: report.total.rate_per_s)
-    fastest = min(answered, key=lambda report: report.total.p99_ms or 0.0)
-    failures = sum(report.total.failures for report in reports)
+    best = max(answered, key=lambda step: step.total.rate_per_s)
+    fastest = min(answered, key=lambda step: step.total.p99_ms or 0.0)
+    failures = sum(step.total.failures for step in steps)
     return [
         Tile("most answers", per_second(best.total.rate_per_s), str(best.measured.load)),
         Tile("p99 there", milliseconds(best.total.p99_ms), f"p50 {milliseconds(best.total.p50_ms)}"),
         Tile("least p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
-        Tile("failures", f"{failures:,}", f"in {len(reports)} steps"),
+        Tile("failures", f"{failures:,}", f"in {len(steps)} steps"),
     ]
 
 
-def _rows(reports: Sequence[RunReport]) -> list[Row]:
+def _rows(steps: Sequence[RunOutcome]) -> list[Row]:
     return [
         Row(
-            str(report.measured.load),
+            str(step.measured.load),
             [
-                f"{report.total.requests:,}",
-                f"{report.total.failures:,}",
-                three_digits(report.total.rate_per_s),
-                *latency_cells(report.total),
-                "✓ kept up" if report.generator.trusted else "✗ the limit",
+                *_counts(step),
+                three_digits(step.total.rate_per_s),
+                *latency_cells(step.total),
+                "✓ kept up" if step.generator.trusted else "✗ the limit",
             ],
-            good=report.generator.trusted,
+            good=step.generator.trusted,
         )
-        for report in reports
+        for step in steps
     ]
 
 
-def _histograms(reports: Sequence[RunReport]) -> dict[str, LatencyHistogram]:
+def _histograms(steps: Sequence[RunOutcome]) -> dict[str, LatencyHistogram]:
     """Of steps spread evenly over all of them, the first and the last among them."""
-    last = len(reports) - 1
+    last = len(steps) - 1
     chosen = {round(number * last / (_MOST_CURVES - 1)) for number in range(_MOST_CURVES)} if last else {0}
-    return {str(reports[number].measured.load): reports[number].measured.total.histogram for number in sorted(chosen)}
+    return {str(steps[number].measured.load): steps[number].measured.total.histogram for number in sorted(chosen)}

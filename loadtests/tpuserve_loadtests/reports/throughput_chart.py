@@ -3,25 +3,24 @@
 from collections.abc import Sequence
 
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Label, Numbers, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Label, Numbers
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds, per_second
 
 _NAMES = ("p50", "p90", "p99")
 
 
-def draw_throughput(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Markup:
+def throughput_chart(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Chart | None:
     """A point for each load, which the text names, beside it if `named`; nothing where none was answered."""
     answered = [(load, line) for load, line in steps if line.p50_ms is not None]
     if not answered:
-        return Markup()
+        return None
     curves = [
         Curve(name, [(line.rate_per_s, _latency(line, name)) for _, line in answered], style, dots=True)
         for style, name in enumerate(_NAMES)
     ]
     best = max(line.rate_per_s for _, line in answered)
-    chart = Chart(
+    return Chart(
         title="Latency and throughput",
         label=f"Latency of {len(answered)} loads against answers a second, up to {per_second(best)}",
         x=Axis("answers a second", Linear.around(line.rate_per_s for _, line in answered)),
@@ -37,7 +36,6 @@ def draw_throughput(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Mar
             ],
         ),
     )
-    return draw_chart(chart)
 
 
 def _latency(line: Summary, name: str) -> float | None:

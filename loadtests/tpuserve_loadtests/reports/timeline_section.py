@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.rendering.drawing import Axis, Chart, Column, Curve, Numbers, Rule, draw_chart
-from tpuserve_loadtests.rendering.markup import Markup
-from tpuserve_loadtests.rendering.sections import show_charts
+from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.report_model.parts import Charts
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
@@ -15,30 +14,30 @@ _DRAWN = ("p50", "p90", "p99")
 _TOLD = (*_DRAWN, "max")
 
 
-def show_timeline(
+def timeline_section(
     stretches: Sequence[Stretch], planned_s: float, offered: Sequence[tuple[float, float]] = (), stopped: str = ""
-) -> Markup:
+) -> Charts | None:
     """`planned_s`: how long it should have lasted. `offered`: instants in seconds and the rate that was asked for.
 
     Of nothing measured, nothing.
     """
     if not stretches:
-        return Markup()
+        return None
     time = TimeAxis(planned_s)
     ended = [Rule("stopped", x=time.of(stretches[-1].start_s + stretches[-1].seconds))] if stopped else []
-    return show_charts("Over time", [_rates(stretches, time, offered, ended), _latencies(stretches, time, ended)])
+    return Charts("Over time", [_rates(stretches, time, offered, ended), _latencies(stretches, time, ended)])
 
 
 def _rates(
     stretches: Sequence[Stretch], time: TimeAxis, offered: Sequence[tuple[float, float]], ended: Sequence[Rule]
-) -> Markup:
+) -> Chart:
     curves = [Curve("answers", [(_middle(time, one), one.rate_per_s) for one in stretches])]
     if offered:
         curves.append(Curve("offered", [(time.of(at_s), rate) for at_s, rate in offered], 7))
     if any(one.failures for one in stretches):
         curves.append(Curve("failures", [(_middle(time, one), one.failures / one.seconds) for one in stretches], 4))
     rates = [one.rate_per_s for one in stretches]
-    chart = Chart(
+    return Chart(
         title="Rate",
         label=f"Answers a second, from {per_second(min(rates))} to {per_second(max(rates))}",
         x=time.axis,
@@ -54,13 +53,12 @@ def _rates(
             ],
         ),
     )
-    return draw_chart(chart)
 
 
-def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rule]) -> Markup:
+def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
     answered = [one for one in stretches if one.p50_ms is not None]
     if not answered:
-        return Markup()
+        return None
     known = [name for name in _TOLD if any(_latency(one, name) is not None for one in answered)]
     curves = [
         Curve(name, [(_middle(time, one), _latency(one, name)) for one in stretches], style)
@@ -68,7 +66,7 @@ def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rul
         if name in known
     ]
     p99s = [one.p99_ms for one in answered if one.p99_ms is not None]
-    chart = Chart(
+    return Chart(
         title="Latency",
         label=f"p99 of each stretch, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
         x=time.axis,
@@ -81,7 +79,6 @@ def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rul
             [[_says(time, one), *(milliseconds(_latency(one, name)) for name in known)] for one in answered],
         ),
     )
-    return draw_chart(chart)
 
 
 def _middle(time: TimeAxis, stretch: Stretch) -> float:

@@ -4,20 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
-
-from tpuserve_loadtests.outcomes.run import ROOMY
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.server_side import ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
-TITLE: Final = "Where the time of a request went, ms on average; and its batches"
 # A part that changed by less than this of what latency changed by is not worth a word.
 _LEAST_SHARE: Final = 0.05
-_ANY_WIDTH: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +68,6 @@ _COLUMNS: Final = (
 def server_columns(runs: Sequence[Watched]) -> list[ServerColumn]:
     """Those of which the server says something in any run."""
     return [column for column in _COLUMNS if any(column.figure(watched) is not None for watched in runs)]
-
-
-def print_server_table(kind: str, rows: Sequence[tuple[str, Watched]], console: Console) -> None:
-    """A row for each run, by name; `kind` says what the names are. Nothing where no server told anything."""
-    roomy = console.width >= ROOMY
-    columns = [column for column in server_columns([watched for _, watched in rows]) if roomy or not column.spare]
-    if not columns:
-        return
-    table = Table(title=TITLE, title_justify="left")
-    table.add_column(kind, justify="right", no_wrap=True)
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    for name, watched in rows:
-        table.add_row(escape(name), *(column.cell(watched) for column in columns))
-    if Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum > console.width:
-        table.padding = (0, 0)
-    console.print(table)
 
 
 def changes(before: Watched, after: Watched) -> str:

@@ -1,0 +1,60 @@
+"""A report on a terminal, or in a file that a terminal's output goes to."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+
+from tpuserve_loadtests.report_model.parts import Printed, Table, Text
+from tpuserve_loadtests.report_model.report import Report
+
+# Rich would fold columns at 80 characters when output goes to a file; tables need no more than this.
+PLAIN_WIDTH: Final = 120
+ROOMY: Final = 95
+_ANY_WIDTH: Final = 10_000
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Tables and lines, in turn."""
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    print_parts(report.printed(), console)
+
+
+def print_parts(parts: Sequence[Printed], console: Console) -> None:
+    """As print_report; the console is as wide as it is."""
+    for part in parts:
+        match part:
+            case Text():
+                console.print(part.text, markup=False, emoji=False, highlight=False, soft_wrap=not part.folds)
+            case Table():
+                _print_table(part, console)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    if not table.rows:
+        return
+    is_roomy = console.width >= ROOMY
+    shown = [is_roomy or heading not in table.spare for heading in table.headings[1:]]
+    rich = RichTable(title=escape(table.title), title_justify="left")
+    rich.add_column(
+        table.headings[0], justify="right" if table.names == "right" else "left", no_wrap=table.names != "fold"
+    )
+    for heading, is_shown in zip(table.headings[1:], shown, strict=True):
+        if is_shown:
+            rich.add_column(heading, justify="right", no_wrap=True)
+    for row in table.rows:
+        if row.whole:
+            rich.add_section()
+        cells = [cell for cell, is_shown in zip(row.cells, shown, strict=False) if is_shown]
+        rich.add_row(*map(escape, (row.name, *cells)), style="bold" if row.whole else None)
+    if not (is_roomy if table.margins == "roomy" else table.margins == "always" or _fits(rich, console)):
+        rich.padding = (0, 0)
+    console.print(rich)
+
+
+def _fits(table: RichTable, console: Console) -> bool:
+    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum <= console.width

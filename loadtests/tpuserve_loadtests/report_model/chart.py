@@ -1,0 +1,128 @@
+"""Charts as data: curves, bars and rules between two axes, what to say where it is pointed at, and the numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuserve_loadtests.report_model.scales import Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`title` says what and in which unit."""
+
+    title: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points from left to right; one whose y is None is a gap. `dots`: each point is a mark of its own."""
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+    style: int = 0
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A mark by itself: filled if `good`, hollow and red otherwise."""
+
+    x: float
+    y: float
+    good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """From `start` to `end` on the x axis, and from `floor` to `y`."""
+
+    start: float
+    end: float
+    y: float
+    style: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a point is, written beside it unless that would hide another label."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A dashed line across the chart, named at its end: at `y`, or upright at `x`."""
+
+    text: str
+    y: float | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is told of the neighbourhood of x where it is pointed at; lines are parted by line breaks."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The chart's numbers as a table."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What bars of a `style` are, or dots that are `good` or not."""
+
+    name: str
+    style: int | None = None
+    good: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`label` says in a sentence what is to be seen, to those who do not see it. `keys`: in its legend, too."""
+
+    title: str
+    label: str
+    x: Axis
+    y: Axis
+    numbers: Numbers
+    curves: Sequence[Curve] = ()
+    dots: Sequence[Dot] = ()
+    bars: Sequence[Bar] = ()
+    labels: Sequence[Label] = ()
+    rules: Sequence[Rule] = ()
+    columns: Sequence[Column] = ()
+    keys: Sequence[Key] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio between its ends; `kind` names its colour."""
+
+    name: str
+    ratio: float
+    low: float
+    high: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Ratios with their intervals, a row each. `band`: how far from 1 they count as the same; `legend` says so."""
+
+    title: str
+    label: str
+    axis: str
+    legend: str
+    band: float
+    rows: Sequence[Interval]

@@ -1,0 +1,40 @@
+"""The commonest failures, in the server's own words."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.outcomes.run import PROTOCOL_TITLES
+from tpuserve_loadtests.report_model.parts import Row, Table, Text
+
+_MOST_PRINTED: Final = 5
+_MOST_ROWS: Final = 20
+
+
+def errors_table(runs: Sequence[Measured]) -> Table:
+    """Those of all runs."""
+    counts: dict[tuple[str, str], int] = {}
+    for measured in runs:
+        for error in measured.recorder.errors():
+            key = (error.line, error.message)
+            counts[key] = counts.get(key, 0) + error.count
+    ranked = sorted(counts.items(), key=lambda one: -one[1])
+    rows = [Row(message, [line_title(line), f"{count:,}"]) for (line, message), count in ranked[:_MOST_ROWS]]
+    hidden = sum(count for _, count in ranked[_MOST_ROWS:])
+    if hidden:
+        rows.append(Row(f"{len(ranked) - _MOST_ROWS} other messages", ["", f"{hidden:,}"]))
+    return Table("Failures", ["message", "line", "requests"], rows)
+
+
+def printed_errors(measured: Measured) -> list[Text]:
+    """A run's, one a line."""
+    errors = measured.recorder.errors()
+    shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
+    lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]
+    count = sum(error.count for error in hidden)
+    return [*lines, Text(f"  {count:,} x {len(hidden)} other kinds of error", folds=True)] if hidden else lines
+
+
+def line_title(name: str) -> str:
+    """What a line is called in tables: a protocol by its proper name, any other as it is named."""
+    return PROTOCOL_TITLES.get(name, name)

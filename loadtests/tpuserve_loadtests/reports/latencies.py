@@ -1,0 +1,20 @@
+"""Latencies of a line of a table."""
+
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.report_model.units import three_digits
+
+LATENCIES = ("p50 ms", "p90 ms", "p99 ms", "max ms")
+
+
+def latency_cells(line: Summary) -> list[str]:
+    """Cells for LATENCIES, with three digits that matter."""
+    return ["-" if value is None else three_digits(value) for value in _latencies(line)]
+
+
+def exact_cells(line: Summary) -> list[str]:
+    """Cells for LATENCIES on a terminal, with as many decimals each."""
+    return ["-" if value is None else f"{value:.2f}" for value in _latencies(line)]
+
+
+def _latencies(line: Summary) -> tuple[float | None, ...]:
+    return line.p50_ms, line.p90_ms, line.p99_ms, line.max_ms
