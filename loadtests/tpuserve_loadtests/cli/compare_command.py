@@ -23,7 +23,7 @@ from tpuserve_loadtests.cli.options import (
     least_effect_option,
     unclear_option,
 )
-from tpuserve_loadtests.cli.said import refuse_idle, said_names
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals, said_names
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -87,16 +87,10 @@ def compare(options: CompareOptions) -> None:
     from tpuserve_loadtests.outcomes.comparison import judge_comparison
     from tpuserve_loadtests.reports.compare import compare_report
 
-    server = with_address(options.server, options.server.protocol)
-    names = (options.a, options.b)
-    refuse_idle(
-        server,
-        options.requests,
-        options.generator,
-        *names,
-        process=options.arrivals.process,
-        is_open=bool(options.load.rate),
-    )
+    options = replace(options, server=with_address(options.server, options.server.protocol))
+    server, names = options.server, (options.a, options.b)
+    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_idle(options, *names)
     options.files.check()
     options.files.refuse_distribution()
     options.generator.check()

@@ -137,7 +137,7 @@ def mlperf(options: MlperfOptions) -> None:
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server = options.server
-    refuse_idle(server, options.requests, options.generator, options.metrics)
+    refuse_idle(options, options.metrics)
     options = _checked(options)
     options.files.check()
     addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)

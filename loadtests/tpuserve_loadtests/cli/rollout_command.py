@@ -16,7 +16,7 @@ from tpuserve_loadtests.cli.files import show, try_to_write
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_options import RolloutOptions
-from tpuserve_loadtests.cli.said import refuse_idle
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
 from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
@@ -68,14 +68,8 @@ def rollout(options: RolloutOptions) -> None:
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
     options, address = _with_addresses(options)
-    refuse_idle(
-        options.server,
-        options.requests,
-        options.generator,
-        options.metrics,
-        process=options.arrivals.process,
-        is_open=bool(options.load.rate),
-    )
+    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_idle(options, options.metrics)
     _check(options)
     model, new = options.model, options.new
     console = Console(stderr=options.as_json)

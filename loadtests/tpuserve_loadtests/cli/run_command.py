@@ -8,21 +8,13 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions, publish
+from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
-from tpuserve_loadtests.cli.loads import LoadTerms, run_load
-from tpuserve_loadtests.cli.options import (
-    ArrivalOptions,
-    GeneratorOptions,
-    MeasuredServerOptions,
-    ModelOptions,
-    RequestOptions,
-    TimeOptions,
-    VersionOptions,
-    json_option,
-)
-from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
+from tpuserve_loadtests.cli.load_options import LoadOptions
+from tpuserve_loadtests.cli.loads import run_load
+from tpuserve_loadtests.cli.options import TimeOptions
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -52,12 +44,9 @@ Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the gen
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(LoadOptions):
     """Options of `run`."""
 
-    models: ModelOptions = group(ModelOptions)
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
     users: int | None = option(
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]"
     )
@@ -72,11 +61,6 @@ class RunOptions:
     speed: float = option(
         "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace and --recorded."
     )
-    arrivals: ArrivalOptions = group(ArrivalOptions)
-    time: TimeOptions = group(TimeOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: str = metrics_option()
     golden: GoldenOptions = group(GoldenOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
@@ -84,8 +68,6 @@ class RunOptions:
         metavar="GATE...",
         help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
     )
-    as_json: bool = json_option()
-    files: FileOptions = group(FileOptions)
 
     @property
     def ways(self) -> int:
@@ -116,15 +98,8 @@ def run(options: RunOptions) -> None:
     from tpuserve_loadtests.reports.run import run_report
 
     asked, options = find_asked(options, options.golden.path)
-    refuse_idle(
-        options.server,
-        options.requests,
-        options.generator,
-        options.metrics,
-        process=options.arrivals.process,
-        is_open=bool(options.rate),
-        is_timed=options.is_timed,
-    )
+    refuse_idle_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
+    refuse_idle(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
     # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
@@ -156,10 +131,9 @@ def _load(options: RunOptions, protocols: int) -> "Load":
         raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
     if options.trace_file is not None:
         return _trace_load(options.trace_file, options)
-    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
     if options.rate is not None:
-        return terms.open(options.rate)
-    return terms.closed(options.users or DEFAULT_USERS, protocols)
+        return options.terms.open(options.rate)
+    return options.terms.closed(options.users or DEFAULT_USERS, protocols)
 
 
 def _trace_load(path: Path, options: RunOptions) -> "Load":

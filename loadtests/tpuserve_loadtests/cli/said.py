@@ -1,12 +1,12 @@
 """What somebody said on the command line, beside what has its default; and what would change nothing there."""
 
-from typing import Final
+from typing import Final, Protocol
 
 import click
 from click.core import ParameterSource
 
 from tpuserve_loadtests.cli.access import OF_TLS, is_secure
-from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions, ServerOptions
+from tpuserve_loadtests.cli.options import ArrivalOptions, GeneratorOptions, RequestOptions, ServerOptions
 
 # Options whose values have another name.
 _FLAGS: Final = {
@@ -28,30 +28,40 @@ def flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def refuse_idle(
-    server: ServerOptions,
-    requests: RequestOptions,
-    generator: GeneratorOptions,
-    *addresses: str,
-    process: str = "",
-    is_open: bool = True,
-    is_timed: bool = False,
-) -> None:
+class Sending(Protocol):
+    """Options of a command that sends requests."""
+
+    @property
+    def server(self) -> ServerOptions: ...
+    @property
+    def requests(self) -> RequestOptions: ...
+    @property
+    def generator(self) -> GeneratorOptions: ...
+
+
+def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:
+    """As refuse_idle, for options of open loads.
+
+    `is_open`: requests come at a rate, which commands without --rate have of their own; `is_timed`: at recorded
+    instants.
+    """
+    _refuse("burst", arrivals.process == "bursts", "--arrivals bursts")
+    _refuse("process", is_open, "--rate")
+    _refuse("speed", is_timed, "--trace, or --recorded without --users and --rate")
+
+
+def refuse_idle(options: Sending, *addresses: str) -> None:
     """A usage error for an option that is of no use without another: who gave it believes that it does something.
 
-    `addresses` are others that are asked. `process`: how requests come; `is_open`: at a rate, which commands without
-    --rate have of their own; `is_timed`: at recorded instants.
+    `addresses` are others that are asked.
     """
-    needed = {
-        "burst": (process == "bursts", "--arrivals bursts"),
-        "process": (is_open, "--rate"),
-        "speed": (is_timed, "--trace, or --recorded without --users and --rate"),
-        "listen": (generator.remote, "--remote"),
-        "recorded_model": (requests.recorded, "--recorded"),
-    }
-    secure = is_secure((*addresses, server.grpc_address, server.rest_url))
-    needed |= dict.fromkeys(OF_TLS, (secure, "an address with TLS: grpcs://HOST:PORT or https://HOST:PORT"))
-    said = said_names()
-    for name, (is_there, what) in needed.items():
-        if name in said and not is_there:
-            raise click.UsageError(f"{flag(name)} changes nothing without {what}")
+    _refuse("listen", bool(options.generator.remote), "--remote")
+    _refuse("recorded_model", bool(options.requests.recorded), "--recorded")
+    secure = is_secure((*addresses, options.server.grpc_address, options.server.rest_url))
+    for name in OF_TLS:
+        _refuse(name, secure, "an address with TLS: grpcs://HOST:PORT or https://HOST:PORT")
+
+
+def _refuse(name: str, is_used: bool, needed: str) -> None:
+    if not is_used and name in said_names():
+        raise click.UsageError(f"{flag(name)} changes nothing without {needed}")

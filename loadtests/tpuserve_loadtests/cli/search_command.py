@@ -7,21 +7,11 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions, publish
-from tpuserve_loadtests.cli.loads import LoadTerms
-from tpuserve_loadtests.cli.options import (
-    ArrivalOptions,
-    GeneratorOptions,
-    MeasuredServerOptions,
-    ModelOptions,
-    RequestOptions,
-    TimeOptions,
-    VersionOptions,
-    json_option,
-)
+from tpuserve_loadtests.cli.files import publish
+from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.rate_search import RangeOptions, search_rate
-from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -41,23 +31,13 @@ Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage,
 
 
 @dataclass(frozen=True, slots=True)
-class SearchOptions:
+class SearchOptions(LoadOptions):
     """Options of `search`."""
 
-    models: ModelOptions = group(ModelOptions)
     objectives: tuple[str, ...] = option(
         "--slo", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'."
     )
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
     within: RangeOptions = group(RangeOptions)
-    arrivals: ArrivalOptions = group(ArrivalOptions)
-    time: TimeOptions = group(TimeOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: str = metrics_option()
-    as_json: bool = json_option()
-    files: FileOptions = group(FileOptions)
 
 
 @command(SearchOptions, ThresholdCommand, epilog=EPILOG, short_help="The highest rate at which an objective is kept.")
@@ -73,7 +53,8 @@ def search(options: SearchOptions) -> None:
     from tpuserve_loadtests.reports.search import search_report
 
     asked, options = find_asked(options)
-    refuse_idle(options.server, options.requests, options.generator, options.metrics, process=options.arrivals.process)
+    refuse_idle_arrivals(options.arrivals)
+    refuse_idle(options, options.metrics)
     objectives = _objectives(options.objectives)
     within = options.within
     if within.start and within.start > within.highest:
@@ -81,7 +62,7 @@ def search(options: SearchOptions) -> None:
     options.files.check()
     options.files.refuse_distribution()
     target = asked.find_target()
-    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    terms = options.terms
     with (
         generating(target, options.generator) as runs,
         watch_server(options.server, options.metrics, asked.specs) as server,

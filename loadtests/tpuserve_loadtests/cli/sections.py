@@ -9,12 +9,14 @@ SECTIONS: Final = {
     "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics",
     "TLS and headers": "ca cert key tls_server_name headers",
     "What is sent": "rows lengths input_file recorded recorded_model",
-    "Load": "users rate until trace_file speed process burst duration warm_up rounds segments seed",
+    "Load": "users rate until trace_file speed process burst rounds duration warm_up segments seed",
     "Load generator": "processes remote listen generator_limit",
     "What is right, and good enough": "golden check_share atol rtol objectives gates least_effect unclear",
-    "Output": "as_json junit log html csv hdr",
+    "Output": "as_json log junit html csv hdr",
 }
 OWN: Final = "Options"
+# In the order above, whichever groups of options they are in.
+_SORTED: Final = ("Load", "Output")
 
 
 class SectionedCommand(click.Command):
@@ -24,10 +26,15 @@ class SectionedCommand(click.Command):
         """As Command's."""
         heading_of = {name: heading for heading, names in SECTIONS.items() for name in names.split()}
         found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (OWN, *SECTIONS)}
-        for option in self.get_params(ctx):
+        for option in sorted(self.get_params(ctx), key=_place):
             if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
                 found[heading_of.get(option.name or "", OWN)].append(record)
         for heading, records in found.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+def _place(parameter: click.Parameter) -> int:
+    names = [name for heading in _SORTED for name in SECTIONS[heading].split()]
+    return names.index(parameter.name) if parameter.name in names else 0

@@ -12,23 +12,13 @@ import click
 
 from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions, publish
+from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
+from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
-from tpuserve_loadtests.cli.options import (
-    ArrivalOptions,
-    GeneratorOptions,
-    MeasuredServerOptions,
-    ModelOptions,
-    RequestOptions,
-    TimeOptions,
-    UsersOrRateOptions,
-    VersionOptions,
-    json_option,
-    least_effect_option,
-)
-from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
+from tpuserve_loadtests.cli.options import TimeOptions, UsersOrRateOptions, least_effect_option
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -56,14 +46,10 @@ Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 
 
 
 @dataclass(frozen=True, slots=True)
-class SoakOptions:
+class SoakOptions(LoadOptions):
     """Options of `soak`."""
 
-    models: ModelOptions = group(ModelOptions)
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
     load: UsersOrRateOptions = group(UsersOrRateOptions)
-    arrivals: ArrivalOptions = group(ArrivalOptions)
     time: TimeOptions = group(TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
     segments: int = option(
         "--segments",
@@ -73,18 +59,13 @@ class SoakOptions:
         help="Parts whose figures are held beside each other.",
     )
     least_effect: float = least_effect_option("A smaller change of latency or rate over the soak is none; 0.05 is 5 %.")
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
     golden: GoldenOptions = group(GoldenOptions)
-    metrics: str = metrics_option()
     gates: tuple[str, ...] = option(
         "--fail-if", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak."
     )
-    as_json: bool = json_option()
     log: Path | None = option(
         "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON."
     )
-    files: FileOptions = group(FileOptions)
 
 
 @command(
@@ -105,17 +86,11 @@ def soak(options: SoakOptions) -> None:
     from tpuserve_loadtests.reports.soak import soak_report
 
     asked, options = find_asked(options, options.golden.path)
-    refuse_idle(
-        options.server,
-        options.requests,
-        options.generator,
-        options.metrics,
-        process=options.arrivals.process,
-        is_open=bool(options.load.rate),
-    )
+    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_idle(options, options.metrics)
     options.files.check()
     gates = thresholds(options.gates, "--fail-if")
-    terms, planned = LoadTerms.of(options.time, options.arrivals, options.generator), options.segments
+    terms, planned = options.terms, options.segments
     load = segment_load(terms, options.load, planned, asked.least_users)
     target = with_golden(asked.find_target(), options.golden, gates)
     segments = Segments()

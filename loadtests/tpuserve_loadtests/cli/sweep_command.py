@@ -6,21 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuserve_loadtests.cli.asked import find_asked
-from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.files import FileOptions, publish
-from tpuserve_loadtests.cli.loads import LoadTerms, refuse_both, run_load
-from tpuserve_loadtests.cli.options import (
-    ArrivalOptions,
-    GeneratorOptions,
-    MeasuredServerOptions,
-    ModelOptions,
-    RequestOptions,
-    TimeOptions,
-    VersionOptions,
-    json_option,
-)
-from tpuserve_loadtests.cli.said import refuse_idle
-from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
+from tpuserve_loadtests.cli.command import command, option
+from tpuserve_loadtests.cli.files import publish
+from tpuserve_loadtests.cli.load_options import LoadOptions
+from tpuserve_loadtests.cli.loads import refuse_both, run_load
+from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
@@ -44,12 +35,9 @@ Exit codes: as `run`, the highest of all runs.
 
 
 @dataclass(frozen=True, slots=True)
-class SweepOptions:
+class SweepOptions(LoadOptions):
     """Options of `sweep`."""
 
-    models: ModelOptions = group(ModelOptions)
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
     users: str | None = option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
     rate: str | None = option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
     until: tuple[str, ...] = option(
@@ -58,13 +46,6 @@ class SweepOptions:
         metavar="GATE...",
         help="End with the first load of which it is true: 'p99>100ms' 'error_rate>1%'; several may follow.",
     )
-    arrivals: ArrivalOptions = group(ArrivalOptions)
-    time: TimeOptions = group(TimeOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: str = metrics_option()
-    as_json: bool = json_option()
-    files: FileOptions = group(FileOptions)
 
 
 @command(SweepOptions, ThresholdCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
@@ -83,14 +64,8 @@ def sweep(options: SweepOptions) -> None:
     from tpuserve_loadtests.reports.sweep import sweep_report
 
     asked, options = find_asked(options, own_load=True)
-    refuse_idle(
-        options.server,
-        options.requests,
-        options.generator,
-        options.metrics,
-        process=options.arrivals.process,
-        is_open=bool(options.rate),
-    )
+    refuse_idle_arrivals(options.arrivals, is_open=bool(options.rate))
+    refuse_idle(options, options.metrics)
     options.files.check()
     options.files.refuse_distribution()
     until = _until(options.until)
@@ -132,7 +107,7 @@ def _left(loads: "Sequence[Load]", done: "Sequence[RunOutcome]") -> str:
 
 def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
     refuse_both(options.users, options.rate)
-    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    terms = options.terms
     if options.rate:
         profile = terms.open(options.rate).profile
         assert profile is not None  # an open load has one
