@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tpuserve_server.app import Server, build
-from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.validation import read_settings
 from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.hosts.application import HostOptions, Listening
@@ -46,7 +46,7 @@ class GuardedServer(Server):
 
 def make_server(folder: Path, rule: Rule = ALLOW_ALL) -> Server:
     """A server with every kind of route, whose model has no version."""
-    settings = Settings(
+    settings = read_settings(
         model_name="m",
         model_base_path=str(folder / "models"),
         monitoring_config_file=folder / "monitoring.config",
