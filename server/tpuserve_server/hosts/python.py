@@ -17,7 +17,7 @@ from tpuserve_server.hosts.application import Application, HostOptions, Listenin
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.grpcio_table import TableHandler
-from tpuserve_server.hosts.http1 import Http1Protocol
+from tpuserve_server.hosts.http1.connection import Http1Protocol
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file

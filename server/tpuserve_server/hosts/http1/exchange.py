@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from tpuserve_server.hosts.disconnects import DISCONNECT
-from tpuserve_server.hosts.http1_head import Head, head_of, header_lines
+from tpuserve_server.hosts.http1.head import Head, head_of, header_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,8 +11,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from tpuserve_server.hosts.http1_exchange import Exchange
-from tpuserve_server.hosts.http1_head import parse_target
+from tpuserve_server.hosts.http1.exchange import Exchange
+from tpuserve_server.hosts.http1.head import parse_target
 
 if TYPE_CHECKING:
     from starlette.types import Scope
