@@ -1,99 +1,12 @@
-"""What the operator said of ports, hosts and TLS, and the host's options made of it.
+"""The host's options, from what the operator said. Imports nothing heavy: the supervisor of Envoy imports it."""
 
-Imports nothing heavy: the supervisor of Envoy imports it.
-"""
-
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
 
+from tpuserve_server.command.listening_settings import ListeningSettings
 from tpuserve_server.config.ssl_config import read_ssl_config
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.setting import Setting
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.tls import TlsOptions
-
-HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
-ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
-
-
-def _channel_arguments(text: str) -> ChannelArguments:
-    """Numbers become int, the rest stays text, as TensorFlow Serving hands them to gRPC."""
-    return tuple(_channel_argument(part) for part in text.split(",") if part)
-
-
-def _channel_argument(text: str) -> tuple[str, int | str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise ValueError(f"expected name=value,name=value,…, got {text!r}")
-    try:
-        return key, int(value)
-    except ValueError:
-        return key, value
-
-
-@dataclass(frozen=True, slots=True)
-class ListeningSettings:
-    """Where and how the server listens, with TensorFlow Serving's names and units: port 0 is none.
-
-    Raises:
-        InvalidArgument: there is nothing to listen on, or two ports are one.
-    """
-
-    port: Annotated[int, Setting("Listening", "Port of gRPC; 0 for none.", at_least=0, at_most=65535)] = 8500
-    rest_api_port: Annotated[int, Setting("Listening", "Port of REST; 0 for none.", at_least=0, at_most=65535)] = 8501
-    grpc_socket_path: Annotated[Path | None, Setting("Listening", "UNIX socket of gRPC, beside the port.")] = None
-    bind_address: Annotated[str, Setting("Listening", "Address that both ports are bound to.")] = "0.0.0.0"
-    ports_wait_for_models: Annotated[
-        bool,
-        Setting(
-            "Listening",
-            "Open ports and UNIX socket once every model has loaded or failed, as TensorFlow Serving does. false: at "
-            "once.",
-            page="open ports and UNIX socket when every model has loaded or failed, and take a UNIX socket over from "
-            "another server then ([why](decisions/0040-when-ports-open.md)); `tensorflow_model_server`: true",
-        ),
-    ] = False
-    host_backend: Annotated[
-        HostBackend,
-        Setting(
-            "Listening",
-            "Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs.",
-            page="`envoy`, `python`, or Envoy where it runs",
-        ),
-    ] = "auto"
-    ssl_config_file: Annotated[
-        Path | None, Setting("Listening", "TLS for gRPC and REST: a file with an SSLConfig.")
-    ] = None
-    grpc_channel_arguments: Annotated[
-        ChannelArguments,
-        Setting(
-            "Listening",
-            "Settings of gRPC's server, such as grpc.max_connection_age_ms=2000.",
-            page="settings of gRPC's server, `name=value,…`, such as `grpc.max_connection_age_ms=2000`",
-            parse=_channel_arguments,
-        ),
-    ] = ()
-    # As upstream: 0 and less for none.
-    rest_api_timeout_in_ms: Annotated[int, Setting("Listening", "Longest time for a REST request; 0 for any.")] = 30000
-    rest_api_enable_cors_support: Annotated[bool, Setting("Listening", "Let pages of other origins call REST.")] = False
-    max_request_bytes: Annotated[
-        int, Setting("Listening", "Largest gRPC message or REST body.", at_least=1, below=2**31)
-    ] = 64 * 2**20
-
-    def __post_init__(self) -> None:
-        if self.port == 0 and self.rest_api_port == 0 and self.grpc_socket_path is None:
-            raise InvalidArgument(
-                "nothing to listen on: port and rest_api_port are both 0 and there is no grpc_socket_path"
-            )
-        if self.port and self.port == self.rest_api_port:
-            raise InvalidArgument(f"port and rest_api_port are both {self.port}; they must differ")
-
-    @property
-    def rest_timeout_s(self) -> float:
-        """Longest time for a REST request; inf for any."""
-        return self.rest_api_timeout_in_ms / 1000 if self.rest_api_timeout_in_ms > 0 else math.inf
 
 
 def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self, get_args, get_origin
 
-from tpuserve_server.command.listening import ListeningSettings
+from tpuserve_server.command.listening_settings import ListeningSettings
 from tpuserve_server.command.model_settings import BatchingSource, ModelSettings, StorageSettings
 from tpuserve_server.command.server_settings import ServerSettings
 from tpuserve_server.core.batching.parameters import BatchingParameters
