@@ -98,7 +98,7 @@ def load_numpy(path: Path) -> Array | dict[str, Array]:
 
 
 def _from_json(path: Path, signature: Signature) -> dict[str, Array]:
-    return arrays_in(json.loads(path.read_text()), signature)
+    return arrays_in(json.loads(path.read_text(encoding="utf-8")), signature)
 
 
 def arrays_in(document: _Json, signature: Signature) -> dict[str, Array]:

@@ -100,7 +100,7 @@ class _Key:
 def read_scenario(path: Path) -> Scenario:
     """Read and check a file; paths in it are taken from its folder. Raises BadScenario."""
     try:
-        document = yaml.load(path.read_text(), _StrictLoader)
+        document = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise BadScenario(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
     except (yaml.YAMLError, RecursionError) as error:

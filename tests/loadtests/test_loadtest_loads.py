@@ -196,14 +196,15 @@ def test_a_slower_version_is_worse(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
-    server = serve(Doubling(service_s=0.004))
+    server = serve(Doubling(service_s=0.020))
     # Evenly: with random arrivals, tries so short say now this, now that, and are made again.
-    options = ("--from", "60", "--precision", "0.3", "--duration", "700ms", "--arrivals", "constant")
-    run = search(server, "--slo", "p90<=80ms", "error_rate<=1%", *options, "--json")
+    options = ("--from", "20", "--precision", "0.3", "--duration", "1500ms", "--arrivals", "constant")
+    run = search(server, "--slo", "p90<=500ms", "error_rate<=1%", *options, "--json")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
-    # The device answers 250 a second at most. How near it comes to that depends on the machine, which is busy.
-    assert 20 <= report["rate_per_s"] < 312
+    # The device answers 50 a second. At 70 the queue that has grown by the end keeps a tenth waiting for half a second,
+    # which no neighbour on the machine does to them.
+    assert 20 <= report["rate_per_s"] < 100
     assert report["does_not_hold_per_s"] > report["rate_per_s"]
 
 

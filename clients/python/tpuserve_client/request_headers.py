@@ -76,7 +76,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     if not text.startswith("@"):
         return [_pair(text, expand=True)]
     try:
-        lines = Path(text[1:]).read_text().splitlines()
+        lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{text[1:]}: {getattr(error, 'strerror', None) or 'is no text'}.") from None
     return [_pair(line, expand=False) for line in lines if line.strip()]

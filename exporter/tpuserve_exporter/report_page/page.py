@@ -52,4 +52,4 @@ def _sections(document: Document) -> list[Markup]:
 
 
 def _read(name: str) -> Markup:
-    return Markup(importlib.resources.files(__package__).joinpath(name).read_text())
+    return Markup(importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

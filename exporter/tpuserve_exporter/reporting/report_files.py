@@ -10,7 +10,7 @@ _PAGES = (".html", ".htm")
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
     """Raises OSError."""
-    path.write_text(_render(path, document))
+    path.write_text(_render(path, document), encoding="utf-8")
 
 
 def _render(path: Path, document: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ def _named_latest(state_file: Path) -> Path | None:
     """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
     if not state_file.is_file():
         return None
-    found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(), re.MULTILINE)
+    found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
         return None
     prefix = state_file.with_name(Path(found[1]).name)

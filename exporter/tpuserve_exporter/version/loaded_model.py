@@ -112,7 +112,7 @@ def _read_meta_graph(path: Path) -> "MetaGraphDef":
     if binary.is_file():
         saved.ParseFromString(binary.read_bytes())
     else:
-        text_format.Parse((path / "saved_model.pbtxt").read_text(), saved)
+        text_format.Parse((path / "saved_model.pbtxt").read_text(encoding="utf-8"), saved)
     for meta_graph in saved.meta_graphs:
         if set(meta_graph.meta_info_def.tags) == {"serve"}:
             return meta_graph

@@ -180,7 +180,7 @@ class Manifest(_Part):
         """Write it into a version directory, after every other file."""
         path = version / MANIFEST_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
+        path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def describe_files(version: Path, advance: Callable[[int, int], None]) -> Mapping[str, ManifestFile]:

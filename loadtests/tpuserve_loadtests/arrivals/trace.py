@@ -12,7 +12,7 @@ class BadTrace(ValueError):
 def read_trace(path: Path, speed: float = 1.0) -> tuple[float, ...]:
     """Seconds from the first arrival on, ascending, `speed` times as fast as recorded. `#` starts a comment."""
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
         instants = np.array([float(line) for line in lines if line])
     except (OSError, UnicodeDecodeError) as error:
         raise BadTrace(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None

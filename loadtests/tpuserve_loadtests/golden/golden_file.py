@@ -35,7 +35,7 @@ class GoldenRows:
         of_outputs = replace(signature, inputs=signature.outputs)
         try:
             if path.suffix == ".json":
-                asked, answered = _from_json(json.loads(path.read_text()), signature, of_outputs)
+                asked, answered = _from_json(json.loads(path.read_text(encoding="utf-8")), signature, of_outputs)
             else:
                 asked, answered = _from_npz(path, signature, of_outputs)
         except UNREADABLE as error:

@@ -36,4 +36,4 @@ def render_page(page: Page) -> str:
 
 
 def _read(name: str) -> Markup:
-    return Markup(importlib.resources.files(__package__).joinpath(name).read_text())
+    return Markup(importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

@@ -132,7 +132,7 @@ class Labels:
 
     def _read(self) -> ModelConfigText:
         try:
-            return ModelConfigText(self._file.read_text())
+            return ModelConfigText(self._file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise BadConfig(getattr(error, "strerror", None) or "is no text") from None
 

@@ -101,7 +101,7 @@ def _defaults(models: Models | None, folder: Path) -> Mapping[str, object]:
     }
     if models is not None:
         defaults["model_config_file"] = folder / "models.config"
-        (folder / "models.config").write_text(model_config(models))
+        (folder / "models.config").write_text(model_config(models), encoding="utf-8")
     return defaults
 
 

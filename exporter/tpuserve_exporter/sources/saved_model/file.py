@@ -25,7 +25,7 @@ def read_saved_model(source: Path) -> "SavedModel":
         if binary.is_file():
             saved.ParseFromString(binary.read_bytes())
         else:
-            text_format.Parse(text.read_text(), saved)
+            text_format.Parse(text.read_text(encoding="utf-8"), saved)
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         name = binary.name if binary.is_file() else text.name
         raise SourceUnreadable(
