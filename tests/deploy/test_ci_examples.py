@@ -55,9 +55,10 @@ ALL = [(where, words) for where, script in scripts().items() for words in comman
 
 
 def parse(group: click.Group, words: list[str]) -> click.Context:
-    """As far as running it. A usage error for an option that is not there, KeyError for a command."""
+    """As far as running it. A usage error for an option that is not there, and a failure for a command."""
     name, *rest = words
-    command = group.commands[name]
+    command = group.get_command(click.Context(group), name)
+    assert command is not None, name
     return command.make_context(name, rest)
 
 

@@ -124,11 +124,15 @@ def test_every_command_is_told_in_a_line_of_the_help() -> None:
 
 
 def test_help_has_every_option_once_under_a_heading() -> None:
+    import click
     from click.testing import CliRunner
 
     from tpuserve_loadtests.cli import loadtest as group
 
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         shown = CliRunner().invoke(group, [name, "--help"]).output
         shown = shown[shown.index("\nOptions:") :]
         for option in command.params:

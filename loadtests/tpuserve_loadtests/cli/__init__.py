@@ -1,14 +1,9 @@
 """`tpuserve loadtest`: the command line. What is slow to import is imported when a run is certain."""
 
-import click
+from importlib import import_module
+from typing import Final
 
-from tpuserve_loadtests.cli.compare_command import compare
-from tpuserve_loadtests.cli.mlperf_command import mlperf
-from tpuserve_loadtests.cli.run_command import run
-from tpuserve_loadtests.cli.search_command import search
-from tpuserve_loadtests.cli.soak_command import soak
-from tpuserve_loadtests.cli.sweep_command import sweep
-from tpuserve_loadtests.cli.worker_command import worker
+import click
 
 EPILOG = """\b
 Exit codes:
@@ -31,18 +26,29 @@ Examples:
 """
 
 
+# In the order in which a newcomer meets them, not by the alphabet.
+_COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "worker")
+
+
 class Commands(click.Group):
-    """Subcommands; what begins with anything else is `run`."""
+    """Subcommands, each imported when it is asked for; what begins with anything else is `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`tpuserve loadtest digits` is `tpuserve loadtest run digits`."""
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in _COMMANDS and args[0] != "--help":
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which a newcomer meets them, not by the alphabet."""
-        return list(self.commands)
+        """As Group's."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """As Group's."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}_command"), cmd_name)
+        return command
 
 
 @click.group(cls=Commands, epilog=EPILOG, no_args_is_help=True)
@@ -51,10 +57,6 @@ def loadtest() -> None:
 
     Without a subcommand: run.
     """
-
-
-for command in (run, sweep, search, compare, soak, mlperf, worker):
-    loadtest.add_command(command)
 
 
 def main() -> None:

@@ -74,17 +74,13 @@ class MlperfOptions:
         "--target-qps", type=click.FloatRange(0, min_open=True), help="server: this rate, without a search."
     )
     users: int | None = option(
-        "--users",
-        type=click.IntRange(1),
-        help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]",
+        "--users", type=click.IntRange(1), help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]"
     )
     quick: bool = option(
         "--quick", is_flag=True, help=f"{QUICK_S:g} s instead of {FULL_S:g} s: too short for the rules."
     )
     duration: float | None = option(
-        "--duration",
-        type=Duration(),
-        help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]",
+        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]"
     )
     warm_up: float = option(
         "--warm-up", type=Duration(zero=True), default="1s", show_default=True, help="Not measured."
@@ -115,10 +111,7 @@ class MlperfOptions:
 
 
 @command(
-    MlperfOptions,
-    SectionedCommand,
-    epilog=EPILOG,
-    short_help="MLPerf Inference's scenarios, without a submission.",
+    MlperfOptions, SectionedCommand, epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission."
 )
 def mlperf(options: MlperfOptions) -> None:
     """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
@@ -143,10 +136,7 @@ def mlperf(options: MlperfOptions) -> None:
     addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)
     spec = find_spec(options.model, options.version.version, options.version.label)
     target = find_target(spec, addresses, Requests.of(options.requests, find_access(server.access)))
-    with (
-        generating(target, options.generator) as runs,
-        watch_server(server, options.metrics, [spec]) as watch,
-    ):
+    with generating(target, options.generator) as runs, watch_server(server, options.metrics, [spec]) as watch:
         searched = _search(runs, watch, options) if options.is_searched else None
         rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
         watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)

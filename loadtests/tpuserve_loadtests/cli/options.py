@@ -86,9 +86,7 @@ class ModelOptions:
 
     model: str | None = argument(required=False)
     scenario: Path | None = option(
-        "--scenario",
-        type=_FILE,
-        help="YAML file of several models with weights, and of the load, instead of MODEL.",
+        "--scenario", type=_FILE, help="YAML file of several models with weights, and of the load, instead of MODEL."
     )
 
 

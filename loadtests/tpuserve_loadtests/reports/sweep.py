@@ -17,11 +17,7 @@ from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.servers_section import (
-    printed_servers,
-    servers_charts,
-    servers_table,
-)
+from tpuserve_loadtests.reports.servers_section import printed_servers, servers_charts, servers_table
 from tpuserve_loadtests.reports.throughput_chart import throughput_chart
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.watched import Watched
@@ -72,10 +68,7 @@ def _printed(steps: Sequence[RunOutcome]) -> list[Printed]:
     """A line for each load, then the notes: those of all loads once, then the others of each that has any."""
     first, shared = steps[0], _shared_notes(steps)
     rows = [
-        Row(
-            str(step.measured.load),
-            [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)],
-        )
+        Row(str(step.measured.load), [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)])
         for step in steps
     ]
     title = f"{first.model}: {first.measured.load.seconds:g} s each"
