@@ -22,9 +22,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # the processes that tests start, too.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Progress bars redraw their line on a terminal that can: the tests of them do not depend on the developer's terminal.
-os.environ["TERM"] = "xterm-256color"
-
 # Hypothesis' own for such machines; it would choose it by itself where it finds a variable CI.
 settings.load_profile("ci")
 

@@ -24,6 +24,12 @@ def _ctrl_c_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that can rewrite its line."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 class InterruptedScreen(io.StringIO):
     """A terminal at which Ctrl-C is pressed while the main thread writes to it for the `at`-th time, from 0."""
 
@@ -79,6 +85,16 @@ def test_what_follows_an_interrupted_step_has_its_own_line(at: int, fails: bool)
     assert sum(line.startswith(("✓ Write", "✗ Write")) for line in said) == 1, said
     assert not any(line.startswith("⠋") for line in said), said
     assert screen.getvalue().rfind(_SHOW) > screen.getvalue().rfind(_HIDE)
+
+
+def test_a_dumb_terminal_gets_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    screen = InterruptedScreen(100)
+    progress = TerminalProgress(Console(file=screen, force_terminal=True, width=100), verbose=True)
+    with progress.step("Write warm-up requests") as step:
+        step.advance(1, 2)
+        progress.warn("weights of NaN")
+    assert re.fullmatch("! weights of NaN\n✓ Write warm-up requests [0-9.]+ s\n", screen.getvalue())
 
 
 def test_an_interruption_takes_effect_when_the_body_has_ended() -> None:

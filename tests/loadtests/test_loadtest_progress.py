@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from tpuserve_loadtests.arrivals.load import Load
@@ -7,6 +8,11 @@ from tpuserve_loadtests.measurement.recorder import Counts
 from tpuserve_loadtests.rendering.progress import Progress
 
 LOAD = Load(seconds=60, warm_up_s=10, users=32)
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
 
 
 def shown(width: int, *, terminal: bool, elapsed_s: float = 40.0) -> str:
@@ -34,3 +40,8 @@ def test_what_warms_up_has_no_rate_yet() -> None:
 
 def test_a_file_gets_one_line_at_the_start() -> None:
     assert shown(40, terminal=False) == "Round 1 of 6, A, for 70 s: 32 users\n"
+
+
+def test_a_terminal_that_cannot_rewrite_its_line_gets_one_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(40, terminal=True) == "Round 1 of 6, A, for 70 s: 32 users\n"

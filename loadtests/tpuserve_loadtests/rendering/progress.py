@@ -1,4 +1,4 @@
-"""What a person sees while a run lasts: one line that is rewritten on a terminal, one line at the start elsewhere."""
+"""What a person sees while a run lasts: one line that is rewritten on a terminal that can, or one line at the start."""
 
 from types import TracebackType
 from typing import Self
@@ -19,7 +19,8 @@ class Progress:
         self._title = title
         self._console = console
         # Refreshed by `tick` alone: a refreshing thread of its own would only be one more greenlet in the way.
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        can_rewrite = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(console=console, auto_refresh=False, transient=True) if can_rewrite else None
 
     def __enter__(self) -> Self:
         if self._live is None:
