@@ -1,5 +1,6 @@
 """VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +152,9 @@ class VersionLoader:
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
-        try:
+        # What the load has taken, given back in reverse order by whatever raises.
+        with contextlib.ExitStack() as taken:
+            taken.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             watched, costs = ShapeWatch(servable), CostModel()
             runs = self._warm_up(servable_id, watched, path, batching, costs)
@@ -167,13 +170,13 @@ class VersionLoader:
                 costs=costs,
                 device=self._device,
             )
-        except BaseException:
-            servable.close()
-            raise
-        self._metrics.version_loaded(servable=servable_id, costs=costs)
-        notes = _notes(servable, manifest, batching, runs, options.parameters)
-        precision = None if manifest is None else manifest.precision
-        return LoadedVersion(servable, batcher, notes, path, costs, labels, precision)
+            taken.callback(batcher.stop)
+            self._metrics.version_loaded(servable=servable_id, costs=costs)
+            notes = _notes(servable, manifest, batching, runs, options.parameters)
+            precision = None if manifest is None else manifest.precision
+            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision)
+            taken.pop_all()
+        return loaded
 
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
@@ -28,6 +30,8 @@ from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
+from tpuserve_server.versions import loading
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 from tpuserve_server.versions.warmup_options import WarmupOptions
@@ -154,6 +158,74 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="they were 1000 and 2000"):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
+
+
+class BrokenMetrics(RecordingMetrics):
+    """Raises in one of its methods."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self._broken = broken
+
+    def version_warmed(self, **measured: object) -> None:
+        self._break("version_warmed")
+
+    def version_loaded(self, **measured: object) -> None:
+        self._break("version_loaded")
+
+    def _break(self, method: str) -> None:
+        if method == self._broken:
+            raise ZeroDivisionError(f"a bug in {method}")
+
+
+class CountingStorage(LocalStorage):
+    """Counts what is fetched and not yet released."""
+
+    held = 0
+
+    def fetch(self, location: VersionLocation) -> Path:
+        self.held += 1
+        return super().fetch(location)
+
+    def release(self, path: Path) -> None:
+        self.held -= 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "_try_sequences",
+        "_warm_up",
+        "version_warmed",
+        "check_objectives",
+        "Batcher",
+        "version_loaded",
+        "_notes",
+        "LoadedVersion",
+    ],
+)
+def test_whatever_raises_during_a_load_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Obligation 2 of core/loader.py, for each step after the executor's: bugs of ours, too."""
+
+    def fail(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError(f"a bug in {step}")
+
+    if hasattr(loading, step):
+        monkeypatch.setattr(loading, step, fail)
+    elif hasattr(VersionLoader, step):
+        monkeypatch.setattr(VersionLoader, step, fail)
+    executor, storage, device = FakeExecutor(), CountingStorage(missing_file), DeviceShare(1)
+    loader = VersionLoader(storage, executor, LoadingOptions(), SystemClock(), BrokenMetrics(step), device)
+    with pytest.raises(ZeroDivisionError, match=step):
+        loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    assert executor.loaded[ID].closed
+    assert storage.held == 0
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("device-m")] == []
+    # It has left the share: the one slot is free.
+    with pytest.raises(KeyError):
+        device.leave(ID)
 
 
 CHECKED = Manifest(
