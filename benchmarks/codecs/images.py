@@ -14,10 +14,10 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from benchmarks.codecs.report import CodecCost, CodecTable
+from tpuserve_formats.tensor_proto import decode_tensor, encode_tensor
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, TensorSpec
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
 
 ROUNDS = 25
 SHAPE = (1, 224, 224, 3)  # 150,528 values
@@ -100,7 +100,7 @@ def json_rows() -> list[Row]:
 
 def decode(body: bytes) -> Array:
     """From the wire, as the gRPC front-end does."""
-    return decode_tensor("x", tensor_pb2.TensorProto.FromString(body))
+    return decode_tensor(tensor_pb2.TensorProto.FromString(body))
 
 
 def plain_decode(body: bytes) -> object:

@@ -5,12 +5,12 @@ import json
 from benchmarks.harness import mlp_model
 from benchmarks.harness.targets import MODEL_NAME
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
+from tpuserve_formats.messages import official
 
 
 def grpc_answer() -> bytes:
     """A serialized PredictResponse of 0.3 KB: one row of 64 floats."""
-    answer = serving_pb2.PredictResponse()
+    answer = official.PredictResponse()
     answer.model_spec.name = MODEL_NAME
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
     return answer.SerializeToString()
@@ -18,7 +18,7 @@ def grpc_answer() -> bytes:
 
 def golden_answer() -> bytes:
     """What answers are compared with, as load tests keep it; not the very bytes, so that it takes reading."""
-    answer = serving_pb2.PredictResponse()
+    answer = official.PredictResponse()
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
     return answer.SerializeToString()
 

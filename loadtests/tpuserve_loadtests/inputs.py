@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tpuserve_client.arrays import as_array
 from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.json_tensor import from_json
 from tpuserve_client.model import Signature, TensorSpec
-from tpuserve_client.tensor import as_array
 
 # Random integers stay below this: most often they are indices into some table, and every table has ten rows.
 MAX_RANDOM_INTEGER = 10

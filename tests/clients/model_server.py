@@ -23,10 +23,11 @@ from starlette.routing import Route
 
 from tests.support.certificates import ServerTls
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import Code
 from tpuserve_client.json_tensor import from_json, to_json
 from tpuserve_client.model import TensorSpec
+from tpuserve_formats.dtypes import BY_ENUM_NAME
+from tpuserve_formats.messages import official
 
 AnyRequest: TypeAlias = Any  # one of the four request messages; what is asked of it is checked first
 HTTP_STATUS = {
@@ -36,8 +37,9 @@ HTTP_STATUS = {
     Code.UNAVAILABLE: 503,
     Code.DEADLINE_EXCEEDED: 504,
 }
-FLOAT = serving_pb2.DT_FLOAT
-INT64 = serving_pb2.DT_INT64
+FLOAT, UINT8, STRING, INT64, BOOL = (
+    BY_ENUM_NAME[f"DT_{name}"].number for name in ("FLOAT", "UINT8", "STRING", "INT64", "BOOL")
+)
 
 # By model: inputs and outputs as (DataType, shape with -1 for unknown).
 Specs = dict[str, tuple[Any, list[int]]]
@@ -45,7 +47,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 SIGNATURES: dict[str, tuple[Specs, Specs]] = {
     "affine": ({"x": (FLOAT, [-1, 4])}, {"y": (FLOAT, [-1, 4]), "best": (INT64, [-1])}),
     "single": ({"image": (FLOAT, [-1, 2, 2])}, {"sum": (FLOAT, [-1])}),
-    "pair": ({"a": (INT64, []), "b": (serving_pb2.DT_STRING, [-1])}, {"b": (serving_pb2.DT_STRING, [-1])}),
+    "pair": (
+        {"a": (INT64, []), "b": (STRING, [-1])},
+        {"b": (STRING, [-1])},
+    ),
     "empty": ({"x": (FLOAT, [-1, 4])}, {"y": (FLOAT, [-1, 3, 4])}),
 }
 
@@ -111,8 +116,8 @@ class ModelServer:
         self.served.append(served)
         return self.failures.popleft() if self.failures else None
 
-    def metadata(self, model: str) -> serving_pb2.SignatureDefMap:
-        signatures = serving_pb2.SignatureDefMap()
+    def metadata(self, model: str) -> official.SignatureDefMap:
+        signatures = official.SignatureDefMap()
         inputs, outputs = self.signatures[model]
         definition = signatures.signature_def["serving_default"]
         for specs, infos in ((inputs, definition.inputs), (outputs, definition.outputs)):
@@ -137,10 +142,10 @@ class GrpcFace(grpc.GenericRpcHandler):
     def __init__(self, server: ModelServer) -> None:
         self._server = server
         self._methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
-            "Predict": (serving_pb2.PredictRequest, self._predict),
-            "GetModelMetadata": (serving_pb2.GetModelMetadataRequest, self._metadata),
-            "GetModelStatus": (serving_pb2.GetModelStatusRequest, self._status),
-            "Check": (serving_pb2.HealthCheckRequest, self._check),
+            "Predict": (official.PredictRequest, self._predict),
+            "GetModelMetadata": (official.GetModelMetadataRequest, self._metadata),
+            "GetModelStatus": (official.GetModelStatusRequest, self._status),
+            "Check": (official.HealthCheckRequest, self._check),
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
@@ -174,37 +179,37 @@ class GrpcFace(grpc.GenericRpcHandler):
         served.output_filter = tuple(getattr(request, "output_filter", ()))
         return served
 
-    def _spec(self, request: AnyRequest) -> serving_pb2.ModelSpec:
-        spec = serving_pb2.ModelSpec(name=request.model_spec.name)
+    def _spec(self, request: AnyRequest) -> official.ModelSpec:
+        spec = official.ModelSpec(name=request.model_spec.name)
         spec.version.value = request.model_spec.version.value or self._server.version
         return spec
 
-    def _predict(self, request: serving_pb2.PredictRequest) -> Message:
+    def _predict(self, request: official.PredictRequest) -> Message:
         inputs = {name: tensor.from_proto(proto) for name, proto in request.inputs.items()}
-        response = serving_pb2.PredictResponse(model_spec=self._spec(request))
+        response = official.PredictResponse(model_spec=self._spec(request))
         response.model_spec.signature_name = request.model_spec.signature_name or "serving_default"
         for name, array in self._server.run(request.model_spec.name, inputs).items():
             if not request.output_filter or name in request.output_filter:
                 response.outputs[name].CopyFrom(tensor.to_proto(array))
         return response
 
-    def _metadata(self, request: serving_pb2.GetModelMetadataRequest) -> Message:
-        response = serving_pb2.GetModelMetadataResponse(model_spec=self._spec(request))
+    def _metadata(self, request: official.GetModelMetadataRequest) -> Message:
+        response = official.GetModelMetadataResponse(model_spec=self._spec(request))
         response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
         response.metadata["signature_def"].value = self._server.metadata(request.model_spec.name).SerializeToString()
         if "tpuserve_labels" in request.metadata_field and self._server.labels:
             response.metadata["tpuserve_labels"].Pack(StringValue(value="\n".join(self._server.labels)))
         return response
 
-    def _status(self, request: serving_pb2.GetModelStatusRequest) -> Message:
-        response = serving_pb2.GetModelStatusResponse()
+    def _status(self, request: official.GetModelStatusRequest) -> Message:
+        response = official.GetModelStatusResponse()
         for status in statuses(self._server):
             added = response.model_version_status.add(version=status["version"], state=status["state"])
-            added.status.MergeFrom(serving_pb2.StatusProto(error_code=status["code"], error_message=status["error"]))
+            added.status.MergeFrom(official.StatusProto(error_code=status["code"], error_message=status["error"]))
         return response
 
-    def _check(self, request: serving_pb2.HealthCheckRequest) -> Message:
-        serving = serving_pb2.HealthCheckResponse
+    def _check(self, request: official.HealthCheckRequest) -> Message:
+        serving = official.HealthCheckResponse
         return serving(status=serving.SERVING if self._server.ready else serving.NOT_SERVING)
 
 
@@ -302,7 +307,7 @@ class RestFace:
 def _infos(specs: Specs) -> dict[str, Any]:
     return {
         name: {
-            "dtype": serving_pb2.DESCRIPTOR.enum_types_by_name["DataType"].values_by_number[dtype].name,
+            "dtype": official.DATA_TYPE.values_by_number[dtype].name,
             "tensor_shape": {"dim": [{"size": str(size), "name": ""} for size in shape], "unknown_rank": False},
             "name": f"{name}:0",
         }

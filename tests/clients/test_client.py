@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.clients.clients_under_test import Clock, make_client
-from tests.clients.model_server import Failure, ModelServer, Served, run_model, serving
+from tests.clients.model_server import FLOAT, Failure, ModelServer, Served, run_model, serving
 from tpuserve_client import (
     Client,
     DeadlineExceeded,
@@ -21,7 +21,6 @@ from tpuserve_client import (
     Unavailable,
     VersionStatus,
 )
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import to_wire
 from tpuserve_client.errors import Code
 
@@ -93,7 +92,10 @@ def test_strings_and_scalars_make_the_round_trip(client: Client) -> None:
 
 @pytest.mark.parametrize("values", [[1.5, -0.0, np.inf, -np.inf, np.nan], [3.4028235e38, 1e-45, 0.1, 1 / 3, 2e-7]])
 def test_every_float32_reads_back_to_the_same_bits(client: Client, server: ModelServer, values: list[float]) -> None:
-    server.signatures["mirror"] = ({"x": (serving_pb2.DT_FLOAT, [-1])}, {"x": (serving_pb2.DT_FLOAT, [-1])})
+    server.signatures["mirror"] = (
+        {"x": (FLOAT, [-1])},
+        {"x": (FLOAT, [-1])},
+    )
     sent = np.array(values, np.float32)
     received = client.predict("mirror", {"x": sent})["x"]
     assert received.tobytes() == sent.tobytes()
@@ -332,7 +334,7 @@ def test_signature_that_is_gone_is_forgotten(client: Client, server: ModelServer
     server.version_header = False
     client.predict("single", [[[1, 2], [3, 4]]])
     _, outputs = server.signatures["single"]
-    server.signatures["single"] = ({"picture": (serving_pb2.DT_FLOAT, [-1, 2, 2])}, outputs)
+    server.signatures["single"] = ({"picture": (FLOAT, [-1, 2, 2])}, outputs)
     server.run = lambda _, arrays: {"sum": arrays["picture"].sum(axis=(1, 2))}
     server.failures.append(Failure(Code.INVALID_ARGUMENT, "Missing but required: picture"))
     with pytest.raises(InvalidArgument, match="picture"):

@@ -14,6 +14,12 @@ def test_import_brings_no_tensorflow_and_no_server(module: str) -> None:
     assert not heavy & set(loaded)
 
 
+def test_messages_are_loaded_with_the_first_grpc_client_alone() -> None:
+    program = "import sys, tpuserve_client as t; t.Client('http://localhost:1').close(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"google.protobuf", "tpuserve_formats.messages.official", "pydantic", "google_crc32c"} & set(loaded)
+
+
 def test_each_protocols_library_is_loaded_only_when_used() -> None:
     program = "import sys, tpuserve_client as t; t.Client('http://localhost:1').close(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()

@@ -19,7 +19,8 @@ from fastapi.responses import JSONResponse
 
 from tests.support.certificates import ServerTls
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
+from tpuserve_formats.dtypes import BY_ENUM_NAME
+from tpuserve_formats.messages import official
 
 MODEL = "doubling"
 PREDICTION = "/tensorflow.serving.PredictionService"
@@ -88,29 +89,29 @@ class GrpcFace(grpc.GenericRpcHandler):
         return None if handler is None else grpc.unary_unary_rpc_method_handler(handler)
 
     def _predict(self, body: bytes, context: grpc.ServicerContext) -> bytes:
-        request = serving_pb2.PredictRequest.FromString(body)
+        request = official.PredictRequest.FromString(body)
         y = self._model.run(tensor.from_proto(request.inputs["x"]))
         if y is None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, QUEUE_FULL)
         if self._model.garbled:
             return b"\xff not a message"
-        response = serving_pb2.PredictResponse(model_spec=request.model_spec)
+        response = official.PredictResponse(model_spec=request.model_spec)
         response.outputs["y"].CopyFrom(tensor.to_proto(y))
         return response.SerializeToString()
 
     def _metadata(self, body: bytes, context: grpc.ServicerContext) -> bytes:
-        request = serving_pb2.GetModelMetadataRequest.FromString(body)
+        request = official.GetModelMetadataRequest.FromString(body)
         if request.model_spec.name != MODEL:
             context.abort(
                 grpc.StatusCode.NOT_FOUND, f"Servable not found for request: Latest({request.model_spec.name})"
             )
-        signatures = serving_pb2.SignatureDefMap()
+        signatures = official.SignatureDefMap()
         for name, infos in (("x", "inputs"), ("y", "outputs")):
             info = getattr(signatures.signature_def["serving_default"], infos)[name]
-            info.dtype = serving_pb2.DT_FLOAT
+            info.dtype = BY_ENUM_NAME["DT_FLOAT"].number
             for size in (-1, 4):
                 info.tensor_shape.dim.add().size = size
-        response = serving_pb2.GetModelMetadataResponse(model_spec=request.model_spec)
+        response = official.GetModelMetadataResponse(model_spec=request.model_spec)
         response.metadata["signature_def"].Pack(signatures)
         return response.SerializeToString()
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array
+from tpuserve_formats.messages import official
+from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
-from tpuserve_server.request_log.record_file import open_record_file
+from tpuserve_server.request_log.record_file import LogFormat, open_record_file
 from tpuserve_server.wire.tensor_proto import encode_tensor
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def predict_entry(
     `typed`: in fields such as float_val, as TensorFlow's own clients write tensors. `outputs`: of the answer, if it
     has one.
     """
-    request = serving_pb2.PredictRequest()
+    request = official.PredictRequest()
     request.model_spec.name, request.model_spec.signature_name = model, signature
     request.model_spec.version.value = 7
     for name, array in inputs.items():

@@ -9,9 +9,9 @@ import pytest
 
 from tests.loadtests.recorded_logs import START_S, numbered, predict_entry, write_log
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.inputs import BadInput
 from tpuserve_loadtests.recording.recorded_request import recorded_requests
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
@@ -26,7 +26,7 @@ SIGNATURE = Signature("serving_default", {"x": X}, {})
 def sent(recording: Recording, signature: Signature = SIGNATURE) -> list[dict[str, Array]]:
     """What would go over gRPC, to another version."""
     messages = [
-        serving_pb2.PredictRequest.FromString(request.exchange(ModelSpec("new", version=8), "grpc").body)
+        official.PredictRequest.FromString(request.exchange(ModelSpec("new", version=8), "grpc").body)
         for request in recorded_requests(recording, signature)
     ]
     assert {(message.model_spec.name, message.model_spec.version.value) for message in messages} == {("new", 8)}
@@ -49,8 +49,8 @@ def test_a_request_goes_over_grpc_as_it_was_encoded(tmp_path: Path) -> None:
     recording = Recording.read([write_log(tmp_path / "log.tfrecord", [entry])])
     vector = Signature("serving_default", {"x": TensorSpec("x", np.dtype(np.float32), (None,))}, {})
     (recorded,) = recorded_requests(recording, vector)
-    message = serving_pb2.PredictRequest.FromString(recorded.exchange(ModelSpec("new"), "grpc").body)
-    assert list(message.inputs["x"].float_val) == [np.float32(3).tobytes()]
+    message = official.PredictRequest.FromString(recorded.exchange(ModelSpec("new"), "grpc").body)
+    assert list(message.inputs["x"].float_val) == [3.0]
     assert message.inputs["x"].tensor_content == b""
     over_rest = json.loads(recorded.exchange(ModelSpec("new"), "rest").body)
     assert over_rest == {"inputs": {"x": [3.0]}, "signature_name": "serving_default"}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES, encode_lines
 from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
@@ -50,7 +50,7 @@ def exchanges_by_protocol(workload: Workload) -> dict[str, tuple[Exchange, ...]]
 
 
 def sent_by_grpc(workload: Workload) -> list[dict[str, Any]]:
-    requests = [serving_pb2.PredictRequest.FromString(item.body) for item in exchanges_by_protocol(workload)["grpc"]]
+    requests = [official.PredictRequest.FromString(item.body) for item in exchanges_by_protocol(workload)["grpc"]]
     return [{name: tensor.from_proto(proto) for name, proto in request.inputs.items()} for request in requests]
 
 
@@ -76,7 +76,7 @@ def test_both_protocols_send_the_same_requests_to_the_model_and_version() -> Non
         assert grpc_request["x"].shape == (4, 2)
         np.testing.assert_array_equal(grpc_request["x"], np.asarray(rest_request["inputs"]["x"], np.float32))
     assert exchanges["rest"][0].path == "/v1/models/m/versions/3:predict"
-    assert serving_pb2.PredictRequest.FromString(exchanges["grpc"][0].body).model_spec.version.value == 3
+    assert official.PredictRequest.FromString(exchanges["grpc"][0].body).model_spec.version.value == 3
 
 
 def test_random_requests_differ_from_each_other_and_not_from_run_to_run() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.manifest_precision import MANIFEST_FILE, ask_precision, read_precision
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.workload import Protocol
@@ -19,7 +19,7 @@ SPEC = ModelSpec("m", 3)
 
 def refuse(exchange: Exchange) -> Reply:
     """As TensorFlow Serving over gRPC."""
-    request = serving_pb2.GetModelMetadataRequest.FromString(exchange.body)
+    request = official.GetModelMetadataRequest.FromString(exchange.body)
     raise InvalidArgument(f"Metadata field {request.metadata_field[0]} is not supported")
 
 
@@ -33,7 +33,7 @@ def ignore(exchange: Exchange) -> Reply:
     ("protocol", "send"),
     [
         ("grpc", refuse),
-        ("grpc", lambda _: Reply(serving_pb2.GetModelMetadataResponse().SerializeToString())),
+        ("grpc", lambda _: Reply(official.GetModelMetadataResponse().SerializeToString())),
         ("grpc", lambda _: Reply(b"\xff")),
         ("rest", ignore),
         ("rest", lambda _: Reply(b"[]")),

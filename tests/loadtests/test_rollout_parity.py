@@ -7,11 +7,11 @@ import pytest
 from ml_dtypes import bfloat16
 
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Internal
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
 from tpuserve_loadtests.rollout.parity import Parity, Requests, differences, signature_difference
 
@@ -19,7 +19,7 @@ F32 = np.dtype(np.float32)
 
 
 def answer(outputs: Mapping[str, Array]) -> Reply:
-    response = serving_pb2.PredictResponse()
+    response = official.PredictResponse()
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
     return Reply(response.SerializeToString())

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tpuserve_client.arrays import as_array
 from tpuserve_client.dtypes import Array, describe
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_client.ragged import pack_rows, split_names
-from tpuserve_client.tensor import as_array
 
 # Kinds of numpy dtypes that a kind of input takes from a list: nothing that would lose a fraction or a meaning.
 # V is where ml_dtypes' bfloat16 and float8 are.

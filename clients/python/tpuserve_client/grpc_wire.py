@@ -6,7 +6,6 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_client import dtypes, tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import Code, Internal
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.model import (
@@ -19,6 +18,7 @@ from tpuserve_client.model import (
     TensorSpec,
     VersionStatus,
 )
+from tpuserve_formats.messages import official
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
@@ -39,17 +39,19 @@ class GrpcWire:
     needs_signature: ClassVar[bool] = False
 
     def predict(self, call: PredictCall) -> Exchange:
-        request = serving_pb2.PredictRequest(model_spec=_spec_proto(call.spec), output_filter=call.output_filter)
-        request.model_spec.signature_name = call.signature_name or ""
-        for name, array in call.inputs.items():
-            request.inputs[name].CopyFrom(tensor.to_proto(array))
-        return Exchange(_PREDICT, request.SerializeToString(), headers=call.headers)
+        head = official.PredictRequest(model_spec=_spec_proto(call.spec))
+        head.model_spec.signature_name = call.signature_name or ""
+        # Messages that follow each other are one message: the inputs are not copied into one first.
+        parts = [head.SerializeToString(), tensor.encode_inputs(call.inputs)]
+        if call.output_filter:
+            parts.append(official.PredictRequest(output_filter=call.output_filter).SerializeToString())
+        return Exchange(_PREDICT, b"".join(parts), headers=call.headers)
 
     def version(self, reply: Reply) -> int | None:
         return None
 
     def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
-        response = serving_pb2.PredictResponse()
+        response = official.PredictResponse()
         _parse(response, reply.body)
         return Prediction(
             {name: tensor.from_proto(proto) for name, proto in sorted(response.outputs.items())},
@@ -60,14 +62,13 @@ class GrpcWire:
 
     def metadata(self, spec: ModelSpec, *, with_labels: bool = False) -> Exchange:
         fields = [_SIGNATURE_DEF, *([_LABELS] if with_labels else [])]
-        request = serving_pb2.GetModelMetadataRequest(model_spec=_spec_proto(spec), metadata_field=fields)
+        request = official.GetModelMetadataRequest(model_spec=_spec_proto(spec), metadata_field=fields)
         return Exchange(_METADATA, request.SerializeToString())
 
     def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
-        response = serving_pb2.GetModelMetadataResponse()
+        response = official.GetModelMetadataResponse()
         _parse(response, reply.body)
-        # The Any names tensorflow's message; ours has another name and the same bytes.
-        signatures = serving_pb2.SignatureDefMap()
+        signatures = official.SignatureDefMap()
         _parse(signatures, response.metadata[_SIGNATURE_DEF].value)
         return Metadata(
             model=response.model_spec.name or spec.name,
@@ -77,20 +78,20 @@ class GrpcWire:
         )
 
     def status(self, spec: ModelSpec) -> Exchange:
-        return Exchange(_STATUS, serving_pb2.GetModelStatusRequest(model_spec=_spec_proto(spec)).SerializeToString())
+        return Exchange(_STATUS, official.GetModelStatusRequest(model_spec=_spec_proto(spec)).SerializeToString())
 
     def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
-        response = serving_pb2.GetModelStatusResponse()
+        response = official.GetModelStatusResponse()
         _parse(response, reply.body)
         return tuple(_version_status(proto) for proto in response.model_version_status)
 
     def ready(self) -> Exchange:
-        return Exchange(_HEALTH, serving_pb2.HealthCheckRequest().SerializeToString())
+        return Exchange(_HEALTH, official.HealthCheckRequest().SerializeToString())
 
     def read_ready(self, reply: Reply) -> bool:
-        response = serving_pb2.HealthCheckResponse()
+        response = official.HealthCheckResponse()
         _parse(response, reply.body)
-        return response.status == serving_pb2.HealthCheckResponse.SERVING
+        return response.status == official.HealthCheckResponse.SERVING
 
 
 def _parse(message: Message, body: bytes) -> None:
@@ -100,7 +101,7 @@ def _parse(message: Message, body: bytes) -> None:
         raise Internal(f"The server's answer is not a {message.DESCRIPTOR.name}: {error}") from None
 
 
-def _labels(response: serving_pb2.GetModelMetadataResponse) -> tuple[str, ...]:
+def _labels(response: official.GetModelMetadataResponse) -> tuple[str, ...]:
     if _LABELS not in response.metadata:
         return ()
     labels = StringValue()
@@ -108,8 +109,8 @@ def _labels(response: serving_pb2.GetModelMetadataResponse) -> tuple[str, ...]:
     return tuple(labels.value.split("\n"))
 
 
-def _spec_proto(spec: ModelSpec) -> serving_pb2.ModelSpec:
-    proto = serving_pb2.ModelSpec(name=spec.name)
+def _spec_proto(spec: ModelSpec) -> official.ModelSpec:
+    proto = official.ModelSpec(name=spec.name)
     if spec.version is not None:
         proto.version.value = spec.version
     elif spec.label is not None:
@@ -117,11 +118,11 @@ def _spec_proto(spec: ModelSpec) -> serving_pb2.ModelSpec:
     return proto
 
 
-def _version(spec: serving_pb2.ModelSpec) -> int | None:
+def _version(spec: official.ModelSpec) -> int | None:
     return spec.version.value if spec.HasField("version") else None
 
 
-def _signature(name: str, proto: serving_pb2.SignatureDef) -> Signature:
+def _signature(name: str, proto: official.SignatureDef) -> Signature:
     return Signature(
         name=name,
         inputs={key: _tensor_spec(key, info) for key, info in proto.inputs.items()},
@@ -130,12 +131,12 @@ def _signature(name: str, proto: serving_pb2.SignatureDef) -> Signature:
     )
 
 
-def _tensor_spec(name: str, info: serving_pb2.TensorInfo) -> TensorSpec:
+def _tensor_spec(name: str, info: official.TensorInfo) -> TensorSpec:
     shape = tuple(dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim)
     return TensorSpec(name, dtypes.from_wire(info.dtype), None if info.tensor_shape.unknown_rank else shape)
 
 
-def _version_status(proto: serving_pb2.ModelVersionStatus) -> VersionStatus:
+def _version_status(proto: official.ModelVersionStatus) -> VersionStatus:
     return VersionStatus(
         version=proto.version,
         state=_STATES.get(proto.state, State.UNKNOWN),

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from tpuserve_client import tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import Array
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.tolerance import Tolerance
 
@@ -20,7 +20,7 @@ _MOST_ELEMENTS: Final = 4 * 2**20
 
 def encode_golden(outputs: Mapping[str, Array]) -> bytes:
     """Arrays by output, dtypes and all."""
-    response = serving_pb2.PredictResponse()
+    response = official.PredictResponse()
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
     return response.SerializeToString()

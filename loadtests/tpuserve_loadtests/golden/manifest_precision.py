@@ -9,12 +9,12 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.rest_wire import RestWire
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision
 from tpuserve_loadtests.workload import Protocol
 
@@ -42,10 +42,10 @@ def ask_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: M
 
 def _ask_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
     exchange = GrpcWire().metadata(spec)
-    request = serving_pb2.GetModelMetadataRequest.FromString(exchange.body)
+    request = official.GetModelMetadataRequest.FromString(exchange.body)
     request.metadata_field[:] = [_FIELD]
     reply = send(replace(exchange, body=request.SerializeToString()))
-    response = serving_pb2.GetModelMetadataResponse.FromString(reply.body)
+    response = official.GetModelMetadataResponse.FromString(reply.body)
     fields = dict(Struct.FromString(response.metadata[_FIELD].value))
     return _precision(fields, _origin(spec.name, response.model_spec.version.value))
 

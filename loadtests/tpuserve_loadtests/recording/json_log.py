@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from tpuserve_client import dtypes, tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import STRING, Array, DType
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.recording.prediction_log import Logged
 
 _Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
@@ -39,7 +39,7 @@ def read_json_log(line: bytes) -> Logged | None:
 
 
 def _inputs(request: Mapping[str, _Json]) -> bytes:
-    message = serving_pb2.PredictRequest(output_filter=request.get("output_filter", []))
+    message = official.PredictRequest(output_filter=request.get("output_filter", []))
     for name, document in request.get("inputs", {}).items():
         message.inputs[name].CopyFrom(tensor.to_proto(_array(document)))
     return bytes(message.SerializeToString(deterministic=True))

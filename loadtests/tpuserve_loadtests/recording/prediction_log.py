@@ -10,8 +10,8 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from tpuserve_client._proto import serving_pb2
 from tpuserve_formats.errors import FormatError
+from tpuserve_formats.messages import official
 from tpuserve_formats.varint import read_varint
 
 # Field numbers: PredictionLog, LogMetadata (apis/logging.proto), PredictLog, PredictRequest.
@@ -63,7 +63,7 @@ def _logged(record: bytes, with_answer: bool) -> Logged | None:
             answer = parts.get(_RESPONSE, b"") if with_answer else b""
     if request is None:
         return None
-    spec = serving_pb2.ModelSpec()
+    spec = official.ModelSpec()
     inputs = []
     for number, value, raw in _fields(request):
         if number == _MODEL_SPEC and isinstance(value, bytes):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from tpuserve_client import dtypes, tensor
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.dtypes import describe
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_client.rest_wire import RestWire
+from tpuserve_formats.messages import official
 from tpuserve_loadtests.inputs import BadInput, has_rows
 from tpuserve_loadtests.recording.recording import Recording
 from tpuserve_loadtests.workload import Protocol
@@ -32,7 +32,7 @@ class RecordedRequest:
             head = GrpcWire().predict(PredictCall(spec, {}, self.signature_name))
             # Messages that follow each other are one message.
             return Exchange(head.path, head.body + self.inputs)
-        message = serving_pb2.PredictRequest.FromString(self.inputs)
+        message = official.PredictRequest.FromString(self.inputs)
         arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
         return RestWire().predict(PredictCall(spec, arrays, self.signature_name))
 
@@ -42,7 +42,7 @@ def recorded_requests(recording: Recording, signature: Signature) -> Iterator[Re
     with_rows = has_rows(signature)
     for number, logged in enumerate(recording.logged, start=1):
         try:
-            message = serving_pb2.PredictRequest.FromString(logged.inputs)
+            message = official.PredictRequest.FromString(logged.inputs)
             rows = _rows(message, signature)
             _check_answer(logged.answer, signature)
         except (DecodeError, BadInput) as error:
@@ -51,19 +51,19 @@ def recorded_requests(recording: Recording, signature: Signature) -> Iterator[Re
 
 
 def _check_answer(answer: bytes, signature: Signature) -> None:
-    outputs = serving_pb2.PredictResponse.FromString(answer).outputs
+    outputs = official.PredictResponse.FromString(answer).outputs
     if outputs.keys() - signature.outputs.keys():
         raise BadInput(f"the model's outputs are {sorted(signature.outputs)}; its answer has {sorted(outputs)}")
 
 
-def _rows(message: serving_pb2.PredictRequest, signature: Signature) -> int:
+def _rows(message: official.PredictRequest, signature: Signature) -> int:
     if message.inputs.keys() != signature.inputs.keys():
         raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; it has {sorted(message.inputs)}")
     shapes = [_shape(proto, signature.inputs[name]) for name, proto in message.inputs.items()]
     return shapes[0][0] if shapes and shapes[0] else 1
 
 
-def _shape(proto: serving_pb2.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
+def _shape(proto: official.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     wanted = shape if spec.shape is None else spec.shape
     fits = len(wanted) == len(shape) and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))

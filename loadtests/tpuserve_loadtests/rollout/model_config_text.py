@@ -5,7 +5,7 @@ from typing import Self
 
 from google.protobuf import text_format
 
-from tpuserve_client._proto import serving_pb2
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_loadtests.rollout.proto_text import Field, read_fields
 
 
@@ -17,12 +17,14 @@ class ModelConfigText:
     """A ModelServerConfig. `message` is what the text means."""
 
     def __init__(self, text: str) -> None:
-        """BadConfig for text that is none, with line and column; also for fields that a reload could not carry."""
+        """BadConfig for text that is none, with line and column; also for unknown fields."""
         self.text = text
         try:
-            self.message = text_format.Parse(text, serving_pb2.ModelServerConfig())
+            self.message = text_format.Parse(text, ModelServerConfig())
         except text_format.ParseError as error:
             raise BadConfig(f"no ModelServerConfig: {error}") from None
+        if self.message.HasField("custom_model_config"):
+            raise BadConfig("no ModelServerConfig with models: custom_model_config has no labels to change")
         names = [model.name for model in self.message.model_config_list.config]
         if not names:
             raise BadConfig("there is no model in it: model_config_list { config { name: … } }")
@@ -56,7 +58,7 @@ class ModelConfigText:
 
     def _check(self, changed: Self, model: str, changes: Mapping[str, int | None]) -> None:
         """Nothing else may have become different: protobuf reads the new text, too, and says."""
-        wanted = serving_pb2.ModelServerConfig.FromString(self.message.SerializeToString())
+        wanted = ModelServerConfig.FromString(self.message.SerializeToString())
         for config in wanted.model_config_list.config:
             if config.name == model:
                 for label, version in changes.items():

@@ -5,10 +5,11 @@ from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from tpuserve_client._proto import serving_pb2
 from tpuserve_client.errors import InvalidArgument, NotFound, from_code
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
+from tpuserve_formats.messages import official
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.manifest_precision import ask_precision
 from tpuserve_loadtests.golden.tolerance import Precision
@@ -60,12 +61,13 @@ class ModelService:
         """Any request that was encoded."""
         return self._transport.send(exchange, timeout_s)
 
-    def reload(self, config: serving_pb2.ModelServerConfig) -> None:
+    def reload(self, config: ModelServerConfig) -> None:
         """Replace the whole configuration."""
-        request = serving_pb2.ReloadConfigRequest(config=config)
+        request = official.ReloadConfigRequest()
+        request.config.ParseFromString(config.SerializeToString())  # carries tpuserve's own fields, unknown to it
         reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)
         try:
-            status = serving_pb2.ReloadConfigResponse.FromString(reply.body).status
+            status = official.ReloadConfigResponse.FromString(reply.body).status
         except DecodeError:
             raise InvalidArgument("The answer to the reload cannot be read") from None
         if status.error_code:

@@ -6,6 +6,7 @@ from typing import Protocol
 from google.protobuf import json_format
 
 from tpuserve_formats.messages.official import PredictionLog, TensorProto
+from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_formats.tf_record import framed
 from tpuserve_server.request_log.options import LogFormat
 from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor

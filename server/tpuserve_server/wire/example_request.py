@@ -15,11 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from tpuserve_formats.messages.official import InferenceTask as InferenceTaskProto
 from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
 from tpuserve_formats.messages.pool import add_file
+from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
-from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 
 _PACKAGE = "tpuserve.serialized"
 

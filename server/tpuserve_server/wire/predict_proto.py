@@ -4,12 +4,15 @@ from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import PredictRequest
+from tpuserve_formats.predict_request import encode_inputs, map_key
+from tpuserve_formats.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
-from tpuserve_server.wire.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
+from tpuserve_server.wire.tensor_proto import unreadable_tensor
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:
@@ -37,19 +40,22 @@ def decode_predict_inputs(proto: PredictRequest, max_repeated_bytes: int) -> dic
     and has its inputs.
     """
     budget = RepeatBudget(max_repeated_bytes)
-    return {name: decode_tensor(name, tensor, budget) for name, tensor in proto.inputs.items()}
+    inputs = {}
+    for name, tensor in proto.inputs.items():
+        try:
+            inputs[name] = decode_tensor(tensor, budget)
+        except FormatError as error:
+            raise unreadable_tensor(name, error) from None
+    return inputs
 
 
 def encode_predict_request(servable: ServableId, signature_name: str, inputs: Tensors) -> bytes:
     """A serialized PredictRequest for just this version and signature, its tensors as tensor_content."""
     spec = encode_model_spec(servable, signature_name)
-    parts = [b"\x0a", varint(len(spec)), spec]
-    for name, array in inputs.items():
-        tensor = encode_tensor(array, as_content=True)
-        entry = b"".join((_map_key(name), b"\x12", varint(len(tensor)), tensor))
-        # inputs = 2: {key = 1, value = 2}
-        parts += (b"\x12", varint(len(entry)), entry)
-    return b"".join(parts)
+    try:
+        return b"".join((b"\x0a", varint(len(spec)), spec, encode_inputs(inputs)))
+    except FormatError as error:
+        raise Internal(str(error)) from None
 
 
 def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:
@@ -59,20 +65,17 @@ def encode_predict_response(result: PredictResult, *, as_content: bool = False) 
     """
     parts: list[bytes] = []
     for name, array in result.outputs.items():
-        tensor = encode_tensor(array, as_content=as_content)
-        key = _map_key(name)
+        try:
+            tensor = encode_tensor(array, as_content=as_content)
+        except FormatError as error:
+            raise Internal(str(error)) from None
+        key = map_key(name)
         tensor_length = varint(len(tensor))
         entry_length = len(key) + 1 + len(tensor_length) + len(tensor)
         # outputs = 1: {key = 1, value = 2}
         parts += (b"\x0a", varint(entry_length), key, b"\x12", tensor_length, tensor)
     parts.append(_response_spec(result.servable, result.signature_name))
     return b"".join(parts)
-
-
-@lru_cache(maxsize=1024)
-def _map_key(name: str) -> bytes:
-    encoded = name.encode()
-    return b"\x0a" + varint(len(encoded)) + encoded
 
 
 @lru_cache(maxsize=1024)

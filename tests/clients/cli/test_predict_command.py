@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from tests.clients.clients_under_test import Clock
-from tests.clients.model_server import Failure, ModelServer, Served
-from tpuserve_client._proto import serving_pb2
+from tests.clients.model_server import BOOL, FLOAT, STRING, UINT8, Failure, ModelServer, Served
 from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
 
@@ -119,9 +118,9 @@ def test_outputs_are_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "options", "white"),
     [
-        (serving_pb2.DT_FLOAT, ["--scale", "0..1"], 1.0),
-        (serving_pb2.DT_FLOAT, ["--no-scale"], 255.0),
-        (serving_pb2.DT_UINT8, [], 255),
+        (FLOAT, ["--scale", "0..1"], 1.0),
+        (FLOAT, ["--no-scale"], 255.0),
+        (UINT8, [], 255),
     ],
 )
 @pytest.mark.parametrize("shape", [[-1, 2, 3, 3], [-1, 3, 2, 3], [-1, 2, 3], [2, 3, 3], [2, 3], [-1, 2, 3, 1]])
@@ -136,14 +135,14 @@ def test_image_takes_the_shape_and_dtype_of_the_input(
 
 
 def test_image_of_any_size_keeps_its_own(server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_UINT8, [-1, -1, -1, 3])}
+    spec = {"x": (UINT8, [-1, -1, -1, 3])}
     server.signatures["mirror"] = (spec, spec)
     pixels = np.arange(30, dtype=np.uint8).reshape(2, 5, 3)
     assert answer(png(pixels), "mirror") == {"x": [pixels.tolist()]}
 
 
 def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_STRING, [-1])}
+    spec = {"x": (STRING, [-1])}
     server.signatures["mirror"] = (spec, spec)
     content = png(np.zeros((1, 1), np.uint8))
     result = predict(content, "mirror", "--json")
@@ -154,7 +153,7 @@ def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
 
 
 def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_FLOAT, [-1, 2, 2, 3])}
+    spec = {"x": (FLOAT, [-1, 2, 2, 3])}
     server.signatures["mirror"] = (spec, spec)
     content = png(np.full((4, 6, 3), 255, np.uint8))
     refused = predict(content, "mirror")
@@ -167,7 +166,7 @@ def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServ
 
 
 def test_sixteen_bits_and_orientation_are_heeded(server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_UINT8, [-1, -1, -1, 1])}
+    spec = {"x": (UINT8, [-1, -1, -1, 1])}
     server.signatures["mirror"] = (spec, spec)
     deep = np.array([[0, 0x8080, 0xFFFF]], np.uint16)
     assert answer(png(deep), "mirror") == {"x": [[[[0], [128], [255]]]]}
@@ -180,7 +179,7 @@ def test_sixteen_bits_and_orientation_are_heeded(server: ModelServer) -> None:
 
 
 def test_text_goes_to_a_string_input(server: ModelServer, tmp_path: Path) -> None:
-    spec = {"x": (serving_pb2.DT_STRING, [-1])}
+    spec = {"x": (STRING, [-1])}
     server.signatures["mirror"] = (spec, spec)
     (tmp_path / "review.txt").write_text("a good film\n")
     for given in (["--text", "a good film"], ["--input", str(tmp_path / "review.txt")]):
@@ -214,7 +213,7 @@ def test_numbers_that_are_no_scores_are_not_ranked() -> None:
 
 
 def test_probabilities_are_ranked_without_labels(server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_FLOAT, [-1, 3])}
+    spec = {"x": (FLOAT, [-1, 3])}
     server.signatures["mirror"] = (spec, spec)
     lines = predict([[0.25, 0.5, 0.25]], "mirror").stdout.splitlines()
     assert lines[1:] == ["x\t1\tclass 1\t0.5", "x\t2\tclass 0\t0.25", "x\t3\tclass 2\t0.25"]
@@ -223,9 +222,12 @@ def test_probabilities_are_ranked_without_labels(server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ({"x": (serving_pb2.DT_FLOAT, [-1, 64])}, "no shape for an image"),
-        ({"x": (serving_pb2.DT_BOOL, [-1, 2, 2])}, "cannot hold an image's values"),
-        ({"x": (serving_pb2.DT_FLOAT, [-1, 2, 2]), "z": (serving_pb2.DT_FLOAT, [])}, "An image is one input"),
+        ({"x": (FLOAT, [-1, 64])}, "no shape for an image"),
+        ({"x": (BOOL, [-1, 2, 2])}, "cannot hold an image's values"),
+        (
+            {"x": (FLOAT, [-1, 2, 2]), "z": (FLOAT, [])},
+            "An image is one input",
+        ),
     ],
 )
 def test_image_for_a_model_that_takes_none_is_refused(

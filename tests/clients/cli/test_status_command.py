@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.clients.clients_under_test import Clock
-from tests.clients.model_server import Failure, ModelServer, Served
-from tpuserve_client._proto import serving_pb2
+from tests.clients.model_server import INT64, Failure, ModelServer, Served
 from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
 
@@ -132,7 +131,7 @@ def test_table_on_a_terminal(address: str) -> None:
 
 
 def test_long_output_is_cut_on_a_terminal(address: str, tmp_path: Path, server: ModelServer) -> None:
-    spec = {"x": (serving_pb2.DT_INT64, [-1])}
+    spec = {"x": (INT64, [-1])}
     server.signatures["mirror"] = (spec, spec)
     np.save(tmp_path / "x.npy", np.arange(150))
     tpuserve = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]

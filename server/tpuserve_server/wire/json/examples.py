@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import packed_varints, varint
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
@@ -18,7 +19,6 @@ from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_obj
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, parse_json
 from tpuserve_server.wire.json.request import check_object, signature_name
 from tpuserve_server.wire.json.text import type_text, value_text
-from tpuserve_server.wire.tensor_proto import MAX_REPEATED_BYTES
 
 _MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 _FLOATS, _INTEGERS, _TEXTS = {float}, {int, bool}, {str, dict}

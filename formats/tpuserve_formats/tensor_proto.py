@@ -1,0 +1,282 @@
+"""TensorProto to numpy and back, for every dtype that both have.
+
+Numbers never pass through a Python list: protobuf's containers hand numpy their memory, and tensors are written as
+bytes. Little-endian machines only, as TensorFlow itself.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WITH_QUANTIZED, Array, WireType
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.messages.official import TensorProto, TensorShapeProto
+from tpuserve_formats.varint import packed_varints, read_varint, varint
+
+# What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.
+MAX_REPEATED_BYTES = 256 * 1024 * 1024
+# numpy's limit on dimensions.
+_MAX_RANK = 64
+# From here on protobuf writes strings faster than we do (python -m benchmarks codecs).
+_MANY_STRINGS = 8
+
+# Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).
+_TAGS = {
+    "tensor_content": varint(4 << 3 | 2),
+    "float_val": varint(5 << 3 | 2),
+    "double_val": varint(6 << 3 | 2),
+    "int_val": varint(7 << 3 | 2),
+    "string_val": varint(8 << 3 | 2),
+    "scomplex_val": varint(9 << 3 | 2),
+    "int64_val": varint(10 << 3 | 2),
+    "bool_val": varint(11 << 3 | 2),
+    "dcomplex_val": varint(12 << 3 | 2),
+    "half_val": varint(13 << 3 | 2),
+    "uint32_val": varint(16 << 3 | 2),
+    "uint64_val": varint(17 << 3 | 2),
+    "float8_val": varint(18 << 3 | 2),
+}
+
+
+class WrongCount(FormatError):
+    """A tensor with too many values for its shape, or too few in its tensor_content.
+
+    `came` is the number of values; None where the bytes are no whole number of values.
+    """
+
+    def __init__(self, reason: str, expected: int, came: int | None) -> None:
+        """Say `reason`, and the numbers for a reason in other words."""
+        super().__init__(reason)
+        self.expected = expected
+        self.came = came
+
+
+class RepeatBudget:
+    """Memory for values that repeat, for all tensors of a message together.
+
+    A typed field shorter than its shape says "the last value repeats": a few bytes may ask for any amount of memory.
+    """
+
+    __slots__ = ("_left_bytes",)
+
+    def __init__(self, size_bytes: float) -> None:
+        """Allow this much."""
+        self._left_bytes = size_bytes
+
+    def spend(self, size_bytes: int) -> bool:
+        """Whether so much is left; it then is no longer."""
+        if size_bytes > self._left_bytes:
+            return False
+        self._left_bytes -= size_bytes
+        return True
+
+
+# For a reader that trusts the sender.
+UNLIMITED = RepeatBudget(math.inf)
+
+
+def decode_tensor(proto: TensorProto, budget: RepeatBudget | None = None, *, lenient: bool = False) -> Array:
+    """The array in `proto`, possibly a read-only view of its bytes; strings become an object array of bytes.
+
+    Arrays larger than what was sent for them, whose last value repeats, come out of `budget`. `lenient` reads what
+    TensorFlow reads: quantized types as their integers, integers that their type has no room for by their low bits, and
+    any byte of tensor_content as a bool.
+
+    Raises:
+        FormatError: dtype, shape and data do not fit together. Nothing is allocated before they do.
+    """
+    wire_type = (WITH_QUANTIZED if lenient else BY_NUMBER).get(proto.dtype)
+    if wire_type is None:
+        raise FormatError(f"dtype {proto.dtype} is not supported")
+    content = proto.tensor_content
+    shape = _decode_shape(proto.tensor_shape, wire_type, content)
+    if content:
+        return _decode_content(content, wire_type, shape, lenient)
+    values = _decode_values(proto, wire_type, lenient)
+    count = math.prod(shape)
+    if values.size != count:
+        values = _repeat_last(values, shape, budget or RepeatBudget(MAX_REPEATED_BYTES))
+    return values.reshape(shape)
+
+
+def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
+    """A serialized TensorProto with `array` in its typed field, or in tensor_content.
+
+    Strings always go into string_val: few clients can read tensor_content's string list.
+
+    Raises:
+        FormatError: TensorProto has no such dtype.
+    """
+    wire_type = BY_DTYPE.get(array.dtype)
+    if wire_type is None:
+        raise FormatError(f"dtype {array.dtype} has no TensorProto form")
+    header = _header(wire_type.number, array.shape)
+    if array.size == 0:
+        return header
+    if wire_type.field == "string_val":
+        return header + _string_values(array)
+    field = "tensor_content" if as_content else wire_type.field
+    payload = array.tobytes() if as_content else _ENCODERS[field](array)
+    return b"".join((header, _TAGS[field], varint(len(payload)), payload))
+
+
+def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) -> tuple[int, ...]:
+    if proto.unknown_rank:
+        raise FormatError("the shape has unknown rank")
+    shape = tuple([dim.size for dim in proto.dim])
+    # What was sent for it has its size: the rest is asked of shapes alone.
+    size_bytes = math.prod(shape) * wire_type.dtype.itemsize
+    if content and len(content) == size_bytes and len(shape) <= _MAX_RANK and min(shape, default=0) >= 0:
+        return shape
+    if len(shape) > _MAX_RANK:
+        raise FormatError(f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
+    if shape and min(shape) < 0:
+        raise FormatError(f"shape {list(shape)} has a negative dimension")
+    # Zeros count as ones: numpy refuses such shapes too, though they hold nothing.
+    if math.prod([size or 1 for size in shape]) * wire_type.dtype.itemsize > sys.maxsize:
+        raise FormatError(f"shape {list(shape)} is too large")
+    return shape
+
+
+def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...], lenient: bool) -> Array:
+    if wire_type.field == "string_val":
+        return _decode_string_list(content, shape)
+    expected = math.prod(shape) * wire_type.dtype.itemsize
+    if len(content) != expected:
+        came, rest = divmod(len(content), wire_type.dtype.itemsize)
+        raise WrongCount(
+            f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} takes {expected}",
+            math.prod(shape),
+            None if rest else came,
+        )
+    if wire_type.field == "bool_val" and not lenient and np.frombuffer(content, np.uint8).max() > 1:
+        # numpy would carry such a byte along unchanged.
+        raise FormatError("tensor_content holds a byte that is no bool")
+    return np.frombuffer(content, wire_type.dtype).reshape(shape)
+
+
+def _decode_string_list(content: bytes, shape: tuple[int, ...]) -> Array:
+    """All lengths as varints, then all bytes (tensorflow/core/platform/tensor_coding.h, EncodeStringList)."""
+    count = math.prod(shape)
+    # Every string takes a byte at least, its length.
+    if count > len(content):
+        raise FormatError(f"tensor_content has {len(content)} bytes for {count} strings")
+    position = 0
+    lengths = []
+    try:
+        for _ in range(count):
+            length, position = read_varint(content, position)
+            lengths.append(length)
+    except ValueError:
+        raise FormatError("tensor_content is no list of strings") from None
+    if position + sum(lengths) != len(content):
+        raise FormatError("tensor_content is no list of strings")
+    strings = np.empty(count, np.object_)
+    for index, length in enumerate(lengths):
+        strings[index] = content[position : position + length]
+        position += length
+    return strings.reshape(shape)
+
+
+def _decode_values(proto: TensorProto, wire_type: WireType, lenient: bool) -> Array:
+    field = wire_type.field
+    if field == "float8_val":
+        float8s: Array = np.frombuffer(proto.float8_val, wire_type.dtype)
+        return float8s
+    if field == "string_val":
+        strings = np.empty(len(proto.string_val), np.object_)
+        strings[:] = proto.string_val
+        return strings
+    # The containers implement __array__: one copy of their memory.
+    container = getattr(proto, field)
+    if field in ("int_val", "half_val"):
+        return _narrow(np.asarray(container, np.int32), wire_type, lenient)
+    if field in ("scomplex_val", "dcomplex_val"):
+        return _pair(container, wire_type)
+    return np.asarray(container, wire_type.dtype)
+
+
+def _narrow(values: Array, wire_type: WireType, lenient: bool) -> Array:
+    """int32 field values as the narrower type they stand for: a number, or half_val's 16 bits."""
+    is_bits = wire_type.field == "half_val"
+    narrow = values.astype(np.uint16 if is_bits else wire_type.dtype, copy=False)
+    if narrow is not values and not lenient and not np.array_equal(narrow, values):
+        raise FormatError(f"{wire_type.field} holds a value out of {wire_type.name}'s range")
+    return narrow.view(wire_type.dtype) if is_bits else narrow
+
+
+def _pair(container: Any, wire_type: WireType) -> Array:  # noqa: ANN401 (protobuf's container has no public type)
+    parts = np.asarray(container, np.float32 if wire_type.field == "scomplex_val" else np.float64)
+    if parts.size % 2:
+        raise FormatError(f"{wire_type.field} has an odd number of values")
+    return parts.view(wire_type.dtype)
+
+
+def _repeat_last(values: Array, shape: tuple[int, ...], budget: RepeatBudget) -> Array:
+    """`values` drawn out to fill `shape` as Tensor::FromProto does: the last repeats; zeros if there is none."""
+    count = math.prod(shape)
+    if values.size > count:
+        raise WrongCount(f"{values.size} values do not fit shape {list(shape)}", count, values.size)
+    if not budget.spend(count * values.itemsize):
+        raise FormatError(f"shape {list(shape)} is too large for {values.size} values")
+    if values.dtype == np.object_:
+        last = values[-1] if values.size else b""
+    else:
+        last = values[-1] if values.size else values.dtype.type(0)
+    drawn_out = np.full(count, last, values.dtype)
+    drawn_out[: values.size] = values
+    return drawn_out
+
+
+@lru_cache(maxsize=4096)
+def _header(number: int, shape: tuple[int, ...]) -> bytes:
+    """dtype and tensor_shape; a zero is a default and left out, as protobuf does."""
+    dims = [b"\x08" + varint(size) if size else b"" for size in shape]
+    shape_bytes = b"".join(b"\x12" + varint(len(dim)) + dim for dim in dims)
+    return b"".join((b"\x08", varint(number), b"\x12", varint(len(shape_bytes)), shape_bytes))
+
+
+def _string_values(array: Array) -> bytes:
+    if array.size > _MANY_STRINGS:
+        return bytes(TensorProto(string_val=array.reshape(-1).tolist()).SerializeToString())
+    tag = _TAGS["string_val"]
+    parts: list[bytes] = []
+    for value in array.flat:
+        parts += (tag, varint(len(value)), value)
+    return b"".join(parts)
+
+
+def _raw(array: Array) -> bytes:
+    return array.tobytes()
+
+
+def _signed(array: Array) -> bytes:
+    # Negative numbers are sign-extended to 64 bits, in int32 fields too.
+    return packed_varints(array.reshape(-1).astype(np.int64).view(np.uint64))
+
+
+def _unsigned(array: Array) -> bytes:
+    return packed_varints(array.reshape(-1).astype(np.uint64))
+
+
+def _half_bits(array: Array) -> bytes:
+    return packed_varints(np.ascontiguousarray(array).reshape(-1).view(np.uint16).astype(np.uint64))
+
+
+_ENCODERS: dict[str, Callable[[Array], bytes]] = {
+    "float_val": _raw,
+    "double_val": _raw,
+    "scomplex_val": _raw,
+    "dcomplex_val": _raw,
+    "float8_val": _raw,
+    "bool_val": _raw,
+    "int_val": _signed,
+    "int64_val": _signed,
+    "uint32_val": _unsigned,
+    "uint64_val": _unsigned,
+    "half_val": _half_bits,
+}
