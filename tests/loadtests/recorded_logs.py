@@ -12,8 +12,8 @@ from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
-from tpuserve_server.request_log.record_file import LogFormat, open_record_file
-from tpuserve_server.wire.tensor_proto import encode_tensor
+from tpuserve_server.request_log.options import LogFormat
+from tpuserve_server.request_log.record_file import open_record_file
 
 if TYPE_CHECKING:
     from tpuserve_server.request_log.options import LogFormat

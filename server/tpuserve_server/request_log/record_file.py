@@ -9,7 +9,7 @@ from tpuserve_formats.messages.official import PredictionLog, TensorProto
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_formats.tf_record import framed
 from tpuserve_server.request_log.options import LogFormat
-from tpuserve_server.wire.tensor_proto import decode_tensor, encode_tensor
+from tpuserve_server.wire.tensor_proto import decode_tensor
 
 # More go into a line as base64 of their memory: as numbers they would keep the interpreter from requests for long.
 _MAX_JSON_VALUES = 1024

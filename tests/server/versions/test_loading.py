@@ -30,7 +30,6 @@ from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.executors.tensorflow.session_config import TensorFlowOptions
 from tpuserve_server.versions import loading
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
