@@ -13,14 +13,14 @@ def grpc_answer() -> bytes:
     answer = official.PredictResponse()
     answer.model_spec.name = MODEL_NAME
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
-    return answer.SerializeToString()
+    return bytes(answer.SerializeToString())
 
 
 def golden_answer() -> bytes:
     """What answers are compared with, as load tests keep it; not the very bytes, so that it takes reading."""
     answer = official.PredictResponse()
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
-    return answer.SerializeToString()
+    return bytes(answer.SerializeToString())
 
 
 def rest_answer() -> bytes:

@@ -184,7 +184,7 @@ class GrpcFace(grpc.GenericRpcHandler):
         spec.version.value = request.model_spec.version.value or self._server.version
         return spec
 
-    def _predict(self, request: official.PredictRequest) -> Message:
+    def _predict(self, request: official.PredictRequest) -> official.PredictResponse:
         inputs = {name: tensor.from_proto(proto) for name, proto in request.inputs.items()}
         response = official.PredictResponse(model_spec=self._spec(request))
         response.model_spec.signature_name = request.model_spec.signature_name or "serving_default"
@@ -193,7 +193,7 @@ class GrpcFace(grpc.GenericRpcHandler):
                 response.outputs[name].CopyFrom(tensor.to_proto(array))
         return response
 
-    def _metadata(self, request: official.GetModelMetadataRequest) -> Message:
+    def _metadata(self, request: official.GetModelMetadataRequest) -> official.GetModelMetadataResponse:
         response = official.GetModelMetadataResponse(model_spec=self._spec(request))
         response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
         response.metadata["signature_def"].value = self._server.metadata(request.model_spec.name).SerializeToString()
@@ -201,14 +201,14 @@ class GrpcFace(grpc.GenericRpcHandler):
             response.metadata["tpuserve_labels"].Pack(StringValue(value="\n".join(self._server.labels)))
         return response
 
-    def _status(self, request: official.GetModelStatusRequest) -> Message:
+    def _status(self, request: official.GetModelStatusRequest) -> official.GetModelStatusResponse:
         response = official.GetModelStatusResponse()
         for status in statuses(self._server):
             added = response.model_version_status.add(version=status["version"], state=status["state"])
             added.status.MergeFrom(official.StatusProto(error_code=status["code"], error_message=status["error"]))
         return response
 
-    def _check(self, request: official.HealthCheckRequest) -> Message:
+    def _check(self, request: official.HealthCheckRequest) -> official.HealthCheckResponse:
         serving = official.HealthCheckResponse
         return serving(status=serving.SERVING if self._server.ready else serving.NOT_SERVING)
 

@@ -13,7 +13,7 @@ FLOAT, DOUBLE, INT32, STRING, RESOURCE = 1, 2, 3, 7, 20
 
 
 def proto(dtype: int, shape: list[int], **fields: object) -> TensorProto:
-    made = TensorProto(dtype=dtype, **fields)  # type: ignore[arg-type]  # numbers and fields by name
+    made = TensorProto(dtype=dtype, **fields)
     made.tensor_shape.SetInParent()
     for size in shape:
         made.tensor_shape.dim.add().size = size

@@ -97,7 +97,7 @@ class GrpcFace(grpc.GenericRpcHandler):
             return b"\xff not a message"
         response = official.PredictResponse(model_spec=request.model_spec)
         response.outputs["y"].CopyFrom(tensor.to_proto(y))
-        return response.SerializeToString()
+        return bytes(response.SerializeToString())
 
     def _metadata(self, body: bytes, context: grpc.ServicerContext) -> bytes:
         request = official.GetModelMetadataRequest.FromString(body)
@@ -113,7 +113,7 @@ class GrpcFace(grpc.GenericRpcHandler):
                 info.tensor_shape.dim.add().size = size
         response = official.GetModelMetadataResponse(model_spec=request.model_spec)
         response.metadata["signature_def"].Pack(signatures)
-        return response.SerializeToString()
+        return bytes(response.SerializeToString())
 
 
 def refuse_stranger(_: bytes, context: grpc.ServicerContext) -> bytes:

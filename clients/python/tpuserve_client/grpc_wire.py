@@ -91,7 +91,7 @@ class GrpcWire:
     def read_ready(self, reply: Reply) -> bool:
         response = official.HealthCheckResponse()
         _parse(response, reply.body)
-        return response.status == official.HealthCheckResponse.SERVING
+        return bool(response.status == official.HealthCheckResponse.SERVING)
 
 
 def _parse(message: Message, body: bytes) -> None:

@@ -23,7 +23,7 @@ def encode_golden(outputs: Mapping[str, Array]) -> bytes:
     response = official.PredictResponse()
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
-    return response.SerializeToString()
+    return bytes(response.SerializeToString())
 
 
 class GoldenAnswers:

@@ -3,13 +3,12 @@
 from types import TracebackType
 from typing import Final, Self
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from tpuserve_client.errors import InvalidArgument, NotFound, from_code
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
-from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.manifest_precision import ask_precision
 from tpuserve_loadtests.golden.tolerance import Precision
@@ -61,8 +60,8 @@ class ModelService:
         """Any request that was encoded."""
         return self._transport.send(exchange, timeout_s)
 
-    def reload(self, config: ModelServerConfig) -> None:
-        """Replace the whole configuration."""
+    def reload(self, config: Message) -> None:
+        """Replace the whole configuration, a ModelServerConfig."""
         request = official.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())  # carries tpuserve's own fields, unknown to it
         reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)
