@@ -4,6 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.cancellation import take_back
 from tpuserve_server.core.rare_timers import RareTimers
 from tpuserve_server.frontends.http.errors import ClientGone
 
@@ -40,7 +41,7 @@ class ClientWatch:
         self._timers.cancel(self)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._gone and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
+        if self._gone and kind is asyncio.CancelledError and self._task is not None and take_back(self._task):
             raise ClientGone from None
 
     def _start(self) -> None:

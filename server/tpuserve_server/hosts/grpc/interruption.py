@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tpuserve_server.core.cancellation import take_back
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, DeadlineExceeded
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
@@ -41,10 +42,9 @@ class Interruption:
             self._timer.cancel()
 
     def absorb(self, cancelled: asyncio.CancelledError) -> RpcFailure:
-        """The status that `cancelled` stands for. Raises it again when it was not this interruption's."""
-        if self._reason is None or self._task is None:
+        """The status that `cancelled` stands for. Raises it again when it was not this interruption's alone."""
+        if self._reason is None or self._task is None or not take_back(self._task):
             raise cancelled
-        self._task.uncancel()
         return self._reason
 
     def _interrupt(self, reason: RpcFailure) -> None:
