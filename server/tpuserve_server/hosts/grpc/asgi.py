@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.deadline import Clock, SystemClock
 from tpuserve_server.core.errors import Cancelled
+from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
@@ -43,6 +44,7 @@ class GrpcOverAsgi:
         self._in_flight = in_flight
         self._watch = watch
         self._clock = clock or SystemClock()
+        self._timers = RareTimersByLoop()
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one HTTP request. What cannot be gRPC gets 405 or 415, everything else 200 and a grpc-status."""
@@ -86,7 +88,7 @@ class GrpcOverAsgi:
         self, method: UnaryMethod, context: CallContext, frames: FrameReader, receive: "Receive"
     ) -> bytes | RpcFailure:
         request = await frames.only()
-        interruption = Interruption(context.deadline, self._clock)
+        interruption = Interruption(context.deadline, self._clock, self._timers)
         caller = Caller(receive, interruption.leave)
         self._watch.add(caller)
         try:
@@ -107,7 +109,7 @@ class GrpcOverAsgi:
         receive: "Receive",
         response: "_StreamedResponse",
     ) -> None:
-        interruption = Interruption(context.deadline, self._clock)
+        interruption = Interruption(context.deadline, self._clock, self._timers)
         caller = Caller(receive, interruption.leave)
         requests = _messages(FrameReader(caller.receive, self._max_message_bytes, encoding))
         self._watch.add(caller)

@@ -10,6 +10,7 @@ import grpc.aio
 
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
+from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
@@ -32,6 +33,7 @@ class TableHandler(grpc.GenericRpcHandler):
     def __init__(self, rpc: RpcTable, in_flight: InFlight, clock: Clock | None = None) -> None:
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
+        self._timers = RareTimersByLoop()
         self._refusing = False
         self._refused = 0
         self._handlers = {path: self._handler(path, method) for path, method in rpc.items()}
@@ -79,7 +81,7 @@ class TableHandler(grpc.GenericRpcHandler):
         # No generator: in one, a cancellation could come while grpcio writes, and we would not see it.
         async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
             # grpcio itself ends calls whose deadline passes; only the server's end is ours to bring.
-            interruption = Interruption(Deadline.never(), self._clock)
+            interruption = Interruption(Deadline.never(), self._clock, self._timers)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
             messages = method.handle(requests, self._call_context(context))

@@ -8,6 +8,7 @@ import pytest
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, DeadlineExceeded
+from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.hosts.grpc.failure import RpcFailure
 from tpuserve_server.hosts.grpc.interruption import Interruption
 
@@ -21,7 +22,7 @@ class Call:
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> RpcFailure:
-        interruption = Interruption(self._deadline, FakeClock(now_s=10))
+        interruption = Interruption(self._deadline, FakeClock(now_s=10), RareTimersByLoop())
         self._interruption.set_result(interruption)
         try:
             await asyncio.Event().wait()
@@ -53,7 +54,7 @@ async def test_a_deadline_that_passes_interrupts() -> None:
 
 async def test_work_is_not_begun_after_its_deadline() -> None:
     with pytest.raises(DeadlineExceeded):
-        Interruption(Deadline(10.0), FakeClock(now_s=10))
+        Interruption(Deadline(10.0), FakeClock(now_s=10), RareTimersByLoop())
 
 
 async def test_a_cancellation_by_another_goes_on() -> None:
@@ -77,7 +78,7 @@ async def test_a_cancellation_by_another_in_the_same_turn_goes_on(leaves_first: 
 
 
 async def test_an_interruption_after_the_work_changes_nothing() -> None:
-    interruption = Interruption(Deadline.never(), FakeClock(now_s=10))
+    interruption = Interruption(Deadline.never(), FakeClock(now_s=10), RareTimersByLoop())
     interruption.disarm()
     interruption.leave()
     await asyncio.sleep(0)
