@@ -15,7 +15,6 @@ from tpuserve_server.core.types import (
     ModelMetadata,
     ModelSpec,
     Precision,
-    PredictRequest,
     PredictResult,
     ServableId,
     Signature,
@@ -107,6 +106,17 @@ class FakeMetrics:
         raise AssertionError("front-ends warm no versions")
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a front-end asked FakeService to run."""
+
+    spec: ModelSpec
+    inputs: Tensors
+    output_filter: tuple[str, ...]
+    deadline: Deadline
+    priority: Priority
+
+
 class FakeHeldModel(HeldModel):
     """A signature of FakeService's model. `released` tells whether it was let go."""
 
@@ -139,7 +149,7 @@ class FakeHeldModel(HeldModel):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        return await self._service.predict(PredictRequest(self._spec, inputs, output_filter, deadline, priority))
+        return await self._service.run_prediction(Prediction(self._spec, inputs, output_filter, deadline, priority))
 
 
 class FakeHeldVersion(HeldVersion):
@@ -173,7 +183,7 @@ class FakeHeldVersion(HeldVersion):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         spec = ModelSpec("m", signature_name=signature.name)
-        return await self._service.predict(PredictRequest(spec, inputs, output_filter, deadline, priority))
+        return await self._service.run_prediction(Prediction(spec, inputs, output_filter, deadline, priority))
 
 
 class FakeService(InferenceService):
@@ -186,7 +196,7 @@ class FakeService(InferenceService):
     ) -> None:
         self.run = run
         self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
-        self.requests: list[PredictRequest] = []
+        self.requests: list[Prediction] = []
         self.held: list[FakeHeldModel] = []
         self.fault: Exception | None = None
         self.not_ready = ""
@@ -203,7 +213,7 @@ class FakeService(InferenceService):
         self.promised = False
         self.answers: list[tuple[str, float]] = []
 
-    async def predict(self, request: PredictRequest) -> PredictResult:
+    async def run_prediction(self, request: Prediction) -> PredictResult:
         self._check(request.spec)
         self.requests.append(request)
         self.waiting.set()

@@ -17,7 +17,6 @@ from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
     ModelSpec,
-    PredictRequest,
     PredictResult,
     ServableId,
     Signature,
@@ -90,7 +89,13 @@ class HeldModel(_Held):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        """As `InferenceService.predict`."""
+        """Run one request through the model's batcher. Cancelling the coroutine frees its place in the queue.
+
+        An empty `output_filter` means every output.
+
+        Raises:
+            ServingError: with TensorFlow Serving's code and wording for what is wrong.
+        """
         task = self._make_task(inputs, deadline, output_filter, priority)
         timers = self._submit(task)
         try:
@@ -185,7 +190,7 @@ class HeldVersion(_Held):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        """As `InferenceService.predict`, with one of this version's signatures. May be awaited several at a time."""
+        """As `HeldModel.predict`, with one of this version's signatures. May be awaited several at a time."""
         return await HeldModel(self._handle, signature, self._clock, self._timers).predict(
             inputs, deadline, output_filter, priority
         )
@@ -205,20 +210,11 @@ class InferenceService:
         self._draining = False
         self._drain_listeners: list[Callable[[], None]] = []
 
-    async def predict(self, request: PredictRequest) -> PredictResult:
-        """Run one request through its model's batcher. Cancelling the coroutine frees its place in the queue.
-
-        Raises:
-            ServingError: with TensorFlow Serving's code and wording for what is wrong.
-        """
-        with self.hold(request.spec) as model:
-            return await model.predict(request.inputs, request.deadline, request.output_filter, request.priority)
-
     def hold(self, spec: ModelSpec) -> HeldModel:
-        """The model and signature a spec resolves to, for front-ends that need the signature to decode (REST's rows).
+        """The model and signature a spec resolves to. Front-ends decode by the signature, and predict.
 
         Raises:
-            ServingError: as `predict` for the same spec.
+            ServingError: with TensorFlow Serving's code and wording for what the spec does not name.
         """
         handle = self._registry.acquire(spec)
         try:
@@ -231,7 +227,7 @@ class InferenceService:
         """The version a spec resolves to, whatever signature it names.
 
         Raises:
-            ServingError: as `predict` for the same model and version.
+            ServingError: as `hold` for the same model and version.
         """
         return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
 
@@ -239,7 +235,7 @@ class InferenceService:
         """Return the signatures, labels and precision of the version a spec resolves to.
 
         Raises:
-            ServingError: as `predict` for the same spec.
+            ServingError: as `hold` for the same spec.
         """
         with self._registry.acquire(spec) as handle:
             loaded = handle.loaded

@@ -7,9 +7,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.priority import Priority
-
 # Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
@@ -107,17 +104,6 @@ class Signature:
             return False
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
-
-
-@dataclass(frozen=True, slots=True)
-class PredictRequest:
-    """Named input arrays for one signature. An empty `output_filter` means every output."""
-
-    spec: ModelSpec
-    inputs: Tensors
-    output_filter: tuple[str, ...] = ()
-    deadline: Deadline = field(default_factory=Deadline.never)
-    priority: Priority = Priority.HIGH
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ModelSpec, PredictRequest, ServableId, State, Tensors
+from tpuserve_server.core.types import ModelSpec, ServableId, State, Tensors
 
 ID = ServableId("m", 3)
 X = np.ones((1, 2), np.float32)
@@ -58,9 +59,15 @@ class House:
         self.registry.loading(ID)
         self.registry.available(ID, LoadedVersion(self.servable, self.batcher))
 
-    async def predict(self, inputs: Tensors, **fields: object) -> Tensors:
-        spec = fields.pop("spec", ModelSpec("m"))
-        result = await self.service.predict(PredictRequest(spec, inputs, **fields))  # type: ignore[arg-type]  # a table
+    async def predict(
+        self,
+        inputs: Tensors,
+        spec: ModelSpec = ModelSpec("m"),  # noqa: B008  # frozen
+        deadline: Deadline = Deadline.never(),  # noqa: B008  # as above
+        output_filter: tuple[str, ...] = (),
+    ) -> Tensors:
+        with self.service.hold(spec) as model:
+            result = await model.predict(inputs, deadline, output_filter)
         assert result.servable == ID
         return result.outputs
 
@@ -148,7 +155,7 @@ async def test_output_filter_chooses(house: House) -> None:
     ],
 )
 async def test_bad_requests_get_tensorflow_servings_code_and_words(
-    house: House, inputs: Tensors, fields: dict[str, object], error: type[ServingError], message: str
+    house: House, inputs: Tensors, fields: dict[str, Any], error: type[ServingError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         await house.predict(inputs, **fields)

@@ -69,7 +69,7 @@ async def test_a_cancellation_by_another_goes_on() -> None:
 async def test_a_cancellation_by_another_in_the_same_turn_goes_on(leaves_first: bool) -> None:
     call = Call(Deadline.never())
     interruption = await call.begun()
-    steps = [interruption.leave, call.task.cancel]
+    steps: list[Callable[[], object]] = [interruption.leave, call.task.cancel]
     for step in steps if leaves_first else reversed(steps):
         step()
     with pytest.raises(asyncio.CancelledError):
