@@ -66,7 +66,11 @@ def arguments(stage: tuple[Instruction, ...]) -> dict[str, str]:
 
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
     """Read the repository's Dockerfile."""
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     joined = re.sub(r"\s*\\\n\s*", " ", "\n".join(lines))
     arguments: dict[str, str] = {}
     bases: list[str] = []

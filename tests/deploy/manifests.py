@@ -16,7 +16,7 @@ Manifest = dict[str, Any]
 
 def read(path: Path) -> Manifest:
     """The one document of a file."""
-    document = yaml.safe_load(path.read_text())
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert isinstance(document, dict), path
     return document
 

@@ -37,7 +37,7 @@ def build() -> dict[str, Any]:
 
 def scripts() -> dict[str, str]:
     """Everything that a shell runs, by where it stands."""
-    found = {"loadtest.sh": SCRIPT.read_text()}
+    found = {"loadtest.sh": SCRIPT.read_text(encoding="utf-8")}
     found |= {f"github-actions: {step['name']}": step["run"] for step in workflow_steps() if "run" in step}
     found |= {f"cloudbuild: {step['id']}": step["script"] for step in build()["steps"] if "script" in step}
     return found
@@ -90,7 +90,9 @@ def test_every_script_is_one_that_bash_reads(where: str) -> None:
 
 
 def test_the_servers_configuration_has_both_labels() -> None:
-    parsed = text_format.Parse((CI / "models.config").read_text(), model_server_config_pb2.ModelServerConfig())
+    parsed = text_format.Parse(
+        (CI / "models.config").read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
+    )
     (model,) = parsed.model_config_list.config
     assert model.name == SETTINGS["MODEL"]
     assert set(model.version_labels) == {SETTINGS["LIVE"], SETTINGS["NEW"]}
@@ -106,7 +108,7 @@ def test_the_build_starts_the_image_with_flags_that_it_has() -> None:
 
 
 def test_substitutions_are_all_defined_and_used() -> None:
-    text = (CI / "cloudbuild.yaml").read_text()
+    text = (CI / "cloudbuild.yaml").read_text(encoding="utf-8")
     used = set(re.findall(r"\$(_[A-Z]+)", text))
     assert used == set(yaml.safe_load(text)["substitutions"])
 
@@ -128,7 +130,7 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        return [line.split()[1] for line in (self.folder / "calls").read_text().splitlines()]
+        return [line.split()[1] for line in (self.folder / "calls").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def follow(at: Any, key: str) -> Any:  # noqa: ANN401 - a mapping or a list, as 
 def overlay() -> dict[str, list[dict[str, object]]]:
     """The kustomization shown in the README."""
     (shown,) = re.findall(
-        r"```yaml\n(# kustomization.yaml\n.*?)```", (ROOT / "deploy/README.md").read_text(), re.DOTALL
+        r"```yaml\n(# kustomization.yaml\n.*?)```", (ROOT / "deploy/README.md").read_text(encoding="utf-8"), re.DOTALL
     )
     document = yaml.safe_load(shown)
     assert isinstance(document, dict)

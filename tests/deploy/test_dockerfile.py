@@ -58,7 +58,7 @@ def test_image_is_used_as_the_stock_tensorflow_serving_image() -> None:
 
 def test_commands_of_the_stock_image_are_where_manifests_look_for_them() -> None:
     links = instruction(DOCKERFILE.final, "RUN").text
-    scripts = tomllib.loads((ROOT / "server/pyproject.toml").read_text())["project"]["scripts"]
+    scripts = tomllib.loads((ROOT / "server/pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     for ours, theirs in (
         ("tensorflow_model_server", "/usr/bin/tensorflow_model_server"),
         ("tpuserve-serve", "/usr/bin/tf_serving_entrypoint.sh"),
@@ -74,7 +74,11 @@ def test_image_says_what_it_is() -> None:
 
 
 def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
-    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    rules = [
+        line
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     assert rules[0] == "*"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]
     copied = [word for each in DOCKERFILE.stages[0] if each.name == "COPY" for word in each.words[:-1]]
@@ -86,8 +90,14 @@ def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
 
 @pytest.mark.parametrize("device", ["tpu", "cuda"])
 def test_a_device_s_lock_is_of_the_server_s_extra_and_of_the_jax_that_is_tested(device: str) -> None:
-    extras = tomllib.loads((ROOT / "server/pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = [line for line in (ROOT / f"requirements/{device}.in").read_text().splitlines() if not line.startswith("#")]
+    extras = tomllib.loads((ROOT / "server/pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    asked = [
+        line
+        for line in (ROOT / f"requirements/{device}.in").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
     assert asked == extras[device]
     for name in ("jax", "jaxlib", "ml-dtypes"):
         (locked,) = pins(device, name)
@@ -95,7 +105,7 @@ def test_a_device_s_lock_is_of_the_server_s_extra_and_of_the_jax_that_is_tested(
 
 
 def pins(lock: str, name: str) -> list[str]:
-    lines = (ROOT / f"requirements/{lock}.lock").read_text().splitlines()
+    lines = (ROOT / f"requirements/{lock}.lock").read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in lines if line.startswith(f"{name}==")]
 
 

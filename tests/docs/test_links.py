@@ -29,7 +29,7 @@ def anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("path", markdown_files(), ids=str)
 def test_links_lead_somewhere(path: Path) -> None:
-    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"]\(([^)\s]+)\)", text):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
@@ -37,7 +37,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         found = ROOT / path.parent / file if file else ROOT / path
         assert found.exists(), f"{path}: {target}"
         if fragment:
-            headings = re.findall(r"^#+ (.*)$", found.read_text(), flags=re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), flags=re.MULTILINE)
             assert fragment in map(anchor, headings), f"{path}: {target}"
 
 

@@ -7,8 +7,8 @@ from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
 
-GUIDE = (ROOT / "docs/migrating-from-tf-serving.md").read_text()
-SERVING = (ROOT / "docs/serving.md").read_text()
+GUIDE = (ROOT / "docs/migrating-from-tf-serving.md").read_text(encoding="utf-8")
+SERVING = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("flag", UPSTREAM_FLAGS)

@@ -14,7 +14,7 @@ from tpuserve_server.command.flags import UNNEEDED
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.metrics.upstream import upstream_page
 
-TEXT = (ROOT / "docs/serving.md").read_text()
+TEXT = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
 
 
@@ -63,6 +63,6 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
 
 
 def test_operations_names_only_metrics_that_exist() -> None:
-    named = re.findall(r"`(tpuserve_\w+)", (ROOT / "docs/operations.md").read_text())
+    named = re.findall(r"`(tpuserve_\w+)", (ROOT / "docs/operations.md").read_text(encoding="utf-8"))
     assert named
     assert set(named) <= {exposed_name(metric) for metric in PrometheusMetrics().registry.collect()}

@@ -28,7 +28,7 @@ TINY = ("--model", "tests.exporter.builders:tiny")
 
 
 def test_help_names_the_command_as_users_call_it_and_every_exit_code() -> None:
-    done = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run([COMMAND, "--help"], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.startswith("Usage: tpuserve export [OPTIONS] SOURCE OUT_BASE")
     assert "tpuserve export checkpoints/ models/digits --model examples.digits.model:build" in done.stdout
     codes = [line.split()[0] for line in done.stdout.split("Exit codes:")[1].splitlines() if line.startswith("    ")]
@@ -182,6 +182,6 @@ def test_the_working_directory_is_importable_for_builders_alone(tmp_path: Path) 
     """A module beside the user's checkpoint must not take the place of one of ours before it is asked for."""
     (tmp_path / "rich.py").write_text("raise SystemExit('imported what nobody named')")
     done = subprocess.run(
-        [COMMAND, "--help"], cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False
+        [COMMAND, "--help"], cwd=tmp_path, env=os.environ.copy(), capture_output=True, encoding="utf-8", check=False
     )
     assert done.returncode == 0, done.stderr

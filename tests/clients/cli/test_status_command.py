@@ -107,11 +107,11 @@ def test_wrong_usage_exits_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["status", *arguments]).exit_code == 2
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], **locale: str) -> str:
     """What a command prints when its standard output is a terminal."""
     ours, theirs = pty.openpty()
-    # A terminal of its own type: colours and width do not depend on whoever runs the tests.
-    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100"}
+    # A terminal of its own type: colours, width and characters do not depend on whoever runs the tests.
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100", "PYTHONUTF8": "1", **locale}
     with subprocess.Popen(command, stdout=theirs, env=environment) as process:
         os.close(theirs)
         output = bytearray()
@@ -137,3 +137,5 @@ def test_long_output_is_cut_on_a_terminal(address: str, tmp_path: Path, server: 
     tpuserve = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]
     arguments = ["predict", "mirror", "--input", str(tmp_path / "x.npy"), "--address", address]
     assert "… 50 more]" in " ".join(on_a_terminal([*tpuserve, *arguments]).split())
+    ascii_only = on_a_terminal([*tpuserve, *arguments], LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert r"\u2026 50 more]" in " ".join(ascii_only.split())

@@ -1,5 +1,7 @@
 """The command group: its own commands, its companions, and what to say about anything else."""
 
+import io
+import sys
 from difflib import get_close_matches
 
 import click
@@ -28,6 +30,9 @@ class _SuggestingGroup(click.Group):
 @click.version_option(tpuserve_client.__version__, "--version", message="tpuserve %(version)s")
 def tpuserve() -> None:
     """Take a model trained on TPU from checkpoint to answered requests."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The locale may lack characters of a model's strings, and those that mark what is cut.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 tpuserve.add_command(predict)
