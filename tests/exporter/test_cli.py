@@ -21,7 +21,8 @@ from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalPr
 from tpuserve_exporter.reporting.summary import print_success
 from tpuserve_exporter.signature import Signature, TensorSpec
 from tpuserve_exporter.stages.exported import Exported
-from tpuserve_exporter.version.manifest import Manifest, ManifestCpu, ManifestParity, ManifestSignature, ManifestSource
+from tpuserve_exporter.version.manifest import describe_signature
+from tpuserve_formats.manifest.version import Manifest, ManifestCpu, ManifestParity, ManifestSource
 
 COMMAND = Path(sys.executable).with_name("tpuserve-export")
 TINY = ("--model", "tests.exporter.builders:tiny")
@@ -169,9 +170,7 @@ def _exported() -> Exported:
         source=ManifestSource(kind="keras", name="m.keras"),
         compute_dtype="float32",
         cpu=ManifestCpu(allow_bfloat16_kernels=False),
-        signatures={
-            name: ManifestSignature.describe(one, (1, 2), True, SequenceOptions()) for name, one in signatures.items()
-        },
+        signatures={name: describe_signature(one, (1, 2), True, SequenceOptions()) for name, one in signatures.items()},
         parity=ManifestParity(max_abs_difference=0.0, atol=0.0, rtol=0.0, rows=2),
         files={},
     )

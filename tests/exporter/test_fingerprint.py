@@ -10,8 +10,8 @@ import pytest
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.version.fingerprint import holds
 from tpuserve_exporter.version.graph_hash import hash_graph
-from tpuserve_exporter.version.manifest import Manifest
 from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_formats.manifest.version import Manifest
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,2")

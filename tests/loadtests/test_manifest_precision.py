@@ -9,8 +9,9 @@ import pytest
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec
+from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
-from tpuserve_loadtests.golden.manifest_precision import MANIFEST_FILE, ask_precision, read_precision
+from tpuserve_loadtests.golden.manifest_precision import ask_precision, read_precision
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.workload import Protocol
 

@@ -24,7 +24,7 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_formats.manifest.device import ManifestDevice
 
 # The row-independence check wants neighbours, also where the largest batch is of one row.
 LEAST_ROWS = 4

@@ -14,7 +14,7 @@ from tpuserve_exporter.programs.program_model import ProgramModel
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_formats.manifest.device import ManifestDevice
 
 
 def ask_programs(

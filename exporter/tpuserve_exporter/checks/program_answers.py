@@ -9,7 +9,7 @@ from tpuserve_exporter.programs.host_part import INPUT_PREFIX
 from tpuserve_exporter.programs.program_model import ProgramModel
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.version.loaded_model import SessionModel
-from tpuserve_exporter.version.manifest_device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
+from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
 
 
 class ProgramAnswers:

@@ -11,8 +11,8 @@ from tpuserve_exporter.checks.difference import Tolerance, compare, merge
 from tpuserve_exporter.errors import SamplesUnfit, SourceUnreadable, reason_of
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
-from tpuserve_exporter.version.manifest import MANIFEST_FILE
 from tpuserve_exporter.version.warmup import read_answered
+from tpuserve_formats.manifest import MANIFEST_FILE
 
 
 @dataclass(frozen=True, slots=True)

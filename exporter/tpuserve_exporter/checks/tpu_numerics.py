@@ -14,7 +14,7 @@ from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.signature import Signature, Tensors
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_formats.manifest.device import ManifestDevice
 
 _TOLERANCE = COARSE["bfloat16"]
 

@@ -22,8 +22,8 @@ from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.loaded_tflite import TfliteModel
-from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE
+from tpuserve_formats.manifest.device import ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)

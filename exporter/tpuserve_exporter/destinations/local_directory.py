@@ -15,8 +15,8 @@ from tpuserve_exporter.destinations.staging import staging_directory
 from tpuserve_exporter.destinations.version_number import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
-from tpuserve_exporter.version.manifest import MANIFEST_FILE
 from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_formats.manifest import MANIFEST_FILE
 
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 

@@ -17,8 +17,8 @@ from tpuserve_exporter.destinations.version_number import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.options.store_uri import StoreUri
-from tpuserve_exporter.version.manifest import MANIFEST_FILE
 from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_formats.manifest import MANIFEST_FILE
 
 CLAIM_FILE = MANIFEST_FILE.with_name("claim")
 # Longer than the largest file takes to arrive: until then its exporter may be alive.

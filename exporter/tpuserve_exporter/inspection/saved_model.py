@@ -13,8 +13,9 @@ from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.signature import Signature, read_signatures
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.version.manifest import MANIFEST_FILE, hash_file
+from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.warmup import WARMUP_FILE
+from tpuserve_formats.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
 from tpuserve_exporter.units import difference, megabytes, percent
-from tpuserve_exporter.version.manifest_device import describe_sizes
+from tpuserve_formats.manifest.device import describe_sizes
 
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12

@@ -10,9 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options.device_mesh import ShardRule
-
-_MANIFEST = Path("assets.extra/tpuserve/manifest.json")
-_FORMAT_VERSION = 1
+from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 
 
 class _Entry(BaseModel):
@@ -103,10 +101,10 @@ class VersionPrograms:
             raise SourceUnreadable(
                 f"version {version.name} has no device programs: export it again with --tpu, or --device-programs"
             )
-        if manifest.device.format_version > _FORMAT_VERSION:
+        if manifest.device.format_version > FORMAT_VERSION:
             raise SourceUnreadable(
                 f"its device programs have format_version {manifest.device.format_version}; this exporter knows "
-                f"{_FORMAT_VERSION}: upgrade tpuserve-exporter"
+                f"{FORMAT_VERSION}: upgrade tpuserve-exporter"
             )
         found = cls._list(version, manifest.device)
         for program in found.programs:
@@ -149,7 +147,7 @@ def check_file(program: VersionProgram, files: Mapping[str, _File]) -> None:
 
 def _read_manifest(version: Path) -> _Manifest:
     try:
-        return _Manifest.model_validate_json((version / _MANIFEST).read_bytes())
+        return _Manifest.model_validate_json((version / MANIFEST_FILE).read_bytes())
     except FileNotFoundError as error:
         raise SourceUnreadable(_no_version(version)) from error
     except OSError as error:
@@ -157,13 +155,15 @@ def _read_manifest(version: Path) -> _Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SourceUnreadable(f"{_MANIFEST} is damaged: {where}: {first['msg']}") from error
+        raise SourceUnreadable(f"{MANIFEST_FILE} is damaged: {where}: {first['msg']}") from error
 
 
 def _no_version(version: Path) -> str:
-    numbers = sorted(int(one.name) for one in version.glob("*") if one.name.isdecimal() and (one / _MANIFEST).exists())
+    numbers = sorted(
+        int(one.name) for one in version.glob("*") if one.name.isdecimal() and (one / MANIFEST_FILE).exists()
+    )
     if numbers:
         return f"{version} is a base path: name one of its versions, such as {version / str(numbers[-1])}"
     if not version.is_dir():
         return f"{version} is not there: name the directory of a version, such as models/digits/3"
-    return f"{version} is no version directory that `tpuserve export` has made: there is no {_MANIFEST} in it"
+    return f"{version} is no version directory that `tpuserve export` has made: there is no {MANIFEST_FILE} in it"

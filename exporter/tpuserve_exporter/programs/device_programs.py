@@ -15,13 +15,9 @@ from tpuserve_exporter.programs.lowering import load_program, versions
 from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, Weight, write_weights
 from tpuserve_exporter.signature import Signature, TensorSpec
 from tpuserve_exporter.units import megabytes
-from tpuserve_exporter.version.manifest_device import (
-    DevicePartEntry,
-    DeviceProgram,
-    DeviceSignature,
-    DeviceTensor,
-    ManifestDevice,
-)
+from tpuserve_formats.manifest import FORMAT_VERSION
+from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
+from tpuserve_formats.manifest.tensor import DeviceTensor
 
 _WIDE = ("int64", "uint64", "float64", "complex128")
 _MOST_NAMED = 3
@@ -79,6 +75,7 @@ def write_programs(
     write_weights(version / WEIGHTS_FILE, model.weights)
     write_host_model(version, model.hosts)
     return ManifestDevice(
+        format_version=FORMAT_VERSION,
         lowered_with=versions(),
         calling_convention_version=convention,
         weights=WEIGHTS_FILE.as_posix(),

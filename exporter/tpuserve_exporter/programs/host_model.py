@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.programs.host_part import Half, HostPart
-from tpuserve_exporter.version.manifest_device import DeviceHost
+from tpuserve_formats.manifest.device import DeviceHost
 
 if TYPE_CHECKING:
     import tensorflow as tf

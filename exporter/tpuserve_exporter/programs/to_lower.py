@@ -25,7 +25,7 @@ from tpuserve_exporter.signature import Array, Signature
 from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
-from tpuserve_exporter.version.manifest_device import DeviceSignature
+from tpuserve_formats.manifest.device import DeviceSignature
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -18,8 +18,8 @@ from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 from tpuserve_exporter.stages.exported import Exported
 from tpuserve_exporter.units import megabytes
-from tpuserve_exporter.version.manifest import ManifestParity
-from tpuserve_exporter.version.manifest_device import ManifestDevice, describe_sizes
+from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
+from tpuserve_formats.manifest.version import ManifestParity
 
 # Of a mismatch table: enough to see what is wrong, and still on one screen.
 _MOST_ROWS = 30

@@ -7,7 +7,7 @@ from tpuserve_exporter.checks.python_functions import check_no_python
 from tpuserve_exporter.stages.compiling import Compiled
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
-from tpuserve_exporter.version.manifest_device import DeviceNumerics, ManifestDevice
+from tpuserve_formats.manifest.device import DeviceNumerics, ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tpuserve_exporter.stages.answering import Answered
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
 from tpuserve_exporter.version.loaded_model import SessionModel
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_formats.manifest.device import ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)

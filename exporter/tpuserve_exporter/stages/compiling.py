@@ -7,7 +7,7 @@ from tpuserve_exporter.preflight.preflight import Preflight, PreflightReport, ch
 from tpuserve_exporter.preflight.version_programs import VersionPrograms
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
-from tpuserve_exporter.version.manifest_device import ManifestDevice
+from tpuserve_formats.manifest.device import ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)

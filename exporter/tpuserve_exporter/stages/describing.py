@@ -9,7 +9,8 @@ from tpuserve_exporter.stages.checking import Checked
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.manifest import make_manifest
 from tpuserve_exporter.stages.warming import Warmed
-from tpuserve_exporter.version.manifest import Manifest
+from tpuserve_exporter.version.manifest import write_manifest
+from tpuserve_formats.manifest.version import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,6 @@ def describe_version(job: Job, warmed: Warmed) -> Described:
     variables = list_served(folder)
     with job.progress.step("Hash every file") as step:
         manifest = make_manifest(checked, job.options, step.advance)
-        manifest.write(folder)
+        write_manifest(manifest, folder)
         step.detail = f"{len(manifest.files)} file(s)"
     return Described(checked, manifest, variables)

@@ -10,7 +10,7 @@ from tpuserve_exporter.preflight.preflight import PreflightReport
 from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.serve_check.serve_check import ServeCheck
 from tpuserve_exporter.signature import Signature
-from tpuserve_exporter.version.manifest import Manifest
+from tpuserve_formats.manifest.version import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tpuserve_exporter.freezing.freeze import freeze
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.stages.job import Job
-from tpuserve_exporter.version.manifest import ManifestFreezing
+from tpuserve_formats.manifest.version import ManifestFreezing
 
 
 @dataclass(frozen=True, slots=True)

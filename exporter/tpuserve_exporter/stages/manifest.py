@@ -9,16 +9,14 @@ from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.signatures.labels import LABELS_FILE
 from tpuserve_exporter.stages.checking import Checked
 from tpuserve_exporter.version.fingerprint import make_fingerprint
-from tpuserve_exporter.version.manifest import (
+from tpuserve_exporter.version.manifest import describe_files, describe_signature, describe_weights
+from tpuserve_formats.manifest.version import (
     Manifest,
     ManifestCpu,
     ManifestParity,
     ManifestQuantized,
-    ManifestSignature,
     ManifestSignatureParity,
     ManifestSource,
-    ManifestWeights,
-    describe_files,
 )
 
 
@@ -29,7 +27,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
     parities = [one.parity for one in version.signatures.values()]
     files = describe_files(written.folder, advance)
     signatures = {
-        name: ManifestSignature.describe(
+        name: describe_signature(
             one.signature, options.batch_sizes, one.rows_independent, options.sequences, one.deterministic
         )
         for name, one in version.signatures.items()
@@ -42,7 +40,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
             name=source.name,
             step=source.step,
             builder=source.builder,
-            weights=ManifestWeights.describe(source.restore) if source.has_choice else None,
+            weights=describe_weights(source.restore) if source.has_choice else None,
         ),
         compute_dtype=version.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in version.compute_dtype),

@@ -7,7 +7,7 @@ from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.serving import Served
 from tpuserve_exporter.version.fingerprint import holds
-from tpuserve_exporter.version.manifest import Manifest
+from tpuserve_formats.manifest.version import Manifest
 
 
 @dataclass(frozen=True, slots=True)

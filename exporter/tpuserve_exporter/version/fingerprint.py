@@ -11,10 +11,10 @@ from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY
 from tpuserve_exporter.version.graph_hash import hash_graph
-from tpuserve_exporter.version.manifest import Manifest, ManifestFile, ManifestSignature
-from tpuserve_exporter.version.manifest_device import ManifestDevice
 from tpuserve_exporter.version.published_version import PublishedVersion
 from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
+from tpuserve_formats.manifest.device import ManifestDevice
+from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestSignature
 
 # Written otherwise by each export of one model: what they say is hashed by its meaning.
 _OTHER_EACH_TIME = (

@@ -14,11 +14,11 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.rest_wire import RestWire
+from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision
 from tpuserve_loadtests.workload import Protocol
 
-MANIFEST_FILE: Final = Path("assets.extra/tpuserve/manifest.json")
 # tpuserve's own metadata field; other servers refuse it (gRPC) or ignore it (REST).
 _FIELD: Final = "tpuserve_precision"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.errors import FailedPrecondition, ServingError, Unavailable
 from tpuserve_server.core.storage import VersionLocation, index_versions
 from tpuserve_server.storage.cache import VersionCache
@@ -14,7 +15,7 @@ from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.listings import Listings
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject
-from tpuserve_server.versions.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, describe_size
+from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, describe_size
 from tpuserve_server.versions.parts import find_version_file, missing_part
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 # How long the thread that polls waits for a store at a time.
 _PATIENCE_S = 2.0
 
-_UNFINISHED = f"{MANIFEST_PATH} is missing: publishing it was not finished"
+_UNFINISHED = f"{MANIFEST_FILE} is missing: publishing it was not finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class _Version:
 
     @property
     def manifest(self) -> StoredObject | None:
-        return next((stored for stored in self.objects if stored.name == str(MANIFEST_PATH)), None)
+        return next((stored for stored in self.objects if stored.name == str(MANIFEST_FILE)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class RemoteStorage:
             return unfinished or missing_part([item.name for item in version.objects]) or None
         manifest = self._manifest(location, version.manifest)
         if manifest is None:
-            return f"{MANIFEST_PATH} is not a valid manifest"
+            return f"{MANIFEST_FILE} is not a valid manifest"
         sizes = {stored.name: stored.size_bytes for stored in version.objects}
         lacking = (describe_size(name, entry, sizes.get(name)) for name, entry in manifest.files.items())
         return next(filter(None, lacking), "")
@@ -229,5 +230,5 @@ def _is_child(uri: str, base: str) -> bool:
 
 def _is_unfinished(version: _Version) -> bool:
     """Whether publishing it was begun, by our exporter, and has not ended with the manifest (docs/manifest.md)."""
-    folder = f"{MANIFEST_PATH.parent.as_posix()}/"
+    folder = f"{MANIFEST_FILE.parent.as_posix()}/"
     return version.manifest is None and any(stored.name.startswith(folder) for stored in version.objects)

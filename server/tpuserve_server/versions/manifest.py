@@ -1,48 +1,36 @@
-"""The exporter's manifest as the server reads it (docs/manifest.md). The exporter has its own; the file is shared."""
+"""The exporter's manifest as the server reads it (docs/manifest.md).
 
+Its parts are those of `tpuserve_formats`, except signatures: the server reads less of them than the exporter writes,
+and accepts manifests that have no more.
+"""
+
+import math
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
+from tpuserve_formats.manifest.part import PadValue, Part
+from tpuserve_formats.manifest.version import ManifestCpu, ManifestFile, ManifestParity
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.file_hash import sha256_of
 
-MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
-FORMAT_VERSION = 1
 # A manifest lists files; no list of files is larger.
 MAX_MANIFEST_BYTES = 16 * 2**20
 
 
-class _Part(BaseModel):
-    # Later exporters may say more; what this server does not know it does not need.
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class InputEntry(Part):
+    """What pads one input's sequences; None for zeros or empty strings."""
+
+    pad_value: PadValue | None = None
 
 
-class FileEntry(_Part):
-    """One file of the version."""
-
-    sha256: str
-    size_bytes: int = Field(ge=0)
-
-
-class CpuEntry(_Part):
-    """What the CPU fallback may do."""
-
-    allow_bfloat16_kernels: bool = False
-
-
-class InputEntry(_Part):
-    """What pads one input's sequences; None where nobody has said."""
-
-    pad_value: bool | int | float | str | None = None
-
-
-class SignatureEntry(_Part):
+class SignatureEntry(Part):
     """One signature's buckets, and whether its rows may share them with other requests' rows.
 
     `sequence_buckets`, ascending: lengths to which inputs may be padded without changing what is not padding.
@@ -54,28 +42,21 @@ class SignatureEntry(_Part):
     inputs: Mapping[str, InputEntry] = Field(default_factory=dict)
 
     @property
-    def pad_values(self) -> dict[str, bool | int | float | str]:
+    def pad_values(self) -> dict[str, PadValue]:
         """By input, where there is one."""
         return {name: entry.pad_value for name, entry in self.inputs.items() if entry.pad_value is not None}
 
 
-class ParityEntry(_Part):
-    """The tolerance that the exporter held the version's answers to; null where it was infinite."""
-
-    atol: float | None = Field(default=None, ge=0)
-    rtol: float | None = Field(default=None, ge=0)
-
-
-class Manifest(_Part):
+class Manifest(Part):
     """What the exporter found out about a version."""
 
     format_version: int
     signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
     compute_dtype: str = ""
-    parity: ParityEntry | None = None
-    cpu: CpuEntry = CpuEntry()
+    parity: ManifestParity | None = None
+    cpu: ManifestCpu = ManifestCpu()
     labels: str | None = None
-    files: Mapping[str, FileEntry] = Field(default_factory=dict)
+    files: Mapping[str, ManifestFile] = Field(default_factory=dict)
 
     @classmethod
     def read(cls, version_path: Path) -> Self | None:
@@ -84,18 +65,18 @@ class Manifest(_Part):
         Raises:
             FailedPrecondition: it cannot be read, or a later exporter wrote it in a format this server does not know.
         """
-        path = version_path / MANIFEST_PATH
+        path = version_path / MANIFEST_FILE
         try:
             info = path.stat()
             if stat.S_ISFIFO(info.st_mode):  # Opening it blocks until another process writes to it.
-                raise FailedPrecondition(f"{MANIFEST_PATH} is a named pipe")
+                raise FailedPrecondition(f"{MANIFEST_FILE} is a named pipe")
             if info.st_size > MAX_MANIFEST_BYTES:
-                raise FailedPrecondition(f"{MANIFEST_PATH} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+                raise FailedPrecondition(f"{MANIFEST_FILE} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
             text = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FailedPrecondition(f"{MANIFEST_PATH} cannot be read: {error.strerror}") from error
+            raise FailedPrecondition(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
         return cls.parse(text)
 
     @classmethod
@@ -110,10 +91,10 @@ class Manifest(_Part):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "document"
-            raise FailedPrecondition(f"{MANIFEST_PATH} is not a valid manifest: {where}: {first['msg']}") from error
+            raise FailedPrecondition(f"{MANIFEST_FILE} is not a valid manifest: {where}: {first['msg']}") from error
         if manifest.format_version > FORMAT_VERSION:
             raise FailedPrecondition(
-                f"{MANIFEST_PATH} has format_version {manifest.format_version}; this server knows {FORMAT_VERSION}. "
+                f"{MANIFEST_FILE} has format_version {manifest.format_version}; this server knows {FORMAT_VERSION}. "
                 "Upgrade tpuserve-server, or export with an older tpuserve-exporter"
             )
         return manifest
@@ -121,7 +102,7 @@ class Manifest(_Part):
     @property
     def precision(self) -> Precision | None:
         """None for a manifest that records no tolerance, or an infinite one."""
-        if self.parity is None or self.parity.atol is None or self.parity.rtol is None:
+        if self.parity is None or math.isinf(self.parity.atol) or math.isinf(self.parity.rtol):
             return None
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
@@ -160,7 +141,7 @@ def missing_file(version_path: Path) -> str | None:
     return ""
 
 
-def describe_size(name: str, entry: FileEntry, size_bytes: int | None) -> str:
+def describe_size(name: str, entry: ManifestFile, size_bytes: int | None) -> str:
     """Describe a file whose size is not the manifest's; empty for the right size. `size_bytes` None: no such file."""
     if size_bytes is None:
         return f"{name} is missing; the manifest lists it"
@@ -169,7 +150,7 @@ def describe_size(name: str, entry: FileEntry, size_bytes: int | None) -> str:
     return ""
 
 
-def _verify_size(version_path: Path, name: str, entry: FileEntry) -> None:
+def _verify_size(version_path: Path, name: str, entry: ManifestFile) -> None:
     path = version_path / name
     try:
         # A manifest is outside data: it must not make the server read what lies elsewhere.

@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection
 from itertools import chain
 
+from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.storage import show_name
-from tpuserve_server.versions.manifest import MANIFEST_PATH
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.tflite")
 # TensorFlow's checkpoints: https://www.tensorflow.org/guide/checkpoint#checkpoint_files
@@ -32,4 +32,4 @@ def missing_part(names: Collection[str]) -> str:
 
 def find_version_file(names: Collection[str]) -> str:
     """Return the name that shows a folder to be a version, not a base path; empty for none."""
-    return next((name for name in (*MODEL_FILES, MANIFEST_PATH.as_posix()) if name in names), "")
+    return next((name for name in (*MODEL_FILES, MANIFEST_FILE.as_posix()) if name in names), "")

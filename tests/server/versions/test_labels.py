@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_formats.manifest.version import ManifestFile
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.versions.labels import read_labels
-from tpuserve_server.versions.manifest import FileEntry, Manifest
+from tpuserve_server.versions.manifest import Manifest
 
 NAME = "assets.extra/labels.txt"
 
 
 def manifest(labels: str | None = NAME, size_bytes: int = 8) -> Manifest:
-    files = {NAME: FileEntry(sha256="0" * 64, size_bytes=size_bytes)}
+    files = {NAME: ManifestFile(sha256="0" * 64, size_bytes=size_bytes)}
     return Manifest(format_version=1, labels=labels, files=files)
 
 

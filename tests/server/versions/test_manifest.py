@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.saved_models import write_manifest
+from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Precision
-from tpuserve_server.versions.manifest import MANIFEST_PATH, Manifest, missing_file
+from tpuserve_server.versions.manifest import Manifest, missing_file
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_changed_file_of_the_same_size_is_seen_when_loading(version: Path) -> 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format_version": "x"}', '{"format_version": 1, "files": {"a": {}}}'])
 def test_what_is_no_manifest_is_refused(version: Path, text: str) -> None:
-    (version / MANIFEST_PATH).write_text(text)
+    (version / MANIFEST_FILE).write_text(text)
     assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="is not a valid manifest"):
         Manifest.read(version)
@@ -75,38 +76,38 @@ def test_what_is_no_manifest_is_refused(version: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_names_that_no_file_can_have_are_refused(version: Path, name: str) -> None:
-    document = json.loads((version / MANIFEST_PATH).read_text())
+    document = json.loads((version / MANIFEST_FILE).read_text())
     document["files"][name] = {"sha256": "", "size_bytes": 6}
-    (version / MANIFEST_PATH).write_text(json.dumps(document))
+    (version / MANIFEST_FILE).write_text(json.dumps(document))
     assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="cannot be looked at"):
         read(version).verify_files(version)
 
 
 def test_a_manifest_that_is_no_file_is_refused(version: Path) -> None:
-    (version / MANIFEST_PATH).unlink()
-    (version / MANIFEST_PATH).mkdir()
+    (version / MANIFEST_FILE).unlink()
+    (version / MANIFEST_FILE).mkdir()
     assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="cannot be read: Is a directory"):
         Manifest.read(version)
 
 
 def test_a_manifest_that_is_a_named_pipe_keeps_nobody_waiting(version: Path) -> None:
-    (version / MANIFEST_PATH).unlink()
-    os.mkfifo(version / MANIFEST_PATH)
+    (version / MANIFEST_FILE).unlink()
+    os.mkfifo(version / MANIFEST_FILE)
     assert missing_file(version)
     with pytest.raises(FailedPrecondition, match="is a named pipe"):
         Manifest.read(version)
 
 
 def test_a_manifest_of_any_size_is_not_read(version: Path) -> None:
-    os.truncate(version / MANIFEST_PATH, 16 * 2**20 + 1)
+    os.truncate(version / MANIFEST_FILE, 16 * 2**20 + 1)
     with pytest.raises(FailedPrecondition, match="has more than 16 MiB"):
         Manifest.read(version)
 
 
 def test_a_later_format_says_what_to_do(version: Path) -> None:
-    (version / MANIFEST_PATH).write_text(json.dumps({"format_version": 2}))
+    (version / MANIFEST_FILE).write_text(json.dumps({"format_version": 2}))
     with pytest.raises(FailedPrecondition, match="format_version 2; this server knows 1"):
         Manifest.read(version)
 
@@ -119,8 +120,8 @@ def test_links_in_a_circle_are_missing_files(version: Path) -> None:
 
 def test_a_manifest_cannot_point_outside_its_version(version: Path) -> None:
     (version.parent / "secret").write_bytes(b"secret")
-    document = json.loads((version / MANIFEST_PATH).read_text())
+    document = json.loads((version / MANIFEST_FILE).read_text())
     document["files"]["../secret"] = {"sha256": "", "size_bytes": 6}
-    (version / MANIFEST_PATH).write_text(json.dumps(document))
+    (version / MANIFEST_FILE).write_text(json.dumps(document))
     with pytest.raises(FailedPrecondition, match="leaves the version directory"):
         read(version).verify_files(version)

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from tpuserve_formats.manifest.device import DeviceShardRule
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.manifest import ShardRule
 
 # What clients of a device's own call themselves, as far as it is not the device.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
@@ -142,7 +142,7 @@ class PjrtGauge:
 class Placement:
     """Where arrays go: all to one device, or spread over a mesh."""
 
-    def __init__(self, devices: Sequence[jax.Device], shape: MeshShape, rules: Sequence[ShardRule]) -> None:
+    def __init__(self, devices: Sequence[jax.Device], shape: MeshShape, rules: Sequence[DeviceShardRule]) -> None:
         """`rules` say which weights are split over `model`; the first whose pattern is found in a name holds."""
         self.devices = devices
         self.shape = shape

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Sharding
 
+from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
@@ -21,7 +22,7 @@ from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
 from tpuserve_server.executors.pjrt.free_memory import FreeMemory
-from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, ProgramManifest
+from tpuserve_server.executors.pjrt.manifest import ProgramManifest
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.part import DevicePart
 from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program
@@ -131,7 +132,7 @@ class PjrtExecutor:
         )
 
 
-def _host_folders(device: DeviceEntry) -> list[str]:
+def _host_folders(device: ManifestDevice) -> list[str]:
     return sorted({entry.host.model for entry in device.signatures.values() if entry.host is not None})
 
 
@@ -168,12 +169,12 @@ def _use_cache(path: Path) -> None:
 
 
 def _compile(
-    path: Path, device: DeviceEntry, placement: Placement, weights: Mapping[str, jax.Array]
+    path: Path, device: ManifestDevice, placement: Placement, weights: Mapping[str, jax.Array]
 ) -> dict[str, Sequence[Program]]:
     """Every part's programs. Several at a time: the compiler lets go of the interpreter's lock."""
     work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
 
-    def compile_one(one: tuple[str, PartEntry, ProgramEntry]) -> Program:
+    def compile_one(one: tuple[str, DevicePartEntry, DeviceProgram]) -> Program:
         _, part, entry = one
         return compile_program(path, device, part, entry, placement, [weights[name] for name in part.weights])
 
@@ -186,7 +187,7 @@ def _compile(
 
 
 def _try_out(
-    device: DeviceEntry,
+    device: ManifestDevice,
     compiled: Mapping[str, Sequence[Program]],
     weights: Mapping[str, jax.Array],
     free: FreeMemory,
@@ -199,7 +200,7 @@ def _try_out(
 
 
 def _put_weights(
-    path: Path, device: DeviceEntry, placement: Placement, free: FreeMemory, undo: contextlib.ExitStack
+    path: Path, device: ManifestDevice, placement: Placement, free: FreeMemory, undo: contextlib.ExitStack
 ) -> dict[str, jax.Array]:
     """Every weight that a part takes, once, on the devices; deleted again if `undo` is closed."""
     mapped = map_weights(path / device.weights)

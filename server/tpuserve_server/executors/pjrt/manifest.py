@@ -7,129 +7,24 @@ from typing import Self
 
 import numpy as np
 from ml_dtypes import bfloat16
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
+from tpuserve_formats.manifest.device import DeviceHost, DevicePartEntry, DeviceSignature, ManifestDevice
+from tpuserve_formats.manifest.part import Part
+from tpuserve_formats.manifest.tensor import ManifestTensor
+from tpuserve_formats.manifest.version import ManifestSignature
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Signature, TensorSpec
 
-MANIFEST_PATH = Path("assets.extra", "tpuserve", "manifest.json")
-FORMAT_VERSION = 1
-
 _STRING = "string"
-_PREDICT = "tensorflow/serving/predict"
 
 
-class _Entry(BaseModel):
-    # Later exporters may say more.
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class ServedTensor(_Entry):
-    """One input or output of a signature. A None in `shape` is a free dimension, and None an unknown rank."""
-
-    dtype: str
-    shape: tuple[int | None, ...] | None
-    pad_value: bool | int | float | str | None = None
-
-    def spec(self, name: str) -> TensorSpec:
-        """The same in the server's words."""
-        return TensorSpec(name, _dtype(self.dtype), self.shape)
-
-
-class TensorEntry(ServedTensor):
-    """One input or output of a part, whose rank is known."""
-
-    shape: tuple[int | None, ...]
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the first dimension is that of the rows."""
-        return bool(self.shape) and self.shape[0] is None
-
-
-class ProgramEntry(_Entry):
-    """One program: all free dimensions of its part have these sizes in it. None: the part has none of that kind."""
-
-    batch_size: int | None = Field(default=None, ge=1)
-    sequence_length: int | None = Field(default=None, ge=1)
-    file: str
-
-    def shape_of(self, tensor: TensorEntry) -> tuple[int, ...]:
-        """The shape that an input of its part has in this program; 0 where the program has no size for it."""
-        return tuple(
-            size if size is not None else (self.sequence_length if axis else self.batch_size) or 0
-            for axis, size in enumerate(tensor.shape)
-        )
-
-
-class PartEntry(_Entry):
-    """What runs on a device. A program takes `inputs`, then `weights`, and gives `outputs`, in these orders."""
-
-    inputs: Mapping[str, TensorEntry]
-    weights: tuple[str, ...] = ()
-    outputs: Mapping[str, TensorEntry]
-    programs: tuple[ProgramEntry, ...] = Field(min_length=1)
-
-
-class HostEntry(_Entry):
-    """What the CPU does around a part: signatures of the small SavedModel `model`; None: nothing on that side."""
-
-    model: str
-    before: str | None = None
-    after: str | None = None
-
-
-class SignatureEntry(_Entry):
-    """A signature's part, and which of the part's tensors are its own where no host part makes them."""
-
-    part: str
-    inputs: Mapping[str, str] | None = None
-    outputs: Mapping[str, str] | None = None
-    host: HostEntry | None = None
-    method_name: str = _PREDICT
-
-
-class ShardRule(_Entry):
-    """Weights whose name `pattern` finds are split along the mesh's `axes`, one for each dimension; None: not split."""
-
-    pattern: str
-    axes: tuple[str | None, ...]
-
-
-class DeviceEntry(_Entry):
-    """The manifest's `device`."""
-
-    format_version: int
-    lowered_with: Mapping[str, str] = Field(default_factory=dict)
-    calling_convention_version: int
-    weights: str
-    shard: tuple[ShardRule, ...] = ()
-    parts: Mapping[str, PartEntry]
-    signatures: Mapping[str, SignatureEntry]
-
-
-class ServedEntry(_Entry):
-    """A signature as clients see it."""
-
-    inputs: Mapping[str, ServedTensor] = Field(default_factory=dict)
-    outputs: Mapping[str, ServedTensor] = Field(default_factory=dict)
-    rows_independent: bool = False
-
-    def signature(self, name: str, method_name: str) -> Signature:
-        """The same in the server's words; the graph's names of its tensors are in no manifest."""
-        return Signature(
-            name,
-            {alias: entry.spec(alias) for alias, entry in sorted(self.inputs.items())},
-            {alias: entry.spec(alias) for alias, entry in sorted(self.outputs.items())},
-            method_name,
-        )
-
-
-class ProgramManifest(_Entry):
+class ProgramManifest(Part):
     """A manifest with device programs. Signatures that have none are the SavedModel's alone."""
 
-    signatures: Mapping[str, ServedEntry]
-    device: DeviceEntry
+    signatures: Mapping[str, ManifestSignature]
+    device: ManifestDevice
 
     @classmethod
     def read(cls, version_path: Path) -> Self | None:
@@ -139,11 +34,11 @@ class ProgramManifest(_Entry):
             FailedPrecondition: they cannot be used: another format, or parts that do not fit together.
         """
         try:
-            content = (version_path / MANIFEST_PATH).read_bytes()
+            content = (version_path / MANIFEST_FILE).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FailedPrecondition(f"{MANIFEST_PATH} cannot be read: {error.strerror}") from error
+            raise FailedPrecondition(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
         try:
             if _Outline.model_validate_json(content).device is None:
                 return None
@@ -152,7 +47,7 @@ class ProgramManifest(_Entry):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "document"
             raise FailedPrecondition(
-                f"{MANIFEST_PATH} has no usable device programs: {where}: {first['msg']}"
+                f"{MANIFEST_FILE} has no usable device programs: {where}: {first['msg']}"
             ) from error
         manifest._check(version_path)
         return manifest
@@ -171,8 +66,8 @@ class ProgramManifest(_Entry):
         alone = (name for name, entry in self.device.signatures.items() if self._is_part(entry, part))
         return any(self.signatures[name].rows_independent for name in (signature, *alone))
 
-    def _is_part(self, entry: SignatureEntry, part: str) -> bool:
-        outputs = set((entry.outputs or {}).values())
+    def _is_part(self, entry: DeviceSignature, part: str) -> bool:
+        outputs = set(entry.outputs.values())
         return entry.part == part and entry.host is None and outputs == set(self.device.parts[part].outputs)
 
     def _check(self, version_path: Path) -> None:
@@ -184,7 +79,7 @@ class ProgramManifest(_Entry):
             )
         for name, entry in device.signatures.items():
             if name not in self.signatures or entry.part not in device.parts:
-                raise FailedPrecondition(f"{MANIFEST_PATH} has no usable device programs: '{name}' is not described")
+                raise FailedPrecondition(f"{MANIFEST_FILE} has no usable device programs: '{name}' is not described")
             _check_ends(name, self.signatures[name], entry, device.parts[entry.part])
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
@@ -194,16 +89,16 @@ class ProgramManifest(_Entry):
                 raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
 
 
-class _Outline(_Entry):
+class _Outline(Part):
     device: Mapping[str, object] | None = None
 
 
-def _check_ends(name: str, served: ServedEntry, entry: SignatureEntry, part: PartEntry) -> None:
+def _check_ends(name: str, served: ManifestSignature, entry: DeviceSignature, part: DevicePartEntry) -> None:
     """Every input of the part is fed, and every output of the signature is made."""
-    host = entry.host or HostEntry(model="")
+    host = entry.host or DeviceHost(model="")
     ends = (
-        ("input", host.before, entry.inputs or {}, set(served.inputs), set(part.inputs)),
-        ("output", host.after, entry.outputs or {}, set(served.outputs), set(part.outputs)),
+        ("input", host.before, entry.inputs, set(served.inputs), set(part.inputs)),
+        ("output", host.after, entry.outputs, set(served.outputs), set(part.outputs)),
     )
     for kind, by_host, mapped, of_signature, of_part in ends:
         if by_host is not None:
@@ -211,9 +106,18 @@ def _check_ends(name: str, served: ServedEntry, entry: SignatureEntry, part: Par
         fits = set(mapped) == of_signature and set(mapped.values()) <= of_part
         if not fits or (kind == "input" and set(mapped.values()) != of_part):
             raise FailedPrecondition(
-                f"{MANIFEST_PATH} has no usable device programs: {kind}s of '{name}' are {sorted(of_signature)}, "
+                f"{MANIFEST_FILE} has no usable device programs: {kind}s of '{name}' are {sorted(of_signature)}, "
                 f"of its part {sorted(of_part)}, and it maps {dict(mapped)}"
             )
+
+
+def served_signature(name: str, entry: ManifestSignature, method_name: str) -> Signature:
+    """A signature as clients see it; the graph's names of its tensors are in no manifest."""
+    return Signature(name, _specs(entry.inputs), _specs(entry.outputs), method_name)
+
+
+def _specs(tensors: Mapping[str, ManifestTensor]) -> dict[str, TensorSpec]:
+    return {name: TensorSpec(name, _dtype(tensor.dtype), tensor.shape) for name, tensor in sorted(tensors.items())}
 
 
 def _dtype(name: str) -> np.dtype[np.generic]:
@@ -223,4 +127,4 @@ def _dtype(name: str) -> np.dtype[np.generic]:
         # ml_dtypes has told numpy the names of its types.
         return np.dtype(bfloat16) if name == "bfloat16" else np.dtype(name)
     except TypeError as error:
-        raise FailedPrecondition(f"{MANIFEST_PATH} has a dtype that this server does not know: {name}") from error
+        raise FailedPrecondition(f"{MANIFEST_FILE} has a dtype that this server does not know: {name}") from error

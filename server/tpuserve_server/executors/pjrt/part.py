@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from tpuserve_formats.manifest.device import DevicePartEntry
+from tpuserve_formats.manifest.tensor import DeviceTensor
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Tensors
 from tpuserve_server.executors.pjrt.failures import device_errors
-from tpuserve_server.executors.pjrt.manifest import PartEntry, TensorEntry
 from tpuserve_server.executors.pjrt.program import Program
 
 # Of a request's pieces, on the device or on their way: one runs while the next one's inputs come. All at once would
@@ -22,7 +23,7 @@ _PIECES_IN_FLIGHT = 2
 class DevicePart:
     """What runs on the devices. Any thread may start runs, several at once."""
 
-    def __init__(self, entry: PartEntry, programs: Sequence[Program], weights: Sequence[jax.Array]) -> None:
+    def __init__(self, entry: DevicePartEntry, programs: Sequence[Program], weights: Sequence[jax.Array]) -> None:
         """Weights in the order of the programs' arguments; other parts may hold the same arrays."""
         self.entry = entry
         self._programs = {(program.batch_size, program.sequence_length): program for program in programs}
@@ -100,7 +101,7 @@ class PartRun:
 
     def __init__(
         self,
-        entry: PartEntry,
+        entry: DevicePartEntry,
         program: Program,
         pieces: Iterator[Sequence[jax.Array]],
         rows: int | None,
@@ -131,7 +132,7 @@ class PartRun:
             for (name, entry), arrays in zip(self._entry.outputs.items(), zip(*pieces, strict=True), strict=True)
         }
 
-    def _cut(self, array: Array, entry: TensorEntry) -> Array:
+    def _cut(self, array: Array, entry: DeviceTensor) -> Array:
         if self._rows is not None and entry.has_rows and len(array) != self._rows:
             array = array[: self._rows]
         if self._length in (None, self._program.sequence_length):
@@ -141,7 +142,7 @@ class PartRun:
         return array[tuple(slice(length) for length in lengths)]
 
 
-def _fit(array: Array, entry: TensorEntry, program: Program, rows: slice, pad: object) -> Array:
+def _fit(array: Array, entry: DeviceTensor, program: Program, rows: slice, pad: object) -> Array:
     """The array as the program takes it: so many rows, so long; a copy only where it is not that already."""
     if entry.has_rows:
         array = array[rows]
@@ -165,7 +166,7 @@ def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype, copy=False)
 
 
-def _misshapen(name: str, array: Array, entry: TensorEntry) -> InvalidArgument:
+def _misshapen(name: str, array: Array, entry: DeviceTensor) -> InvalidArgument:
     taken = [-1 if size is None else size for size in entry.shape]
     return InvalidArgument(f"'{name}' has shape {list(array.shape)}; its device program takes {taken}")
 

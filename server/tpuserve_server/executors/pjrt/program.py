@@ -9,12 +9,13 @@ import numpy as np
 from jax import export
 from jax.sharding import Sharding
 
+from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
+from tpuserve_formats.manifest.tensor import DeviceTensor
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.free_memory import FreeMemory
-from tpuserve_server.executors.pjrt.manifest import DeviceEntry, PartEntry, ProgramEntry, TensorEntry
 
 # What jax.export raises for bytes that are no program, and JAX, lowering it, for operations that it does not know.
 _UNREADABLE = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
@@ -24,7 +25,7 @@ class Program:
     """A compiled program. Any thread may run it, several at once."""
 
     def __init__(
-        self, entry: ProgramEntry, compiled: jax.stages.Compiled, dtypes: Sequence[np.dtype[np.generic]]
+        self, entry: DeviceProgram, compiled: jax.stages.Compiled, dtypes: Sequence[np.dtype[np.generic]]
     ) -> None:
         """`dtypes` are those of its inputs, weights left out."""
         self._entry = entry
@@ -41,11 +42,11 @@ class Program:
             return None
         return int(needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes)
 
-    def shape_of(self, tensor: TensorEntry) -> tuple[int, ...]:
+    def shape_of(self, tensor: DeviceTensor) -> tuple[int, ...]:
         """The shape in which it takes an input."""
         return self._entry.shape_of(tensor)
 
-    def try_out(self, part: PartEntry, weights: Sequence[jax.Array], free: FreeMemory) -> None:
+    def try_out(self, part: DevicePartEntry, weights: Sequence[jax.Array], free: FreeMemory) -> None:
         """Run once with zeros, and wait for it: what the device refuses then, it would refuse of every batch.
 
         Raises:
@@ -72,7 +73,7 @@ class Program:
         return outputs
 
 
-def check_version(device: DeviceEntry) -> None:
+def check_version(device: ManifestDevice) -> None:
     """Refuse programs of a JAX whose programs this one cannot read.
 
     Raises:
@@ -93,9 +94,9 @@ def check_version(device: DeviceEntry) -> None:
 
 def compile_program(
     version: Path,
-    device: DeviceEntry,
-    part: PartEntry,
-    entry: ProgramEntry,
+    device: ManifestDevice,
+    part: DevicePartEntry,
+    entry: DeviceProgram,
     placement: Placement,
     weights: Sequence[jax.Array],
 ) -> Program:
@@ -126,7 +127,7 @@ def compile_program(
 
 
 def _check_arguments(
-    exported: export.Exported, part: PartEntry, entry: ProgramEntry, weights: Sequence[jax.Array]
+    exported: export.Exported, part: DevicePartEntry, entry: DeviceProgram, weights: Sequence[jax.Array]
 ) -> None:
     count = len(part.inputs)
     avals = exported.in_avals
@@ -149,11 +150,11 @@ def _check_arguments(
             )
 
 
-def _sharding(placement: Placement, entry: ProgramEntry, tensor: TensorEntry) -> Sharding:
+def _sharding(placement: Placement, entry: DeviceProgram, tensor: DeviceTensor) -> Sharding:
     return placement.of_rows(entry.batch_size if tensor.has_rows else None)
 
 
-def _read(path: Path, name: str, device: DeviceEntry) -> export.Exported:
+def _read(path: Path, name: str, device: ManifestDevice) -> export.Exported:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -164,12 +165,12 @@ def _read(path: Path, name: str, device: DeviceEntry) -> export.Exported:
         raise _unreadable(name, device) from error
 
 
-def _unreadable(name: str, device: DeviceEntry) -> FailedPrecondition:
+def _unreadable(name: str, device: ManifestDevice) -> FailedPrecondition:
     return FailedPrecondition(
         f"{name} is damaged, or of a JAX that this server's ({jax.__version__}) cannot read: it was lowered with "
         f"{_lowered_with(device)}. Export the version again"
     )
 
 
-def _lowered_with(device: DeviceEntry) -> str:
+def _lowered_with(device: ManifestDevice) -> str:
     return f"jax {device.lowered_with.get('jax', 'of unknown version')}"

@@ -5,18 +5,15 @@ from dataclasses import dataclass
 
 import jax
 
+from tpuserve_formats.manifest.device import DeviceHost, DeviceSignature
+from tpuserve_formats.manifest.tensor import ManifestTensor
+from tpuserve_formats.manifest.version import ManifestSignature
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.manifest import (
-    HostEntry,
-    ProgramManifest,
-    ServedEntry,
-    ServedTensor,
-    SignatureEntry,
-)
+from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
 # Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
@@ -29,7 +26,7 @@ class SignatureProgram:
     """How one signature runs: its part, and the SavedModel whose signatures do what the CPU has to do around it."""
 
     signature: Signature
-    entry: SignatureEntry
+    entry: DeviceSignature
     part: DevicePart
     pad_values: Mapping[str, object]
     may_pad: bool
@@ -48,16 +45,16 @@ class SignatureProgram:
         # The part's own are for inputs that the host makes.
         pad_values = _pad_values(part.entry.inputs)
         given = _pad_values(served.inputs)
-        pad_values |= {to: given[alias] for alias, to in (entry.inputs or {}).items() if alias in given}
+        pad_values |= {to: given[alias] for alias, to in (entry.inputs).items() if alias in given}
         have_rows = all(tensor.has_rows for tensor in part.entry.outputs.values())
         may_pad = have_rows and manifest.has_independent_rows(name)
-        return cls(served.signature(name, entry.method_name), entry, part, pad_values, may_pad, host)
+        return cls(served_signature(name, served, entry.method_name), entry, part, pad_values, may_pad, host)
 
     def before(self, inputs: Tensors) -> Tensors:
         """The part's inputs for the signature's; blocks while the CPU works, if it has to."""
         name = self.entry.host.before if self.entry.host else None
         if name is None or self.host is None:
-            return {to: inputs[alias] for alias, to in (self.entry.inputs or {}).items()}
+            return {to: inputs[alias] for alias, to in (self.entry.inputs).items()}
         made_by = self.host.signatures[name]
         return self.host.dispatch(
             name, {alias: inputs[alias] for alias in made_by.inputs}, tuple(made_by.outputs)
@@ -67,7 +64,7 @@ class SignatureProgram:
         """These of the signature's outputs for the part's; blocks as `before`."""
         name = self.entry.host.after if self.entry.host else None
         if name is None or self.host is None:
-            mapped = self.entry.outputs or {}
+            mapped = self.entry.outputs
             made = {alias: outputs[mapped[alias]] for alias in names}
         else:
             offered = {f"{prefix}{alias}": array for alias, array in inputs.items() for prefix in _INPUT_PREFIXES}
@@ -180,11 +177,11 @@ class _Flight:
         return self.program.after(self.inputs, outputs, self.output_names)
 
 
-def _pad_values(inputs: Mapping[str, ServedTensor]) -> dict[str, object]:
+def _pad_values(inputs: Mapping[str, ManifestTensor]) -> dict[str, object]:
     return {name: tensor.pad_value for name, tensor in inputs.items() if tensor.pad_value is not None}
 
 
-def _check_host(name: str, served: ServedEntry, entry: HostEntry, part: DevicePart, host: Servable) -> None:
+def _check_host(name: str, served: ManifestSignature, entry: DeviceHost, part: DevicePart, host: Servable) -> None:
     prefixed = {f"{prefix}{alias}" for alias in served.inputs for prefix in _INPUT_PREFIXES}
     ends = (
         (entry.before, set(served.inputs), set(part.entry.inputs)),

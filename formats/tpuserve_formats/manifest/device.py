@@ -1,0 +1,107 @@
+"""The manifest's `device`: programs for a TPU, what they take and return, and how signatures reach them."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from tpuserve_formats.manifest.part import Part, Unread
+from tpuserve_formats.manifest.tensor import DeviceTensor
+
+_PREDICT = "tensorflow/serving/predict"
+# By name; null in a manifest stands for none.
+_Names = Annotated[dict[str, str], BeforeValidator(lambda names: {} if names is None else names)]
+
+
+class DeviceProgram(Part):
+    """One program: all free dimensions of its part have these sizes in it. None: the part has none of that kind."""
+
+    batch_size: int | None = Field(default=None, ge=1)
+    sequence_length: int | None = Field(default=None, ge=1)
+    file: str
+
+    def shape_of(self, tensor: DeviceTensor) -> tuple[int, ...]:
+        """The shape that an input of its part has in this program; 0 where the program has no size for it."""
+        return tuple(
+            size if size is not None else (self.sequence_length if axis else self.batch_size) or 0
+            for axis, size in enumerate(tensor.shape)
+        )
+
+
+class DevicePartEntry(Part):
+    """Programs take `inputs` and then `weights`, in these orders, and return `outputs`."""
+
+    inputs: dict[str, DeviceTensor]
+    weights: tuple[str, ...] = ()
+    outputs: dict[str, DeviceTensor]
+    compute_dtype: Annotated[str, Unread] = ""
+    programs: tuple[DeviceProgram, ...] = Field(min_length=1)
+
+
+def describe_sizes(programs: Iterable[tuple[int | None, int | None]]) -> str:
+    """Of batch size and length of each: `4 for batches of 1, 8, lengths of 64, 128`."""
+    listed = list(programs)
+    by_kind = (("batches", {rows for rows, _ in listed}), ("lengths", {length for _, length in listed}))
+    sizes = [
+        f"{kind} of {', '.join(map(str, sorted(known)))}"
+        for kind, found in by_kind
+        if (known := [one for one in found if one is not None])
+    ]
+    return f"{len(listed)} for {', '.join(sizes)}" if sizes else str(len(listed))
+
+
+class DeviceHost(Part):
+    """Signatures of the SavedModel `model`, to run before and after the device part; None where there is nothing."""
+
+    model: str
+    before: str | None = None
+    after: str | None = None
+
+
+class DeviceSignature(Part):
+    """`inputs` and `outputs` by the signature's names, to the part's: where no host part stands between.
+
+    `method_name` is the SavedModel's.
+    """
+
+    part: str
+    inputs: _Names = Field(default_factory=dict)
+    outputs: _Names = Field(default_factory=dict)
+    host: DeviceHost | None = None
+    method_name: str = _PREDICT
+
+
+class DeviceShardRule(Part):
+    """Weights whose name `pattern` finds are split along the mesh's `axes`, one for each dimension; None: not split."""
+
+    pattern: str
+    axes: tuple[str | None, ...]
+
+
+class DeviceNumerics(Part):
+    """What an emulation of a TPU's products found, by signature, in the form of the manifest's own parity."""
+
+    emulated: Literal["products of bfloat16"] = "products of bfloat16"
+    signatures: dict[str, dict[str, Any]]
+
+
+class ManifestDevice(Part):
+    """`preflight`, `preflight_together` and `numerics` are for people."""
+
+    format_version: int
+    lowered_with: dict[str, str] = Field(default_factory=dict)
+    calling_convention_version: int
+    weights: str
+    shard: tuple[DeviceShardRule, ...] = ()
+    parts: dict[str, DevicePartEntry]
+    signatures: dict[str, DeviceSignature]
+    preflight: Annotated[tuple[dict[str, Any], ...], Unread] = ()
+    preflight_together: Annotated[tuple[dict[str, Any], ...], Unread] = Field(
+        default=(), exclude_if=lambda value: not value
+    )
+    numerics: Annotated[DeviceNumerics | None, Unread] = Field(default=None, exclude_if=lambda value: value is None)
+
+    def is_part(self, signature: str) -> bool:
+        """Whether the signature is its part and nothing else: no host part, and all that the part gives."""
+        one = self.signatures[signature]
+        return one.host is None and set(one.outputs.values()) == self.parts[one.part].outputs.keys()
