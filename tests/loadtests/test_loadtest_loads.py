@@ -151,12 +151,13 @@ def test_a_hopeless_run_ends_early(serve: Serve) -> None:
 
 
 def test_a_sweep_ends_with_the_first_load_that_is_too_much(serve: Serve) -> None:
-    server = serve(Doubling(service_s=0.02))
-    options = ("--grpc", server.grpc_address, "--duration", "600ms", "--warm-up", "100ms", "--json")
-    run = loadtest("sweep", MODEL, *options, "--users", "1,8,64,128", "--until", "p50>100ms", "rate<0.1")
+    server = serve(Doubling(service_s=0.1))
+    options = ("--grpc", server.grpc_address, "--duration", "2s", "--warm-up", "100ms", "--json")
+    # One user waits for the device alone; of 8 each waits for 7 others, 800 ms.
+    run = loadtest("sweep", MODEL, *options, "--users", "1,8,64,128", "--until", "p50>500ms", "rate<0.1")
     assert run.returncode == 0, run.stderr
     assert [step["users"] for step in json.loads(run.stdout)] == [1, 8]
-    assert "--until p50>100ms is true of 8 users: 2 further loads are not run" in run.stderr
+    assert "--until p50>500ms is true of 8 users: 2 further loads are not run" in run.stderr
 
 
 def test_a_load_of_a_sweep_that_is_too_much_is_not_run_to_its_end(serve: Serve) -> None:
