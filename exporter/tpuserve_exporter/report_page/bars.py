@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.units import megabytes
+from tpuserve_formats.markup import Markup, element
 
 
 @dataclass(frozen=True, slots=True)

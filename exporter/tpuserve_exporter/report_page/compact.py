@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_exporter.report_page.facts import describe_outcome, list_facts
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.parity_section import show_outputs
+from tpuserve_formats.markup import Markup, element
 
 _BOX = "border:1px solid;border-radius:8px;padding:.6em 1em;margin:.3em 0;max-width:60em;overflow-x:auto"
 _QUIET = "opacity:.65"

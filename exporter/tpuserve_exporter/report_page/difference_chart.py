@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.units import difference
+from tpuserve_formats.markup import Markup, element
 
 # Of the drawing, in pixels at its natural width: a phone's, less the page's margins.
 _WIDTH, _HEIGHT = 320.0, 180.0

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpuserve_exporter.report_page.markup import Markup, element, join
 from tpuserve_exporter.units import difference, megabytes, percent, seconds
+from tpuserve_formats.markup import Markup, element, join
 
 
 def show_heading(document: Mapping[str, Any]) -> Markup:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from tpuserve_exporter.report_page.facts import show_facts, show_heading, show_warnings
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.report_page.parity_section import show_parity
 from tpuserve_exporter.report_page.preflight_section import show_preflight
 from tpuserve_exporter.report_page.samples_section import show_samples
 from tpuserve_exporter.report_page.serving_section import show_serving, show_signatures
 from tpuserve_exporter.report_page.sizes_section import show_files, show_steps
 from tpuserve_exporter.report_page.variables_section import show_variables
+from tpuserve_formats.markup import Markup, element
 
 Document: TypeAlias = Mapping[str, Any]
 

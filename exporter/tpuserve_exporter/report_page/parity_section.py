@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.units import difference, percent
+from tpuserve_formats.markup import Markup, element
 
 _HEADINGS = ("output", "largest", "mean", "top-1")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.units import megabytes, seconds
+from tpuserve_formats.markup import Markup, element
 
 Row: TypeAlias = Mapping[str, Any]
 # Topology, mesh and the HBM that a program may have on one device.

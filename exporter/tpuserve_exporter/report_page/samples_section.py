@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_formats.markup import Markup, element
 
 _MOST_RANKED = 3
 

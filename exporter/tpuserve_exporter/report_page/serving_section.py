@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tpuserve_exporter.report_page.markup import Markup, element
+from tpuserve_formats.markup import Markup, element
 
 # A request in JSON with more numbers than this is no example.
 _MOST_NUMBERS = 16

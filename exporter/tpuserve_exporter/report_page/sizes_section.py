@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_exporter.report_page.bars import Bar, draw_bars, draw_largest
-from tpuserve_exporter.report_page.markup import Markup, element
 from tpuserve_exporter.units import seconds
+from tpuserve_formats.markup import Markup, element
 
 _MOST_FILES = 8
 

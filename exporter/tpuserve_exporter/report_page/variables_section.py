@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpuserve_exporter.report_page.bars import draw_largest
-from tpuserve_exporter.report_page.markup import Markup, element, join
 from tpuserve_exporter.units import megabytes
+from tpuserve_formats.markup import Markup, element, join
 
 # A group of more rows starts folded, unless it is what an export failed for.
 _MOST_OPEN = 12

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tpuserve_exporter.progress import Step
-from tpuserve_exporter.report_page.markup import Markup, element, join
 from tpuserve_exporter.reporting.step_timing import StepTiming
+from tpuserve_formats.markup import Markup, element, join
 
 _QUIET = "opacity:.65"
 

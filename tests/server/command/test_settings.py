@@ -4,11 +4,11 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import ValidationError
 
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.command.settings import Flag, Settings, flags
 from tpuserve_server.command.validation import read_settings, read_settings_json, settings_json
 from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.mesh_shape import MeshShape
 
 
 def test_defaults_are_tensorflow_servings_where_it_has_them() -> None:

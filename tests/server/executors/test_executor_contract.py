@@ -15,9 +15,9 @@ from tests.support import device_programs
 from tests.support.device_programs import write_programs
 from tests.support.saved_models import save_function
 from tests.support.tflite_models import convert, save
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.choice import ExecutorChoice

@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from tpuserve_formats.manifest.device import DeviceShardRule
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.setting import Setting
 
 Device: TypeAlias = Literal["auto", "tpu", "gpu", "cpu"]

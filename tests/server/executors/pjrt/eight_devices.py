@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor

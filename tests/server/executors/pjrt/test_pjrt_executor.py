@@ -24,8 +24,8 @@ from tests.support.device_programs import (
 )
 from tests.support.fake_device import FakeClock
 from tests.support.saved_models import save_function
+from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
-from tpuserve_server.core.mesh_shape import MeshShape
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor

@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.mesh_shape import MeshShape
+from tpuserve_formats.mesh_shape import MeshShape
 
 
 @pytest.mark.parametrize(
