@@ -12,7 +12,7 @@ class Markup(str):
 
 
 Content: TypeAlias = "str | Iterable[str]"
-_VOID = frozenset({"meta", "link", "input", "img", "circle", "line"})
+_VOID = frozenset({"meta", "link", "input", "img", "circle", "line", "path", "rect"})
 
 
 def escape(text: str) -> Markup:

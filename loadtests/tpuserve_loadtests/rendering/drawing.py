@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_formats.markup import Markup, element
 from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Dot, Key, Label, Rule
 
 # Of the drawing, in its own units: about a phone's pixels.

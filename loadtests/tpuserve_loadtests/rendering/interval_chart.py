@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from tpuserve_formats.markup import Markup, element
 from tpuserve_loadtests.rendering.drawing import LEFT, RIGHT, WIDTH
-from tpuserve_loadtests.rendering.markup import Markup, element
 from tpuserve_loadtests.report_model.chart import Interval, Intervals
 from tpuserve_loadtests.report_model.scales import Linear
 

@@ -2,7 +2,7 @@
 
 import importlib.resources
 
-from tpuserve_loadtests.rendering.markup import Markup, element
+from tpuserve_formats.markup import Markup, element
 from tpuserve_loadtests.rendering.sections import show_headline, show_notice, show_section, show_settings, show_tiles
 from tpuserve_loadtests.report_model.report import Page
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from tpuserve_formats.markup import Markup, element
 from tpuserve_loadtests.rendering.drawing import draw_chart
 from tpuserve_loadtests.rendering.interval_chart import draw_intervals
-from tpuserve_loadtests.rendering.markup import Markup, element
 from tpuserve_loadtests.report_model.chart import Chart
 from tpuserve_loadtests.report_model.parts import (
     Charts,
