@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
-_AXIS = re.compile(r"(data|model)=([1-9][0-9]*)")
+from tpuserve_formats.errors import FormatError
+
+AXES: Final = ("data", "model")
+_AXIS = re.compile(r"(data|model)=(0*[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +19,16 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `data=N,model=M`; an axis that is left out has one device.
+        """Read `data=N,model=M`; an omitted axis has one device.
 
         Raises:
-            ValueError: it is something else.
+            FormatError: the text is something else.
         """
         sizes: dict[str, int] = {}
         for part in text.split(","):
             axis = _AXIS.fullmatch(part.strip())
             if axis is None or axis[1] in sizes:
-                raise ValueError(f"expected data=N,model=M with whole numbers from 1, or one of the two; got {text!r}")
+                raise FormatError(f"expected data=N,model=M with whole numbers from 1, or one of the two; got {text!r}")
             sizes[axis[1]] = int(axis[2])
         return cls(**sizes)
 

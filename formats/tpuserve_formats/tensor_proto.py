@@ -188,8 +188,10 @@ def _decode_values(proto: TensorProto, wire_type: WireType, lenient: bool) -> Ar
         float8s: Array = np.frombuffer(proto.float8_val, wire_type.dtype)
         return float8s
     if field == "string_val":
-        strings = np.empty(len(proto.string_val), np.object_)
-        strings[:] = proto.string_val
+        # numpy reads a list faster than a container of strings.
+        items = list(proto.string_val)
+        strings = np.empty(len(items), np.object_)
+        strings[:] = items
         return strings
     # The containers implement __array__: one copy of their memory.
     container = getattr(proto, field)

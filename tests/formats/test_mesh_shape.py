@@ -1,5 +1,6 @@
 import pytest
 
+from tpuserve_formats.errors import FormatError
 from tpuserve_formats.mesh_shape import MeshShape
 
 
@@ -22,6 +23,6 @@ def test_axes_are_read_in_any_order_and_may_be_left_out(text: str, shape: MeshSh
     "text", ["", "2,4", "data=x", "data=0", "data=-1", "data=2,data=2", "rows=2", "data=2;model=4"]
 )
 def test_what_is_no_mesh_is_refused_with_what_came(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected data=N,model=M") as caught:
+    with pytest.raises(FormatError, match=r"expected data=N,model=M") as caught:
         MeshShape.parse(text)
     assert repr(text) in str(caught.value)

@@ -3,37 +3,29 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.mesh_shape import AXES, MeshShape
 
-AXES = ("data", "model")
 # In --shard, a dimension that stays whole.
 _WHOLE = ("", "-")
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMesh:
+class DeviceMesh(MeshShape):
     """Devices in `data` rows of `model` each: batches are cut over `data`, weights over `model`."""
 
-    data: int = 1
-    model: int = 1
-
     @classmethod
-    def parse(cls, text: str) -> "DeviceMesh":
-        """`data=2,model=4`; an axis that is left out has one device. Raises OptionConflict."""
-        sizes: dict[str, int] = {}
-        for part in text.split(","):
-            axis, equals, size = part.strip().partition("=")
-            if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
-                raise OptionConflict(f"{text!r} is not of the form data=N,model=M, or one of the two")
-            sizes[axis] = int(size)
-        return cls(**sizes)
-
-    @property
-    def devices(self) -> int:
-        return self.data * self.model
+    def parse(cls, text: str) -> Self:
+        """`data=2,model=4`; an omitted axis has one device. Raises OptionConflict."""
+        try:
+            shape = MeshShape.parse(text)
+        except FormatError:
+            raise OptionConflict(f"{text!r} is not of the form data=N,model=M, or one of the two") from None
+        return cls(shape.data, shape.model)
 
     def __str__(self) -> str:
         """As it is asked for: `model=4`."""

@@ -12,27 +12,15 @@ from tpuserve_exporter.report_page.serving_section import show_serving, show_sig
 from tpuserve_exporter.report_page.sizes_section import show_files, show_steps
 from tpuserve_exporter.report_page.variables_section import show_variables
 from tpuserve_formats.markup import Markup, element
+from tpuserve_formats.page import render_document
 
 Document: TypeAlias = Mapping[str, Any]
-
-# Nothing is fetched, whatever a name in the model may contain.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def render_page(document: Document) -> str:
     """`document` is the JSON report of an export, be it of one that was published or of one that failed."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"Export of {document.get('name') or 'a model'}"),
-        element("link", rel="icon", href="data:,"),
-        element("style", _read("page.css")),
-    )
-    body = element("body", element("main", *_sections(document)), element("script", _read("page.js")))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    title = f"Export of {document.get('name') or 'a model'}"
+    return render_document(title, _sections(document), style=_read("page.css"), script=_read("page.js"))
 
 
 def _sections(document: Document) -> list[Markup]:
