@@ -7,7 +7,7 @@ request on servers that do conform. So callers are asked from time to time, and 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Caller:
             self._pending.cancel()
 
     def _begin(self) -> "asyncio.Future[Message]":
-        self._pending = pending = _future(self._receive())
+        # A server's own future as it is. A coroutine becomes the task itself: one inside another would never be awaited
+        # if the task is cancelled before its first step.
+        self._pending = pending = asyncio.ensure_future(self._receive())
         # Before any reader's own callback, so that a reader which wakes finds the message among the unread.
         pending.add_done_callback(self._answered)
         return pending
@@ -141,12 +143,3 @@ class ConformingReceive:
     def _tell(self) -> None:
         if self._gone is not None and not self._gone.done():
             self._gone.set_result({"type": DISCONNECT})
-
-
-async def _awaited(answer: "Awaitable[Message]") -> "Message":
-    return await answer
-
-
-def _future(answer: "Awaitable[Message]") -> "asyncio.Future[Message]":
-    """A server's own future as it is; anything else as a task."""
-    return answer if isinstance(answer, asyncio.Future) else asyncio.get_running_loop().create_task(_awaited(answer))

@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import warnings
 
 import pytest
 
@@ -95,3 +97,22 @@ async def test_conforming_receive_ends_with_its_response() -> None:
 
 def test_conforming_receive_that_nobody_waited_on_closes() -> None:
     ConformingReceive(lambda: None, DisconnectWatch()).close()  # type: ignore[arg-type, return-value]  # Never called.
+
+
+async def test_a_caller_that_is_let_go_before_it_was_asked_leaves_nothing_behind() -> None:
+    awaited = False
+
+    async def receive() -> dict[str, object]:
+        nonlocal awaited
+        awaited = True
+        raise AssertionError("the task is cancelled before its first step")
+
+    caller = Caller(receive, lambda: None)
+    caller.ask()
+    caller.close()
+    with warnings.catch_warnings(record=True) as warned:
+        await asyncio.sleep(0)
+        del caller
+        gc.collect()
+    assert not awaited
+    assert [str(warning.message) for warning in warned] == []
