@@ -7,7 +7,7 @@ from tpuserve_exporter.preflight.preflight import Preflight, PreflightReport, ch
 from tpuserve_exporter.preflight.version_programs import VersionPrograms
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
-from tpuserve_formats.manifest.device import ManifestDevice
+from tpuserve_formats.manifest.device import DeviceShardRule, ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ def compile_programs(job: Job, written: Written) -> Compiled:
     if written.device is None:
         return Compiled(written)
     rules = job.options.tpu.rules
-    device = written.device.model_copy(update={"shard": tuple(rule.to_json() for rule in rules)})
+    shard = tuple(DeviceShardRule.model_validate(rule.to_json()) for rule in rules)
+    device = written.device.model_copy(update={"shard": shard})
     programs = VersionPrograms.describe(written.folder, device.model_dump())
     if job.preflight is None:
         check_shard_rules(programs, rules)
