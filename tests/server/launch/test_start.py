@@ -163,6 +163,15 @@ def test_a_wait_that_is_too_long_ends_with_what_it_waited_for(tmp_path: Path) ->
         tpuserve_server.start(model_config_file=config_of_absent_model(tmp_path), timeout_s=8, progress=False)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell runs the tests in its background and so ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_during_the_wait_leaves_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of_absent_model(tmp_path)
     interrupt = threading.Timer(4.0, os.kill, [os.getpid(), signal.SIGINT])
