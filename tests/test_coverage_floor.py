@@ -20,13 +20,14 @@ def sign(value):
 
 def measure(folder: Path, arguments: dict[str, tuple[int, ...]]) -> subprocess.CompletedProcess[str]:
     """Call each layer's ``sign`` with its arguments under branch coverage, then judge what was left."""
-    (folder / "pyproject.toml").write_text("[tool.coverage.run]\nbranch = true\nsource = ['server']\n")
+    (folder / "pyproject.toml").write_text("[tool.coverage.run]\nbranch = true\nsource = ['formats', 'server']\n")
     calls = []
     for layer, values in arguments.items():
-        package = folder / "server/tpuserve_server" / layer
+        package = folder / LAYERS[layer]
         package.mkdir(parents=True)
         (package / "sign.py").write_text(SOURCE)
-        calls += [f"from server.tpuserve_server.{layer}.sign import sign", *(f"sign({value})" for value in values)]
+        module = LAYERS[layer].replace("/", ".")
+        calls += [f"from {module}.sign import sign", *(f"sign({value})" for value in values)]
     (folder / "calls.py").write_text("\n".join(calls))
     # The outer run measures its children too; these two have a run of their own.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
@@ -41,19 +42,19 @@ def test_run_passes_when_every_branch_was_taken(tmp_path: Path) -> None:
     assert judged.returncode == 0, judged
     assert [line.split()[:4] for line in judged.stdout.splitlines()[2:]] == [
         *([layer, "2", "of", "2"] for layer in LAYERS),
-        ["together", "8", "of", "8"],
+        ["together", "10", "of", "10"],
     ]
 
 
-def test_run_fails_when_one_layer_misses_a_branch(tmp_path: Path) -> None:
-    judged = measure(tmp_path, dict.fromkeys(LAYERS, (-1, 1)) | {"wire": (1,)})
+def test_run_fails_when_layers_miss_branches(tmp_path: Path) -> None:
+    judged = measure(tmp_path, dict.fromkeys(LAYERS, (-1, 1)) | {"core": (1,), "wire": (1,)})
     assert judged.returncode == 1
     below = [line.split()[0] for line in judged.stdout.splitlines() if "BELOW" in line]
-    assert below == ["wire", "together"]
+    assert below == ["core", "wire", "together"]
 
 
 def test_run_fails_when_a_layer_was_not_measured(tmp_path: Path) -> None:
-    judged = measure(tmp_path, {"core": (-1, 1), "wire": (-1, 1), "frontends": (-1, 1)})
+    judged = measure(tmp_path, {layer: (-1, 1) for layer in LAYERS if layer != "hosts"})
     assert judged.returncode == 1
     assert "hosts          0 of     0" in judged.stdout
 
