@@ -1,4 +1,4 @@
-"""The number that a version is published as."""
+"""The choice of a new version's number: as given, the next one, or a timestamp."""
 
 from tpuserve_exporter.options.export_options import VersionChoice
 

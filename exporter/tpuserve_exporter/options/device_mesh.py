@@ -20,7 +20,7 @@ class DeviceMesh(MeshShape):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`data=2,model=4`; an omitted axis has one device. Raises OptionConflict."""
+        """Parse `data=2,model=4`; an omitted axis has one device. Raises OptionConflict."""
         try:
             shape = MeshShape.parse(text)
         except FormatError:

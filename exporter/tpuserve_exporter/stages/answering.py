@@ -23,7 +23,7 @@ class Answered:
 
 
 def record_answers(job: Job, compiled: Compiled) -> Answered:
-    """Ask the source, then the version. Raises CannotLower for Python functions, and as Checks.ask."""
+    """Ask the source, then the version. Raises CannotLower for Python functions, and what Checks.ask raises."""
     written, device = compiled.written, compiled.device
     check_no_python(written.folder)
     asked = job.checks.ask(written.source, written.folder, device)

@@ -15,7 +15,7 @@ from tpuserve_formats.manifest.device import ManifestDevice
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A version that passed the checks, which found `version` of it. The report shows `samples` of its answers."""
+    """A version that passed the checks. `version` has their findings; the report shows the answers in `samples`."""
 
     written: Written
     device: ManifestDevice | None

@@ -20,7 +20,7 @@ class Compiled:
 
 
 def compile_programs(job: Job, written: Written) -> Compiled:
-    """Check the rules, and compile where TPUs are named. Raises OptionConflict, and CannotLower with --tpu-strict."""
+    """Check the rules, and compile for the TPUs of --tpu. Raises OptionConflict, and CannotLower with --tpu-strict."""
     if written.device is None:
         return Compiled(written)
     rules = job.options.tpu.rules

@@ -1,4 +1,4 @@
-"""The stage that writes the manifest, when every other file is written."""
+"""The stage that writes the manifest, after all other files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tpuserve_formats.manifest.version import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A version whose files are all written. `variables` are those that the files hold."""
+    """A version with all its files. `variables` lists the variables in them."""
 
     checked: Checked
     manifest: Manifest

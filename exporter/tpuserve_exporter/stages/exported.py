@@ -1,4 +1,4 @@
-"""What an export comes to, for reports and the Python API."""
+"""The result of an export, for reports and the Python API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The stage that replaces the source's model by one with less to do, if --freeze asks for it."""
+"""The stage that replaces the source's model with a model that computes less, if --freeze asks for it."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +11,14 @@ from tpuserve_formats.manifest.version import ManifestFreezing
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A source with the model to write. `freezing` is None if that is the source's own."""
+    """A source with the model to write. `freezing` is None if this is the source's own model."""
 
     source: OpenedSource
     freezing: ManifestFreezing | None = None
 
 
 def freeze_model(job: Job, opened: OpenedSource) -> Frozen:
-    """Fold what follows from the weights. Raises CannotLower and BuilderFailed."""
+    """Fold the operations that depend on weights alone. Raises CannotLower and BuilderFailed."""
     if not job.options.model.freeze or isinstance(opened.model, Path):
         return Frozen(opened)
     with job.progress.step("Fold what follows from the weights") as step:

@@ -1,4 +1,4 @@
-"""What every stage of one export is given."""
+"""The objects that all stages of an export share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from tpuserve_exporter.progress import Progress
 
 
 class Warnings:
-    """What a user should know of a version that passes, in the order of its discovery: shown at once, and kept."""
+    """Warnings about a version that passes, in the order in which the stages add them."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._messages: list[str] = []
 
     def add(self, message: str) -> None:
-        """Keep `message`, and show it."""
+        """Show `message` at once, and keep it for the report."""
         self._messages.append(message)
         self._progress.warn(message)
 
@@ -29,7 +29,7 @@ class Warnings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One export that was asked for, and what its stages share. Only `warnings` changes while they run."""
+    """The options of one export, and the objects that its stages share. Only `warnings` changes while they run."""
 
     options: ExportOptions
     progress: Progress

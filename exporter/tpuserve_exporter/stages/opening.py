@@ -22,7 +22,7 @@ from tpuserve_exporter.stages.job import Job
 def open_model(job: Job, live: object | None) -> OpenedSource:
     """Open the source, or a `live` model in its place.
 
-    Raises what its kind raises, OptionConflict for options that it does not take, and WeightsNotFinite.
+    Raises the errors of its kind, OptionConflict for options that the source does not take, and WeightsNotFinite.
     """
     options = job.options
     with job.progress.step("Read the source") as step, temporary_disk_errors(), source_errors(options.source):

@@ -1,4 +1,4 @@
-"""The stage before the source is read: everything that can refuse an export without it."""
+"""The first stage: every check that can refuse an export before the exporter reads the source."""
 
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import open_destination
@@ -13,10 +13,10 @@ from tpuserve_exporter.version.tflite_writer import check_litert
 
 
 def prepare(options: ExportOptions, progress: Progress) -> Job:
-    """Check that what `options` need is there.
+    """Check the libraries, files and version number that `options` need.
 
-    Raises MissingExtra for a library, OptionConflict for --labels and for a mesh that a topology is too small for, and
-    PublishFailed for a version that is taken.
+    Raises MissingExtra for a missing library, OptionConflict for bad --labels and for a mesh larger than a topology,
+    and PublishFailed for a number that another version has.
     """
     destination = open_destination(options.out_base)
     labels = read_labels(options.labels)

@@ -1,4 +1,4 @@
-"""The stage that makes a version appear in its destination, unless the newest version holds exactly the same."""
+"""The stage that publishes a version, unless the newest version has exactly the same content."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from tpuserve_formats.manifest.version import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The version that holds what was exported. `version` and `path` are None after a dry run.
+    """The version with the exported content. `version` and `path` are None after a dry run.
 
     If not `new`, the version existed before this export.
     """

@@ -1,4 +1,4 @@
-"""One export from beginning to end: its stages in order, each a value that the next one is made of."""
+"""One export from beginning to end: its stages in order. Each stage takes the results of earlier stages."""
 
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
@@ -24,7 +24,7 @@ def run_export(options: ExportOptions, progress: Progress, live: object | None =
     nothing left behind.
     """
     job = prepare(options, progress)
-    # The source's own model goes as soon as the frozen one is there: no name holds it.
+    # No variable here refers to the source's own model: Python frees it when the frozen model exists.
     frozen = freeze_model(job, open_model(job, live))
     with staging_folder(job, frozen) as folder:
         written = write_version(job, frozen, folder)

@@ -11,14 +11,14 @@ from tpuserve_exporter.stages.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A version that is ready to be published. `answers` is None if no server was asked."""
+    """A version that is ready to publish. `answers` is None without --serve-check."""
 
     described: Described
     answers: ServeCheck | None = None
 
 
 def choose_questions(job: Job, checked: Checked) -> Sequence[Question]:
-    """Choose what to ask the server. The session that checked the version must be open: it may know the answers."""
+    """Choose the requests to the server. Needs the session of the checks open: it may compute the expected answers."""
     return make_questions(checked.version, job.options.batch_sizes) if job.options.serve_check else ()
 
 

@@ -1,4 +1,4 @@
-"""The folder that a version is written in before it is published. Whatever is left in it afterwards is removed."""
+"""The folder in which stages write a version before they publish it. The export removes what remains in it."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from tpuserve_exporter.stages.job import Job
 
 @contextlib.contextmanager
 def staging_folder(job: Job, frozen: Frozen) -> Iterator[Path]:
-    """Give a path for the version while the body runs. Raises PublishFailed, also for the body's errors of the disk."""
+    """Give a path for the version while the body runs. Raises PublishFailed, also for disk errors in the body."""
     needed_bytes = functools.partial(estimate_size, frozen.source)
     with _open_folder(job) as folder, disk_errors(folder, _place(job.options), needed_bytes):
         yield folder

@@ -1,4 +1,4 @@
-"""The stage that writes the requests servers warm a version with."""
+"""The stage that writes the warm-up requests of a version."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_war
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """A checked version with `records` requests to warm it."""
+    """A checked version with `records` warm-up requests."""
 
     checked: Checked
     records: int

@@ -51,7 +51,7 @@ class _SavedModel:
 
 
 def write_version(job: Job, frozen: Frozen, folder: Path) -> Written:
-    """Write `frozen` into `folder`. Raises ExportError for what cannot be written so."""
+    """Write `frozen` into `folder`. Raises ExportError for a model that cannot be written."""
     options = job.options
     with job.progress.step("Write the SavedModel") as step:
         saved = _write_saved_model(job, frozen.source, folder)

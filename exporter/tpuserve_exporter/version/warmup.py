@@ -131,7 +131,7 @@ def _read(path: Path) -> list[bytes]:
     try:
         with path.open("rb") as file:
             for record in islice(read_records(file), MAX_RECORDS + 1):
-                records.append(record)  # noqa: PERF402 - those read before the damage count it
+                records.append(record)  # noqa: PERF402 - the error counts the records before the damage
     except (FormatError, OSError) as error:
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
     if not records and path.stat().st_size:  # shorter than a record's head: no error to TensorFlow, and no request
