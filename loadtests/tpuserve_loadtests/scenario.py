@@ -20,7 +20,7 @@ from tpuserve_loadtests.workload import Protocol
 
 _Yaml: TypeAlias = Any  # whatever is in the file; read defensively below
 
-# Fields of Settings whose keys are called otherwise.
+# Keys whose field of Settings has another name.
 _FIELDS: Final = {
     "grpc": "grpc_address",
     "rest": "rest_url",
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the file says of the server and the load, as options of the command line are called; None is nothing."""
+    """The file's values for the server and the load, named as command-line options; None if the file omits them."""
 
     grpc_address: str | None = None
     rest_url: str | None = None

@@ -26,12 +26,12 @@ Examples:
 """
 
 
-# In the order in which a newcomer meets them, not by the alphabet.
+# The order of --help: the commands that a new user needs first come first.
 _COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "worker")
 
 
 class Commands(click.Group):
-    """Subcommands, each imported when it is asked for; what begins with anything else is `run`."""
+    """Subcommands, each imported on first use. Arguments that start with no subcommand are those of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`tpuserve loadtest digits` is `tpuserve loadtest run digits`."""
@@ -40,11 +40,11 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As Group's."""
+        """List the subcommands in the order of --help."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """As Group's."""
+        """Import a subcommand; None for an unknown name."""
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}_command"), cmd_name)

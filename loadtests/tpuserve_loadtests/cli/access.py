@@ -19,7 +19,7 @@ HEADER: Final = "--header"
 
 @cache
 def find_access(options: AccessOptions) -> "Access":
-    """Read the files, once. Usage errors, which tell no value."""
+    """Read the files, once. Raises usage errors, which contain no value of a header."""
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_client.request_headers import parse_headers
     from tpuserve_client.tls import Tls

@@ -20,8 +20,8 @@ _Server = TypeVar("_Server", bound=ServerOptions)
 def with_address(server: _Server, needs: str | None) -> _Server:
     """Fill in the address in TPUSERVE_ADDRESS where neither an option nor a scenario gives one.
 
-    `needs`: the protocols to be used, `grpc`, `rest` or `both`; None for any. A usage error for an address that is
-    invalid or of another protocol.
+    `needs`: the protocols of the command, `grpc`, `rest` or `both`; None for any. Raises a usage error for an address
+    that is invalid or of another protocol.
     """
     text = os.environ.get(ADDRESS_VARIABLE)
     if not text or server.grpc_address or server.rest_url:

@@ -127,7 +127,7 @@ class Asked:
 class Asking(Protocol):
     """Options of a command that asks one model, or the models of a scenario."""
 
-    __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # as every dataclass has them
+    __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # every dataclass has them
 
     @property
     def models(self) -> ModelOptions: ...
@@ -145,10 +145,10 @@ _Options = TypeVar("_Options", bound=Asking)
 def find_asked(
     options: _Options, golden: Path | None = None, *, own_load: bool = False, said: Collection[str] | None = None
 ) -> tuple[Asked, _Options]:
-    """From MODEL or --scenario, and the options with the scenario's values among them. Usage errors; asks no server.
+    """Read MODEL or --scenario, and merge the scenario's values into the options. Raises usage errors; asks no server.
 
-    `golden`: the path of --golden. `own_load`: the command has loads of its own, whatever users or rate the scenario
-    names. `said`: names of values that go before the scenario's; those of click's command line unless told.
+    `golden`: the path of --golden. `own_load`: the command ignores the scenario's users, rate and trace. `said`: names
+    of values that override the scenario's; the default is those on click's command line.
     """
     models = options.models
     if models.scenario is None:

@@ -22,24 +22,24 @@ _Options = TypeVar("_Options", bound="DataclassInstance")
 class _Parameter:
     kind: type[click.Parameter]
     flags: tuple[str, ...]
-    settings: Mapping[str, Any]  # click's, of any type
+    settings: Mapping[str, Any]  # click's settings, of any type
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """`changes`: settings of single options, by name, that this command has otherwise."""
+    """`changes`: the settings that this command overrides, by option name."""
 
     kind: "type[DataclassInstance]"
     changes: Mapping[str, Mapping[str, Any]]
 
 
 def option(*flags: str, **settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
-    """Declare a field that is an option, as click.option takes it; the value is named after the field."""
+    """Declare an option with the flags and settings of click.option. Its value has the field's name."""
     return field(metadata={_DECLARED: _Parameter(click.Option, flags, settings)})
 
 
 def argument(**settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
-    """Declare a field that is an argument, as click.argument takes it."""
+    """Declare an argument with the settings of click.argument."""
     return field(metadata={_DECLARED: _Parameter(click.Argument, (), settings)})
 
 
@@ -54,7 +54,7 @@ def command(
     cls: type[click.Command],
     **settings: Any,  # noqa: ANN401  click's settings
 ) -> Callable[[Callable[[_Options], None]], click.Command]:
-    """Make a function of its options a command of click; its help is the function's docstring."""
+    """Make a click command of a function that takes `kind`. The function's docstring is the command's help."""
 
     def decorate(function: Callable[[_Options], None]) -> click.Command:
         @wraps(function)
@@ -67,7 +67,7 @@ def command(
 
 
 def with_values(options: _Options, values: Mapping[str, object]) -> _Options:
-    """Return the options with those of the values that they have, whichever group has them."""
+    """Return a copy of the options with `values` set, also in groups. It ignores unknown names."""
     changes: dict[str, object] = {}
     for each in fields(options):
         value = getattr(options, each.name)

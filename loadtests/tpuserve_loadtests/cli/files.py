@@ -1,4 +1,4 @@
-"""Where a report goes: standard output, and the files of `--html`, `--csv`, `--hdr` and `--junit`."""
+"""The outputs of a report: standard output, and the files of `--html`, `--csv`, `--hdr` and `--junit`."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _PATH: Final = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """Files that every report can be written to; None for those that were not asked for."""
+    """The output files that every report supports; None for a file that no option names."""
 
     junit: Path | None = option(
         "--junit", type=_PATH, metavar="FILE", help="Write JUnit XML, too, which CI systems show."
@@ -38,12 +38,12 @@ class PageOptions:
     )
 
     def check(self) -> None:
-        """Raise a usage error where nothing can be written."""
+        """Raise a usage error for a file that cannot be written."""
         _check_writable(self.html, "--html")
         _check_writable(self.junit, "--junit")
 
     def forms(self, report: "Report") -> "Forms":
-        """Each file, and what is to be in it, in the order in which they are written."""
+        """Yield each file and a function that renders its content, in the order of writing."""
         from tpuserve_loadtests.rendering.junit import junit_xml
         from tpuserve_loadtests.rendering.page import render_page
 
@@ -53,7 +53,7 @@ class PageOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileOptions(PageOptions):
-    """And those of commands that measure loads alone."""
+    """The output files of commands that only measure loads: CSV and HdrHistogram's log, too."""
 
     csv: Path | None = option(
         "--csv", type=_PATH, metavar="FILE", help="Write a table, too: by time, or a row for each run."
@@ -63,7 +63,7 @@ class FileOptions(PageOptions):
     )
 
     def check(self) -> None:
-        """As PageOptions'."""
+        """Raise a usage error for a file that cannot be written."""
         _check_writable(self.html, "--html")
         _check_writable(self.csv, "--csv")
         _check_writable(self.hdr, "--hdr")
@@ -83,7 +83,7 @@ class FileOptions(PageOptions):
             )
 
     def forms(self, report: "Report") -> "Forms":
-        """As PageOptions'."""
+        """Yield each file and a function that renders its content, in the order of writing."""
         from tpuserve_loadtests.rendering.csv_text import csv_text
 
         yield from super(FileOptions, self).forms(report)
@@ -100,7 +100,7 @@ class FileOptions(PageOptions):
 
 
 def publish(report: "Report", files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
-    """Print the report, write its files and end the program: with the report's exit code, if they could be written."""
+    """Print the report, write its files and exit with its exit code; EXIT_FAILED if a file cannot be written."""
     show(report, as_json=as_json, stderr=stderr)
     # The table was printed already.
     if not all(try_to_write(path, content()) for path, content in files.forms(report) if path is not None):
@@ -109,7 +109,7 @@ def publish(report: "Report", files: PageOptions, *, as_json: bool, stderr: bool
 
 
 def show(report: "Report", *, as_json: bool, stderr: bool = False) -> None:
-    """Print it as a JSON document, or as tables and lines; those to standard error if told so."""
+    """Print the report as a JSON document, or as tables and lines. `stderr` sends these to standard error."""
     from rich.console import Console
 
     from tpuserve_loadtests.rendering.terminal import print_report

@@ -41,7 +41,7 @@ class Golden(click.ParamType[str | Path]):
 
 @dataclass(frozen=True, slots=True)
 class ToleranceOptions:
-    """The allowed difference between an answer and the one that it is compared with."""
+    """The allowed difference between an answer and the expected answer."""
 
     atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {_DEFAULT}")
     rtol: float | None = option(
@@ -71,7 +71,7 @@ class GoldenOptions:
 
     @property
     def path(self) -> Path | None:
-        """Where they lie, of those that are not to be recorded."""
+        """The path of the golden answers; None if the command records them, or has none."""
         return self.golden if isinstance(self.golden, Path) else None
 
 

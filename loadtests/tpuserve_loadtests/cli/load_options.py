@@ -20,7 +20,7 @@ from tpuserve_loadtests.cli.server_metrics import metrics_option
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What they have in common; each adds its own."""
+    """Options that these commands share; each command adds its own."""
 
     models: ModelOptions = group(ModelOptions)
     server: MeasuredServerOptions = group(MeasuredServerOptions)
@@ -35,5 +35,5 @@ class LoadOptions:
 
     @property
     def terms(self) -> LoadTerms:
-        """Of all its loads."""
+        """The terms of all loads of the command."""
         return LoadTerms.of(self.time, self.arrivals, self.generator)

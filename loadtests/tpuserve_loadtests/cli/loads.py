@@ -32,7 +32,7 @@ WAYS: Final = ("users", "rate", "trace_file")
 
 @dataclass(frozen=True, slots=True)
 class LoadTerms:
-    """What all loads of a command have in common."""
+    """Settings that all loads of a command share."""
 
     seconds: float
     warm_up_s: float
@@ -42,7 +42,7 @@ class LoadTerms:
 
     @classmethod
     def of(cls, time: TimeOptions, arrivals: ArrivalOptions, generator: GeneratorOptions) -> Self:
-        """As the options say."""
+        """Take the terms from the options."""
         return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, generator.seed)
 
     def closed(self, users: int, protocols: int) -> "Load":

@@ -95,7 +95,7 @@ class MlperfOptions:
 
     @property
     def is_searched(self) -> bool:
-        """Whether the rate is to be found."""
+        """Whether the command searches for the rate."""
         return self.scenario == "server" and self.target_qps is None
 
     @property
@@ -106,7 +106,7 @@ class MlperfOptions:
         return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
 
     def terms(self, seconds: float) -> LoadTerms:
-        """Of the server scenario's loads."""
+        """Return the terms of the server scenario's loads."""
         return LoadTerms(seconds, self.warm_up, "poisson", 2, self.generator.seed)
 
 
@@ -219,7 +219,7 @@ def _load(options: MlperfOptions, rate: float | None) -> "Load":
 
 
 def _checked(options: MlperfOptions) -> MlperfOptions:
-    """The options with the rows of a query, which the rules say. Usage errors."""
+    """Return the options with the number of rows that the rules give a query. Raises usage errors."""
     scenario, rows = options.scenario, options.requests.rows
     if scenario == "server" and options.latency is None:
         raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT")

@@ -46,7 +46,7 @@ class AccessOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the server is, and how it is reached."""
+    """The addresses of the server, and the access to it."""
 
     grpc_address: str | None = option(
         "--grpc",
@@ -61,7 +61,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServerOptions(ServerOptions):
-    """And what of it is measured: `grpc`, `rest` or `both`."""
+    """The server, and the protocol to measure: `grpc`, `rest` or `both`."""
 
     protocol: str | None = option(
         "--protocol",
@@ -153,7 +153,7 @@ class GeneratorOptions:
         return self.generator_limit == "fail"
 
     def check(self) -> None:
-        """Raise a usage error for an address of --listen that is none, where workers are to come."""
+        """Raise a usage error for an invalid --listen address, if --remote needs it."""
         host, _, port = self.listen.rpartition(":")
         if self.remote and not (host and port.isdigit()):
             raise click.BadParameter(f"{self.listen!r} is no HOST:PORT", param_hint="--listen")
@@ -185,7 +185,7 @@ class UsersOrRateOptions:
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
-    """How long a load lasts, and how much of it is not measured, in seconds."""
+    """The measured duration of a load, and the warm-up before it, in seconds."""
 
     duration: float = option(
         "--duration", type=Duration(), default="10s", show_default=True, help="10s, 2m, or seconds."
@@ -199,14 +199,14 @@ class TimeOptions:
     )
 
 
-def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  as option
+def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  a field of any type
     """From which size on a difference counts; `meaning` is for people."""
     return option(
         "--least-effect", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help=meaning
     )
 
 
-def unclear_option() -> Any:  # noqa: ANN401  as option
+def unclear_option() -> Any:  # noqa: ANN401  a field of any type
     """What a comparison that cannot tell comes to."""
     return option(
         "--unclear",
@@ -217,6 +217,6 @@ def unclear_option() -> Any:  # noqa: ANN401  as option
     )
 
 
-def json_option(instead: str = "instead of the table") -> Any:  # noqa: ANN401  as option
-    """A document on standard output, for programs."""
+def json_option(instead: str = "instead of the table") -> Any:  # noqa: ANN401  a field of any type
+    """Declare --json, which prints one document for programs."""
     return option("--json", is_flag=True, help=f"Print one JSON document {instead}.")

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # A user alone tells where to begin: at half of what it gets.
 _FIRST_S = 2.0
-# What a search takes unless told.
+# Defaults of a search.
 HIGHEST: Final = 1e6
 PRECISION: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """Where to search, and how closely."""
+    """The rates to search between, and the precision."""
 
     start: float | None = option(
         "--from", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]"
@@ -110,7 +110,7 @@ class _Tries:
         return self._last.runs[0]
 
     def tell(self, probe: "Probe", measured: "Measured") -> None:
-        """Print a line on standard error, as soon as a rate was judged."""
+        """Print the verdict on a rate to standard error, and keep the server's metrics of its last run."""
         mark = "holds" if probe.holds else "does not hold"
         click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)
         assert self._last is not None  # it was run

@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
-    """Fill in the server's addresses, and return its gRPC address; without any, this machine's with both.
+    """Fill in the server's addresses, and return its gRPC address. The default is this machine, with both protocols.
 
     --rest is only for the server's memory: TPUSERVE_ADDRESS still names the server whose labels move.
     """

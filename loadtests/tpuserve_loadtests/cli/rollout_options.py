@@ -33,7 +33,7 @@ _REST: Final = "REST address, for the server's memory in the soak."
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """`load` is the comparison's and the soak's, `time` that of each run of the comparison; `soak` is in seconds."""
+    """`load` is for the comparison and the soak, `time` for each run of the comparison. `soak` is in seconds."""
 
     model: str = argument()
     new: int = option("--to", type=click.IntRange(0), required=True, help="The version that is to be live.")
@@ -91,7 +91,7 @@ class RolloutOptions:
 
     @property
     def terms(self) -> LoadTerms:
-        """Of the comparison's loads."""
+        """The terms of the comparison's loads."""
         return LoadTerms.of(self.time, self.arrivals, self.generator)
 
     @property

@@ -71,12 +71,12 @@ class RunOptions(LoadOptions):
 
     @property
     def ways(self) -> int:
-        """How many ways to say what the load is were taken."""
+        """The number of options that define the load: --users, --rate, --trace."""
         return sum(way is not None for way in (self.users, self.rate, self.trace_file))
 
     @property
     def is_timed(self) -> bool:
-        """Whether requests come when they were recorded, or may."""
+        """Whether requests come, or may come, at recorded instants."""
         as_recorded = self.requests.recorded or self.models.scenario
         return bool(self.trace_file or (as_recorded and not (self.users or self.rate)))
 

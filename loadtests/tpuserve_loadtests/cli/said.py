@@ -40,10 +40,9 @@ class Sending(Protocol):
 
 
 def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:
-    """As refuse_idle, for options of open loads.
+    """Raise a usage error for an option of open loads that has no effect.
 
-    `is_open`: requests come at a rate, which commands without --rate have of their own; `is_timed`: at recorded
-    instants.
+    `is_open`: requests come at a rate, from --rate or set by the command. `is_timed`: they come at recorded instants.
     """
     _refuse("burst", arrivals.process == "bursts", "--arrivals bursts")
     _refuse("process", is_open, "--rate")
@@ -53,7 +52,7 @@ def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_t
 def refuse_idle(options: Sending, *addresses: str) -> None:
     """A usage error for an option that is of no use without another: who gave it believes that it does something.
 
-    `addresses` are others that are asked.
+    `addresses`: further addresses that the command asks.
     """
     _refuse("listen", bool(options.generator.remote), "--remote")
     _refuse("recorded_model", bool(options.requests.recorded), "--recorded")

@@ -15,7 +15,7 @@ SECTIONS: Final = {
     "Output": "as_json log junit html csv hdr",
 }
 OWN: Final = "Options"
-# In the order above, whichever groups of options they are in.
+# Sections that keep the order above, independent of the order of the option groups.
 _SORTED: Final = ("Load", "Output")
 
 

@@ -20,18 +20,18 @@ OFF: Final = "off"
 HOW: Final = "where the time went is not known: give --server-metrics http://HOST:8501/metrics, or --server-metrics off"
 
 
-def metrics_option() -> Any:  # noqa: ANN401  as option
+def metrics_option() -> Any:  # noqa: ANN401  a field of any type
     """Where the server's metrics are."""
     return _metrics_option("auto|URL|off", _checked, "auto: at the REST address")
 
 
-def sides_metrics_option() -> Any:  # noqa: ANN401  as option
-    """As metrics_option, for two sides, which may be two servers: a value for each."""
+def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
+    """Declare the option for two sides, which may be two servers: a value for each."""
     return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")
 
 
 def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSpec]") -> "ServerWatch":
-    """The page that the choice means. A server without one is a run's note."""
+    """Watch the page that `choice` names. If the server has no page, the run has a note."""
     from tpuserve_loadtests.server_side.dialect import Served
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
@@ -66,7 +66,7 @@ def _asked(options: ServerOptions) -> list[str]:
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 
-def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  as option  # click's
+def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
     """`which` says in the help whose page it is."""
     return option(
         "--server-metrics",

@@ -47,7 +47,7 @@ class Requests:
 
     @classmethod
     def of(cls, options: RequestOptions, access: "Access", golden: Path | None = None) -> Self:
-        """As the options say; `golden` is the path of --golden. Usage errors."""
+        """Read the options; `golden` is the path of --golden. Raises usage errors."""
         rows = None if options.rows is None else _distribution(options.rows, "--rows")
         lengths = dict(_length(text) for text in options.lengths)
         if lengths and options.input_file:

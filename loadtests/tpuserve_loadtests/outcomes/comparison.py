@@ -148,7 +148,7 @@ def _explain(figure: Figure) -> str:
 
 
 def comparison_cells(figure: Figure) -> list[str]:
-    """For a terminal: name, A, B, their ratio, its interval, verdict."""
+    """Format the cells for a terminal: name, A, B, their ratio, its interval, verdict."""
     ratio = figure.ratio
     values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
     return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]

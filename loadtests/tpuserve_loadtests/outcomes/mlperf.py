@@ -11,7 +11,7 @@ from tpuserve_loadtests.server_side.watched import Watched
 
 @dataclass(frozen=True, slots=True)
 class MlperfOutcome:
-    """`watched` is one run with what the server told of it. `quick`: its duration is no part of the verdict.
+    """`watched` is one run with the server's metrics. `quick`: the verdict ignores the duration.
 
     `searched`: the search before it, if there was one.
     """
@@ -23,13 +23,13 @@ class MlperfOutcome:
 
     @property
     def measured(self) -> Measured:
-        """The run."""
+        """The measurements of the run."""
         (measured,) = self.watched.runs
         return measured
 
     @property
     def is_kept(self) -> bool:
-        """Whether the rules are, as far as they were asked for."""
+        """Whether the run keeps the rules; `quick` ignores the rule on its duration."""
         return self.result.valid_but_for_duration if self.quick else self.result.valid
 
     @property

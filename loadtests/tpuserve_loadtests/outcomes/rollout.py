@@ -1,4 +1,4 @@
-"""The outcome of a rollout: its steps, what its gates found, and what the whole came to."""
+"""The outcome of a rollout: its steps, the findings of its gates, and the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The outcome of a run: what was measured, and what is to be thought of it."""
+"""The outcome of a run: its measurements, verdicts and exit code."""
 
 from dataclasses import dataclass
 

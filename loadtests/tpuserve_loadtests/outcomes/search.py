@@ -1,4 +1,4 @@
-"""The outcome of a search for the highest rate: what was found, each rate that was tried, and what the server told."""
+"""The outcome of a search for the highest rate: the result, each try, and the server's metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The outcome of a soak: its segments, how each figure went, and the verdict."""
+"""The outcome of a soak: its segments, the trend of each figure, and the verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

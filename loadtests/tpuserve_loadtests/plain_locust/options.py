@@ -78,7 +78,7 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """What `tpuserve loadtest run` has, of what a suite takes."""
+    """The options of `tpuserve loadtest run` that a suite takes, too."""
 
     models: ModelOptions
     server: MeasuredServerOptions
@@ -88,7 +88,7 @@ class SuiteOptions:
 
 
 def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOptions:
-    """From Locust's. Raises ValueError for a value that is none."""
+    """Convert Locust's parsed options. Raises ValueError for an invalid value."""
     texts: dict[str, str | None] = {name: getattr(values, name, None) or None for _, name, _ in _TEXTS}
     version, addresses = texts["version"], (_address(values, "grpc_address"), _address(values, "rest_url"))
     if version is not None and not version.isdigit():
@@ -123,13 +123,13 @@ def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOpti
 
 
 def said_names(values: Namespace, options: SuiteOptions) -> set[str]:
-    """Names of values that somebody gave, of those that a scenario has, too."""
+    """Return the names of given values that a scenario may set, too."""
     said = {"grpc_address": options.server.grpc_address, "rest_url": options.server.rest_url, "gates": options.gates}
     return {name for name, value in {**said, "timeout": values.request_timeout}.items() if value}
 
 
 def _address(values: Namespace, name: str) -> str | None:
-    """Of a protocol that the suite has."""
+    """Return the address; None if the suite does not have the protocol."""
     address: str | None = getattr(values, name, None)
     return address
 

@@ -8,7 +8,7 @@ from tpuserve_loadtests.report_model.report import Cells
 
 
 def csv_text(rows: Sequence[Cells]) -> str:
-    """Headings are the first row's; nothing but an empty text of no rows."""
+    """Render the rows, with the headings of the first row; an empty text without rows."""
     if not rows:
         return ""
     text = io.StringIO()

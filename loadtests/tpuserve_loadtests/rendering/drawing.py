@@ -23,7 +23,7 @@ STYLES: Final = 8
 
 
 def draw_chart(chart: Chart) -> Markup:
-    """A figure: title, legend where there is more than one curve or there are other keys, drawing, numbers."""
+    """Draw a figure: title, legend (of several curves, or of other keys), drawing, numbers."""
     frame = _Frame(chart.x, chart.y)
     parts = [
         *frame.axes(),

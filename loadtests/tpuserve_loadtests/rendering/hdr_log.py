@@ -23,8 +23,8 @@ _HEAD = """\
 def hdr_log(runs: Mapping[str, Measured], *, in_windows: bool = True) -> str:
     """A histogram of each window and each line of the table, with the line as its tag, after the run's name if any.
 
-    Time stamps count from the first run's start, and ascend. Windows without an answer are left out. Without
-    `in_windows`, one histogram of each line for all of a run, whose windows say nothing.
+    Time stamps count from the first run's start, and ascend. The log omits windows without an answer.
+    Without `in_windows`, each line has one histogram for the whole run, because its windows mean nothing.
     """
     start = min((measured.started_at for measured in runs.values()), default=0.0)
     written = datetime.fromtimestamp(start, UTC).isoformat(" ", "milliseconds")

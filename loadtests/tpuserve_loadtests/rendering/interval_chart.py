@@ -1,4 +1,4 @@
-"""Ratios with their intervals as inline SVG: where an interval leaves out 1, there is a difference."""
+"""Ratios with their intervals as inline SVG. An interval that excludes 1 shows a difference."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ _CUT: Final = " An arrow marks an interval that continues beyond the chart."
 
 
 def draw_intervals(chart: Intervals) -> Markup:
-    """A row for each ratio; the band is what counts as no difference."""
+    """Draw a row for each ratio. Ratios in the band count as no difference."""
     ends = [end for row in chart.rows for end in (row.low, row.high)]
     around = (1 / (1 + chart.band), 1 + chart.band, *ends)
     scale = Linear.around((min(max(end, 1 / _MOST), _MOST) for end in around), zero=False)

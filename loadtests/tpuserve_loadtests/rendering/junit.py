@@ -11,7 +11,7 @@ _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010
 
 
 def junit_xml(report: Report) -> str:
-    """A suite named after the command and what was tested, with what it came to as its output."""
+    """Render a suite named after the report's kind and subject, with its statement as the output."""
     cases = report.cases
     suite = ElementTree.Element(
         "testsuite",

@@ -1,4 +1,4 @@
-"""What a person sees while a run lasts: one line that is rewritten on a terminal that can, or one line at the start."""
+"""The progress of a run: a line that a capable terminal rewrites; otherwise one line at the start."""
 
 from types import TracebackType
 from typing import Self

@@ -49,7 +49,7 @@ def show_tiles(tiles: Sequence[Tile]) -> Markup:
 
 
 def show_section(section: Section) -> Markup:
-    """Whatever it is; nothing where there is nothing to be said."""
+    """Render a section of any kind; an empty text if the section is empty."""
     match section:
         case Table():
             return _show_table(section)
@@ -122,7 +122,7 @@ def _show_remark(remark: Remark) -> Markup:
 
 
 def _show_table(table: Table) -> Markup:
-    """Words stand below each other on a phone."""
+    """Render a table. On a phone, the page stacks the cells of a table of `words`."""
     if not table.rows:
         return Markup()
     headings = table.headings

@@ -1,4 +1,4 @@
-"""A report on a terminal, or in a file that a terminal's output goes to."""
+"""A report on a terminal, or in a file to which a user redirects the output."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,14 +18,14 @@ _ANY_WIDTH: Final = 10_000
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Tables and lines, in turn."""
+    """Print the report's tables and lines in order, PLAIN_WIDTH columns wide if the console is no terminal."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     print_parts(report.printed(), console)
 
 
 def print_parts(parts: Sequence[Printed], console: Console) -> None:
-    """As print_report; the console is as wide as it is."""
+    """Print tables and lines in order, without a change to the console's width."""
     for part in parts:
         match part:
             case Text():

@@ -1,4 +1,4 @@
-"""Charts as data: curves, bars and rules between two axes, what to say where it is pointed at, and the numbers."""
+"""Charts as data: curves, bars and rules between two axes, texts of the tooltips, and the numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What bars of a `style` are, or dots that are `good` or not."""
+    """A legend entry: the name of bars of a `style`, or of dots that are `good` or not."""
 
     name: str
     style: int | None = None
@@ -89,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`label` says in a sentence what is to be seen, to those who do not see it. `keys`: in its legend, too."""
+    """`label` describes the chart in a sentence, for screen readers. `keys`: further entries of its legend."""
 
     title: str
     label: str
@@ -107,7 +107,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio between its ends; `kind` names its colour."""
+    """A ratio and the ends of its interval; `kind` names its colour."""
 
     name: str
     ratio: float
@@ -118,7 +118,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Ratios with their intervals, a row each. `band`: how far from 1 they count as the same; `legend` says so."""
+    """Ratios with their intervals, a row each. Ratios within `band` of 1 count as the same; `legend` explains this."""
 
     title: str
     label: str

@@ -1,4 +1,4 @@
-"""What reports are made of: the verdict, tiles, tables, charts, remarks."""
+"""The parts of a report: the verdict, tiles, tables, charts, remarks."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a reader must know before any figure."""
+    """A notice that a reader must know before any figure."""
 
     words: str
     meaning: str
@@ -38,9 +38,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of a table; `whole`: sums up the others. `good` colours its last cell. `note`: what to know, below the name.
+    """A row of a table. `whole`: it sums up the other rows. `good` colours its last cell. `note`: text below the name.
 
-    `anchor`: of the section that its name leads to.
+    `anchor`: the section that its name links to.
     """
 
     name: str
@@ -53,11 +53,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers in columns, or `words`, which a page may set below each other; nothing of no rows.
+    """Numbers in columns, or `words`, which a page may stack. Renderers omit a table without rows.
 
-    On a terminal: `names` says where the first column stands, and whether it may fold; headings in `spare` are left out
-    where there is little room; margins are where there is room, by `margins`: always, not where there is little room,
-    or where the table fits with them.
+    For terminals: `names` aligns the first column or lets it fold. Narrow terminals omit the columns in `spare`.
+    `margins`: always, on wide terminals only ("roomy"), or if the table fits with them ("fitting").
     """
 
     title: str
@@ -72,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side; nothing of none."""
+    """Charts side by side. Renderers omit the section without charts."""
 
     title: str
     charts: Sequence[Chart | Intervals | None]
@@ -81,7 +80,7 @@ class Charts:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a whole; `told` says how large it is itself."""
+    """A part of a whole; `told` is its absolute size as text."""
 
     name: str
     share: float
@@ -99,7 +98,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Lines that are no part of a verdict; nothing of none."""
+    """Lines that are no part of a verdict. Renderers omit a remark without lines."""
 
     lines: Sequence[str]
     title: str = ""
@@ -107,7 +106,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sections that belong together, below what they come to; `anchor`: where links to it lead."""
+    """Sections that belong together, below their headline; `anchor`: the target of links to the group."""
 
     title: str
     headline: Headline
@@ -117,13 +116,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line on a terminal, or several; one that `folds` is broken where the terminal ends."""
+    """One or more lines on a terminal; `folds`: long lines break at the terminal's width."""
 
     text: str
     folds: bool = False
 
 
-# Of a page. None where there is nothing to be said.
+# A part of a page. None if there is nothing to show.
 Section: TypeAlias = Table | Charts | Shares | Remark | Group | None
-# On a terminal.
+# A part of the output on a terminal.
 Printed: TypeAlias = Table | Text

@@ -1,4 +1,4 @@
-"""A command's report: what every renderer reads, whichever command it is of."""
+"""A command's report: the input of every renderer, the same type for all commands."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Any, Final, TypeAlias
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.report_model.parts import Headline, Notice, Printed, Section, Tile
 
-# Of a table for programs, by heading.
+# Cells of a table for programs, by heading.
 Cells: TypeAlias = Mapping[str, Any]
-Document: TypeAlias = Any  # what JSON takes
+Document: TypeAlias = Any  # any value that JSON can hold
 
 # Cases that several reports have. CI systems follow a case by its name: it has no figures in it, and stays.
 ANSWERED: Final = "requests are answered"
@@ -31,9 +31,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is read with charts. `origin`: in a line, what was measured and when.
+    """A page with charts. `origin`: one line on the runs, their time and the version of the load tests.
 
-    `settings`: what was asked for, by name. `notice` stands above everything. No `tiles`: their place is left out, too.
+    `settings`: the settings to show, by name. `notice` comes first. If `tiles` is None, the page omits their section.
     """
 
     title: str
@@ -47,11 +47,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command found. Each form is made when it is asked for: most of them are not.
+    """The findings of a command. Each form is a function, because a command needs few of the forms.
 
-    `kind`: which command; `subject`: what was tested; `statement`: what it came to, in words, for who reads no figures.
-    `printed`: for a terminal; `document`: for JSON; `rows`: for CSV. `runs`: whose latencies go into a histogram log,
-    by name; `in_windows`: with a histogram of each window.
+    `kind`: the command; `subject`: the model or scenario; `statement`: the result in words, without a table.
+    `printed` is for a terminal, `document` for JSON, `rows` for CSV. `runs`: the runs of the histogram log, by name;
+    `in_windows`: the log has a histogram of each window.
     """
 
     kind: str

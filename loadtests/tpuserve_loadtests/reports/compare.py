@@ -41,13 +41,13 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
 
 
 def _runs(outcome: ComparisonOutcome) -> list[tuple[int, str, Measured]]:
-    """Of all rounds, in turn."""
+    """List round, side and measurements of all runs, in order."""
     rounds = enumerate(outcome.rounds, start=1)
     return [(number, side, each) for number, pair in rounds for side, each in zip(_SIDES, pair, strict=True)]
 
 
 def _document(outcome: ComparisonOutcome) -> Document:
-    """Latencies are in milliseconds."""
+    """Build the JSON document; latencies are in milliseconds."""
     comparison = outcome.comparison
     return {
         "a": outcome.names[0],
@@ -117,7 +117,7 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
 
 
 def interval_chart(comparison: Comparison) -> Intervals:
-    """B as a multiple of A, for each figure."""
+    """Draw B as a multiple of A, for each figure."""
     rows = [
         Interval(each.name, each.ratio.ratio, each.ratio.low, each.ratio.high, str(each.verdict))
         for each in comparison.figures

@@ -12,7 +12,7 @@ _MOST_ROWS: Final = 20
 
 
 def errors_table(runs: Sequence[Measured]) -> Table:
-    """Those of all runs."""
+    """List the most common failures of all runs."""
     counts: dict[tuple[str, str], int] = {}
     for measured in runs:
         for error in measured.recorder.errors():
@@ -27,7 +27,7 @@ def errors_table(runs: Sequence[Measured]) -> Table:
 
 
 def printed_errors(measured: Measured) -> list[Text]:
-    """A run's, one a line."""
+    """List the most common failures of a run, a line each."""
     errors = measured.recorder.errors()
     shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
     lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]

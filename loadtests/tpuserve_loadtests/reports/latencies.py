@@ -1,4 +1,4 @@
-"""Latencies of a line of a table."""
+"""Table cells for latencies."""
 
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.report_model.units import three_digits
@@ -7,12 +7,12 @@ LATENCIES = ("p50 ms", "p90 ms", "p99 ms", "max ms")
 
 
 def latency_cells(line: Summary) -> list[str]:
-    """Cells for LATENCIES, with three digits that matter."""
+    """Format cells for LATENCIES with three significant digits."""
     return ["-" if value is None else three_digits(value) for value in _latencies(line)]
 
 
 def exact_cells(line: Summary) -> list[str]:
-    """Cells for LATENCIES on a terminal, with as many decimals each."""
+    """Format cells for LATENCIES on a terminal, with two decimals."""
     return ["-" if value is None else f"{value:.2f}" for value in _latencies(line)]
 
 

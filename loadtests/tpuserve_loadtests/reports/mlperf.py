@@ -45,14 +45,14 @@ _MEANING = (
     "A submission needs MLPerf's own load generator, the benchmark's data and model, an accuracy run and a review. "
     "MLPerf is a trademark of MLCommons Association."
 )
-# Above everything: a figure must not be taken for what it is not.
+# Stands above everything: readers must not take a figure for a verified result.
 _NOTICE: Final = Notice(DISCLAIMER, _MEANING)
 
 
 def mlperf_report(
     model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], settings: Mapping[str, str]
 ) -> Report:
-    """`objectives`: what the server scenario's queries must keep. `settings`: what was asked for, by name."""
+    """Build the report. `objectives` limit the server scenario's queries. `settings`: the settings to show, by name."""
     text = mlperf_text(model, outcome)
     return Report(
         kind=_KIND,
@@ -69,7 +69,7 @@ def mlperf_report(
 def mlperf_search_report(
     model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]
 ) -> Report:
-    """Of the server scenario, where no rate was found that could be run by the rules: there is no result."""
+    """Build the report of a server scenario without a result: the search found no rate to run by the rules."""
     return Report(
         kind=_KIND,
         subject=model,
@@ -104,7 +104,7 @@ def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
 
 
 def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
-    """The summary, and below it what the server said of itself meanwhile, and what a search before it found."""
+    """List the summary, the server's metrics during the run, and the findings of the search before the run."""
     watched = outcome.watched
     return [
         Text(text),
@@ -116,7 +116,7 @@ def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
 
 
 def _document(model: str, outcome: MlperfOutcome) -> Document:
-    """`metric` is in nanoseconds, or samples (offline) or queries (server) a second."""
+    """Build the JSON document. `metric` is in nanoseconds, or samples (offline) or queries (server) a second."""
     result, watched, measured = outcome.result, outcome.watched, outcome.measured
     return {
         "disclaimer": DISCLAIMER,
@@ -140,7 +140,7 @@ def _document(model: str, outcome: MlperfOutcome) -> Document:
 
 
 def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
-    """For the generator, for the run, and for the scenario's verdict."""
+    """List the cases: the generator, the run, and the scenario's verdict."""
     result = outcome.result
     broken = {each.name: each.detail for each in result.constraints if not each.satisfied}
     why = "\n".join(f"{name}: no, {detail}" for name, detail in broken.items())
@@ -237,7 +237,7 @@ def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold]
 
 
 def _search_sections(searched: Searched, objectives: Sequence[Threshold], told: str = "") -> list[Section]:
-    """The tries, and what gave in; a note that was `told` already is left out."""
+    """List the tries and the limiting parts, without the note `told`, which the report already has."""
     found, servers = searched.found, searched.servers
     lines = [line for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
     return [*tries_sections(searched, objectives), servers_table("tried", servers.rows(found)), Remark(lines)]

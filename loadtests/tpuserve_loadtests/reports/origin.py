@@ -1,4 +1,4 @@
-"""What was measured, when, and under which load."""
+"""The origin of the figures: the runs, their time, and their load."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The report of a rollout, which goes with the change: what is live, each step and why it passed, what was measured."""
+"""The report of a rollout, to keep with the change: the live version, each step with its reason, the measurements."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -34,7 +34,7 @@ _DRY_RUN: Final = "A dry run, which changes no label and puts no load on the ser
 
 
 def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Mapping[str, str]) -> Report:
-    """`planned`: names of steps, in order. `settings`: what was asked for, by name."""
+    """Build the report. `planned`: names of steps, in order. `settings`: the settings to show, by name."""
     return Report(
         kind="rollout",
         subject=outcome.model,
@@ -187,7 +187,7 @@ def _version(version: int | None) -> str:
 
 
 def _groups(outcome: RolloutOutcome) -> list[Group]:
-    """What each gate found, under its step's name."""
+    """List the findings of each gate, under its step's name."""
     found = outcome.findings
     groups = (
         _parity(found.parity, outcome) if found.parity else None,

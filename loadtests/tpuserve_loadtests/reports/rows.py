@@ -14,7 +14,7 @@ def window_rows(measured: Measured) -> list[Cells]:
     `start_s` counts from where measuring began, `time` is in seconds since 1970 (UTC).
     """
     began_at = measured.started_at + measured.load.warm_up_s
-    rows: list[dict[str, Any]] = [  # of several types
+    rows: list[dict[str, Any]] = [  # values of several types
         {"time": f"{began_at + stretch.start_s:.3f}", "line": line or "total", **asdict(stretch)}
         for line in (*measured.recorder.lines, None)
         for stretch in timeline(measured, line)
@@ -22,8 +22,8 @@ def window_rows(measured: Measured) -> list[Cells]:
     return [*sorted(rows, key=lambda row: row["start_s"])]
 
 
-def run_row(measured: Measured) -> dict[str, Any]:  # of several types
-    """Figures of all its requests."""
+def run_row(measured: Measured) -> dict[str, Any]:  # values of several types
+    """Return the figures of all requests of the run, by heading."""
     figures = asdict(measured.total.summary("total", measured.rate_per_s))
     del figures["name"]
     load = measured.load

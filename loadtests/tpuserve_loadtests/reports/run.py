@@ -39,7 +39,7 @@ def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
 
 
 def run_document(outcome: RunOutcome) -> dict[str, Document]:
-    """Latencies are in milliseconds, rates in requests per second."""
+    """Build the JSON document. Latencies are in milliseconds, rates in requests per second."""
     measured = outcome.measured
     return {
         "ok": outcome.exit_code == 0,
@@ -78,7 +78,7 @@ def _figures(line: Summary) -> dict[str, float | int | None]:
 
 
 def _printed(outcome: RunOutcome) -> list[Printed]:
-    """The table, the commonest errors, the gates and the notes."""
+    """List the table, the most common errors, the gates and the notes."""
     total = outcome.total
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""

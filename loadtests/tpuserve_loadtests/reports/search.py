@@ -1,4 +1,4 @@
-"""The report of a search: which rates held the objective, which did not, and what was found."""
+"""The report of a search: the rates that held the objective, the rates that did not, and the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -60,7 +60,7 @@ def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Ca
 
 
 def search_document(searched: Searched) -> dict[str, Document]:
-    """What was found, and each rate that was tried."""
+    """Build the JSON document: the result, and each try."""
     found, servers = searched.found, searched.servers
     best = found.best if found else None
     ceiling = found.ceiling if found else None
@@ -116,7 +116,7 @@ def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[
 
 
 def search_headline(searched: Searched) -> Headline:
-    """Whether a rate holds."""
+    """Report whether a rate holds."""
     found, statement = searched.found, searched.statement
     if found is None:
         return Headline("warn", "The search did not end", [statement])
@@ -198,7 +198,7 @@ def _outcome(probe: Probe) -> str:
 
 
 def limits(objectives: Sequence[Threshold]) -> list[Rule]:
-    """Lines that latencies must stay below."""
+    """Return a rule at each latency objective."""
     return [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
 
 

@@ -1,4 +1,4 @@
-"""What the server said of itself during a run: where the time of a request went, and what it did meanwhile."""
+"""The server's metrics during a run: the time breakdown of a request, and the server's activity."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def server_section(watched: Watched) -> Shares | Remark:
 
 
 def printed_server(watched: Watched) -> list[Printed]:
-    """The table, if the parts are known, and what the server did; nothing where it does not tell."""
+    """List the time breakdown, if known, and the server's activity; nothing without metrics."""
     if watched.server is None:
         return []
     table = [_table(watched.server, watched.parts)] if watched.parts else []

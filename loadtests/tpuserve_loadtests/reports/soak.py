@@ -43,13 +43,13 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
         page=lambda: _page(outcome, settings),
         rows=lambda: _segment_rows(outcome),
         runs={"": outcome.run.measured},
-        # Windows of all segments lie one over the other.
+        # Each window merges the same window of all segments, so it shows no course over time.
         in_windows=False,
     )
 
 
 def _document(outcome: SoakOutcome) -> Document:
-    """The run's figures, each segment and each drift."""
+    """Build the JSON document: the run's figures, each segment and each drift."""
     of_run = run_document(outcome.run)
     del of_run["stable"]
     return {

@@ -1,4 +1,4 @@
-"""The report of a sweep: what each load gave, how fast, and where the server's time went."""
+"""The report of a sweep: throughput, latencies and the server's time breakdown for each load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ _MOST_CURVES = 6
 
 
 def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Report:
-    """At least one step; `settings`: what was asked for, by name."""
+    """Build the report of at least one step. `settings`: the settings to show, by name."""
     return Report(
         kind="loadtest sweep",
         subject=steps[0].model,
@@ -49,7 +49,7 @@ def sweep_cases(steps: Sequence[RunOutcome]) -> list[Case]:
     return [replace(case, name=f"{_name(step)}: {case.name}") for step in steps for case in step.cases]
 
 
-def _server(watched: Watched) -> dict[str, Any]:  # of several types
+def _server(watched: Watched) -> dict[str, Any]:  # values of several types
     """Means of a request and of a batch; empty where the server does not tell."""
     server = watched.server
     return {

@@ -17,7 +17,7 @@ class ModelConfigText:
     """A ModelServerConfig. `message` is what the text means."""
 
     def __init__(self, text: str) -> None:
-        """BadConfig for text that is none, with line and column; also for unknown fields."""
+        """Parse the text. Raises BadConfig, with line and column, for invalid text and for unknown fields."""
         self.text = text
         try:
             self.message = text_format.Parse(text, ModelServerConfig())

@@ -63,7 +63,7 @@ class ModelService:
     def reload(self, config: Message) -> None:
         """Replace the whole configuration, a ModelServerConfig."""
         request = official.ReloadConfigRequest()
-        request.config.ParseFromString(config.SerializeToString())  # carries tpuserve's own fields, unknown to it
+        request.config.ParseFromString(config.SerializeToString())  # keeps tpuserve's own fields as unknown fields
         reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)
         try:
             status = official.ReloadConfigResponse.FromString(reply.body).status
