@@ -115,9 +115,8 @@ class _GuardedRest:
         model = None if protocol is None else protocol.find_model(scope["method"], raw_path(scope))
         try:
             await self._rule.check(Attempt("rest", scope["method"], scope["path"], _headers(scope), model))
-        except (
-            Exception
-        ) as error:  # The edge: whatever it is, the client gets an answer, and the request goes no further.
+        except Exception as error:
+            # This is the last handler of the request: whatever failed, answer the client.
             form = error_body if protocol is None else protocol.error_body
             more_headers: Headers = () if protocol is None else protocol.headers
             await send_response(send, failure_response(error, scope, form), more_headers)
