@@ -1,4 +1,4 @@
-"""Admission: refuses at once whoever cannot be answered in time, by what is known of the device and the queue."""
+"""Admission control: refuses a request at once if its forecast exceeds its objective or deadline."""
 
 import math
 from collections import Counter, deque
@@ -14,25 +14,25 @@ from tpuserve_server.core.errors import TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId
 
-# Nobody is told to come back sooner, nor of a shorter way through the host.
+# Smallest retry hint, and smallest host allowance that an error message mentions, in seconds.
 _LEAST_RETRY_S = 0.001
 _LEAST_TOLD_S = 0.0001
-# While a free device refuses, one request in so many times its own duration is run all the same. What is known may be
-# wrong, a neighbour that slowed everything down long gone; and without a run nothing would ever be learned.
+# A request that is too slow even alone still runs once in this many times its own duration. The known cost may be
+# wrong, for example after a slow neighbour has left, and only a run can correct it.
 _DURATIONS_A_TRIAL = 100.0
 
 
 class Admission:
-    """Of one batcher, some of whose signatures have an objective. Guarded by the batcher's lock.
+    """Admission control of one batcher, for the signatures that have an objective. The batcher's lock guards it.
 
-    What it predicts is conservative: requests of low priority are not ahead of others, but whatever has begun is, and
-    whoever is admitted will run in a batch of the size that is planned for, even if it is the only one as yet.
+    The forecast is conservative. Waiting requests of low priority do not delay others, but a batch that has begun does.
+    The forecast assumes a batch of the planned size, even if the request is the only one in it so far.
     """
 
     def __init__(
         self, servable_id: ServableId, options: Mapping[str, BatchingOptions], costs: CostModel, devices: int
     ) -> None:
-        """`devices` batches run at a time. Objectives need allowed sizes."""
+        """Forecast for `devices` batches that run at the same time. Objectives need allowed sizes."""
         self._id = servable_id
         self._costs = costs
         self._devices = devices
@@ -46,26 +46,27 @@ class Admission:
         }
 
     def promises(self, signature_name: str) -> bool:
-        """Whether the signature has an objective, so that its requests are to be checked."""
+        """Return whether the signature has an objective, so that its requests must be checked."""
         return signature_name in self._plans
 
     def answered(self, signature_name: str, latency_s: float) -> None:
-        """An answer of high priority went out `latency_s` after its request had come."""
+        """Record a response of high priority that went out `latency_s` after its request arrived."""
         if (plan := self._plans.get(signature_name)) is not None:
             plan.answered(latency_s)
 
     def host_s(self, signature_name: str) -> float:
-        """What of a signature's objective is kept for the host, 0 without one."""
+        """Return the part of a signature's objective that is reserved for the host, or 0 without an objective."""
         plan = self._plans.get(signature_name)
         return 0.0 if plan is None else plan.host_s
 
     def check(self, task: Task, rows_ahead: int, oldest_s: float, others_s: Sequence[float]) -> None:
-        """Predict when a task that has just come will be answered; its own `predicted_s`.
+        """Predict when a new task will be answered, and store the prediction in its `predicted_s`.
 
-        `rows_ahead` wait that it would share batches with, since `oldest_s`; other batches cost `others_s`.
+        `rows_ahead` rows that can share batches with the task have waited since `oldest_s`. Other waiting batches cost
+        `others_s`, in seconds.
 
         Raises:
-            TooLate: that is after its objective, or its deadline.
+            TooLate: the prediction is later than the task's objective or deadline.
         """
         plan = self._plans.get(task.signature_name)
         if plan is None or task.priority is not Priority.HIGH:
@@ -87,14 +88,15 @@ class Admission:
         finish_s = task.predicted_s + plan.margin_s(spread_s)
         if finish_s <= min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
             return
-        # What its costs say is too long on any device must be tried on this one too, which others may keep busy always.
+        # A request that is too slow on any device must also get trials here: other models may keep this device always
+        # busy.
         runs_s, own = _parts(sizes, task.rows)
         alone_s = sum(runs_s) + sizes.mean_s[own]
         if alone_s <= plan.latency_s or not self._is_trial(now_s, alone_s):
             raise self._refusal(task, plan, finish_s, rows_ahead)
 
     def _check_alone(self, task: Task, plan: ObjectivePlan, sizes: Sizes) -> None:
-        """It starts at once, and alone: what it costs on average counts. To refuse it brings nobody forward."""
+        """Check a task that starts at once and alone by its mean cost: refusing it would speed up no other request."""
         now_s = task.enqueued_s
         runs_s, own = _parts(sizes, task.rows)
         task.predicted_s = self._forecast.start_s(now_s, runs_s) + sizes.mean_s[own]
@@ -103,7 +105,7 @@ class Admission:
             raise self._refusal(task, plan, task.predicted_s, 0)
 
     def work_s(self, task: Task, rows: int) -> float:
-        """What a batch of `rows` rows like this task's costs; 0 while nobody knows."""
+        """Return the mean cost of a batch of `rows` rows like this task's, in seconds, or 0 if it is unknown."""
         plan = self._plans.get(task.signature_name)
         sizes = plan.sizes(task.lengths)[0] if plan is not None and task.shareable else None
         if sizes is not None:
@@ -112,8 +114,10 @@ class Admission:
         return 0.0 if cost is None else cost.mean_s
 
     def works_s(self, batches: Sequence[tuple[Task, int]], now_s: float) -> list[float]:
-        """What batches of other keys will cost that wait: the first task and the rows of each. They grow until they
-        start, each by its part of the rate at which requests for its signature come.
+        """Return the predicted costs, in seconds, of waiting batches of other keys.
+
+        `batches` holds the first task and the rows of each. A batch grows until it starts, by its share of the rate at
+        which requests for its signature arrive.
         """
         runs_s: list[float] = []
         keys = Counter(task.signature_name for task, _ in batches)
@@ -126,9 +130,10 @@ class Admission:
         return runs_s
 
     def rows_to_run(self, tasks: Sequence[Task], now_s: float, others: Sequence[tuple[Task, int]] = ()) -> int:
-        """How many rows of these tasks of one key, the oldest first, should run now that a device thread is free.
+        """Return how many rows of these tasks should run now that a device thread is free.
 
-        `others`: the first task and the rows of each batch of other keys that waits.
+        The tasks have one key and are in order of arrival. `others` holds the first task and the rows of each waiting
+        batch of other keys.
         """
         plan = self._plans.get(tasks[0].signature_name)
         if plan is None:
@@ -137,7 +142,7 @@ class Admission:
         return plan.rows_to_run(tasks, now_s, others_s)
 
     def started(self, thread: int, tasks: Sequence[Task], now_s: float) -> None:
-        """A device thread has taken these tasks, which it runs when it has finished what it took before."""
+        """Record that a device thread has taken these tasks. It runs them after the batches that it took before."""
         first = tasks[0]
         plan = self._plans.get(first.signature_name)
         if plan is not None and first.shareable:
@@ -147,15 +152,15 @@ class Admission:
         self._running.setdefault(thread, deque()).append(tasks)
 
     def dropped(self, thread: int) -> None:
-        """A device thread has not run the last batch that it took: nobody waited for it any more."""
+        """Record that a device thread did not run the last batch that it took, because all its requests had ended."""
         self._running[thread].pop()
         self._forecast.dropped(thread)
 
     def finished(self, thread: int, in_flight: int, now_s: float) -> tuple[str, Sequence[float]]:
-        """A device thread has answered all but the last `in_flight` of the batches that it took.
+        """Record that a device thread has answered all but the last `in_flight` of the batches that it took.
 
-        The signature of the last one answered, and of its tasks for which there was a prediction the actual time less
-        the predicted.
+        Return the signature of the last batch answered and its prediction errors. An error is the actual finish minus
+        the predicted finish, in seconds, for each task that had a prediction.
         """
         running = self._running[thread]
         tasks: Sequence[Task] = ()
@@ -169,11 +174,11 @@ class Admission:
         return tasks[0].signature_name if tasks else "", errors_s
 
     def _is_free(self) -> bool:
-        """Whether a device thread has nothing to run."""
+        """Return whether a device thread has nothing to run."""
         return sum(map(bool, self._running.values())) < self._devices
 
     def _is_trial(self, now_s: float, duration_s: float) -> bool:
-        """Whether a request that a free device would refuse is run to see how long it takes now."""
+        """Return whether to run a request that a free device would refuse, to measure its current cost."""
         if self._next_trial_s <= now_s:
             self._next_trial_s = now_s + _DURATIONS_A_TRIAL * duration_s
             return True
@@ -197,7 +202,7 @@ class Admission:
 
 
 def _parts(sizes: Sizes, rows: int) -> tuple[list[float], int]:
-    """How rows run that nothing is ahead of: costs of the batches that they fill, and the index of the last's size."""
+    """Return how `rows` rows run without a queue: costs of the full batches, and the index of the last one's size."""
     full, last = divmod(rows - 1, sizes.rows[-1])
     return [sizes.mean_s[-1]] * full, sizes.index(last + 1)
 
@@ -205,14 +210,14 @@ def _parts(sizes: Sizes, rows: int) -> tuple[list[float], int]:
 def _own_size(
     sizes: Sizes, target: int, rows_ahead: int, rows: int, due_s: float, latency_s: float, runs_s: list[float]
 ) -> int:
-    """The index of the size in which `rows` rows will run; the costs of batches before that go to `runs_s`.
+    """Return the index of the size in which `rows` rows will run, and append the costs of earlier batches to `runs_s`.
 
-    `due_s`: seconds from the next batch's start to when the first in the queue must be answered.
+    `due_s`: seconds from the start of the next batch until the oldest waiting request must be answered.
     """
     total = rows_ahead + rows
     first = sizes.largest_within(due_s)
     if first < 0:
-        # It will be late in any, and then runs in one that costs little for each row.
+        # The oldest request is late in any size, so its batch uses a size that costs little for each row.
         first = max(min(target, sizes.largest_within(latency_s / 2)), 0)
     if not rows_ahead or total <= sizes.rows[first]:
         parts_s, own = _parts(sizes, total)

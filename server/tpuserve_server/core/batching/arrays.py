@@ -1,4 +1,4 @@
-"""The arrays of a batch: its requests' rows joined and padded, its outputs given back to their owners."""
+"""The arrays of a batch: joins and pads the rows of its requests, and splits its outputs among them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from tpuserve_server.core.types import Array, Tensors
 def join_batch(
     tasks: Sequence[Task], rows: int, bucket: int, options: BatchingOptions | None, buffers: BatchBuffers
 ) -> tuple[Tensors, bool]:
-    """The inputs of `rows` rows, padded to `bucket`, and whether they are of `buffers`, which will be written again."""
+    """Return the inputs of `rows` rows, padded to `bucket`, and whether they lie in `buffers`, to be overwritten."""
     first = tasks[0]
     sequences = options.sequences if options is not None and first.shareable else None
     fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
@@ -37,10 +37,10 @@ def join_batch(
 def split_outputs(
     outputs: Tensors, tasks: Sequence[Task], bucket: int, options: BatchingOptions | None
 ) -> Sequence[Tensors]:
-    """Each request's rows of the outputs, without its own padding.
+    """Return each request's rows of the outputs, without its own padding.
 
     Raises:
-        FailedPrecondition: an output has not `bucket` rows, so that nobody can tell whose rows are whose.
+        FailedPrecondition: an output does not have `bucket` rows, so its rows cannot be assigned to requests.
     """
     if not tasks[0].shareable:
         return [outputs]
@@ -51,7 +51,7 @@ def split_outputs(
 
 
 def detached(outputs: Tensors, buffers: Tensors) -> Tensors:
-    """Copy outputs that are views of a buffer: a model that hands an input through returns our own memory."""
+    """Copy outputs that are views of a buffer: a model that returns an input unchanged returns the batcher's memory."""
     return {
         name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
         for name, array in outputs.items()
@@ -61,7 +61,7 @@ def detached(outputs: Tensors, buffers: Tensors) -> Tensors:
 def _make_batch(
     like: Task, row_shapes: Mapping[str, tuple[int, ...]], bucket: int, buffers: BatchBuffers
 ) -> tuple[dict[str, Array], bool]:
-    # Strings: a kept buffer would keep clients' data alive.
+    # Strings need new arrays: a kept buffer would keep clients' data alive.
     if any(array.dtype.hasobject for array in like.inputs.values()):
         return empty_batch(like.inputs, row_shapes, bucket), False
     return buffers.get(like.signature_name, like.inputs, row_shapes, bucket), True

@@ -1,4 +1,4 @@
-"""Backlog: requests of one priority that wait, in the batches they will run in. Threads and clock are its owner's."""
+"""Backlog: waiting requests of one priority, grouped into batches. Its owner provides the threads and the clock."""
 
 import math
 from collections import deque
@@ -16,10 +16,10 @@ from tpuserve_server.core.types import Signature
 
 
 class Backlog:
-    """First come, first batched, as TensorFlow Serving's queues (batching_util/shared_batch_scheduler.h).
+    """A first-come, first-batched queue like TensorFlow Serving's (batching_util/shared_batch_scheduler.h).
 
-    Tasks of one key share batches: same signature, same outputs, and the same row shapes once they are padded. A task
-    that does not fit the open batch closes it and opens the next, or is split over both. Not safe for threads.
+    Tasks of one key share batches: same signature, same outputs, and the same row shapes after padding. A task that
+    does not fit the open batch closes it and opens the next, or is split over both. Not thread-safe.
     """
 
     def __init__(
@@ -30,18 +30,18 @@ class Backlog:
         costs: CostModel,
         admission: Admission | None = None,
     ) -> None:
-        """`max_enqueued_batches` bounds the batches that wait, for each signature; `admission`, who may join them."""
+        """`max_enqueued_batches` limits the waiting batches of each signature. `admission` may refuse tasks."""
         self._lanes = {name: Lane(signature, options.get(name), costs) for name, signature in signatures.items()}
         self._max_enqueued_batches = max_enqueued_batches
         self._admission = admission
         self._batches: dict[Hashable, deque[Batch]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything waits."""
+        """Return whether any task waits."""
         return bool(self._batches)
 
     def add(self, task: Task) -> bool:
-        """As `BatchQueue.add`."""
+        """Queue a task. See `BatchQueue.add`."""
         lane = self._lanes[task.signature_name]
         if task.rows > lane.max_task_rows:
             raise too_many_rows(task.rows, lane.max_task_rows, splits=lane.splits)
@@ -63,7 +63,7 @@ class Backlog:
         return True
 
     def discard(self, task: Task) -> bool:
-        """As `BatchQueue.discard`."""
+        """Remove a task. See `BatchQueue.discard`."""
         if task.whole is not None and task.batch is None:
             return self._discard_parts(task.whole)
         batch = task.batch
@@ -75,10 +75,10 @@ class Backlog:
         return True
 
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
-        """The ready batch whose oldest task has waited longest; None if none is.
+        """Return the ready batch whose oldest task has waited longest, or None if no batch is ready.
 
-        `closed`: only if there is one that takes no more. It may be another: who has waited longer goes first, or those
-        who come without end, and fill their batches, would keep a lone request from ever being next.
+        With `closed`, return a batch only if some waiting batch takes no more rows. The returned batch may be another:
+        if full batches went first, a steady stream of them would starve a lone request.
         """
         ready: Batch | None = None
         since_s = math.inf
@@ -92,13 +92,13 @@ class Backlog:
         return ready if may_run else None
 
     def next_s(self) -> float:
-        """When a batch will be ready, if nothing comes; `inf` if nothing waits."""
+        """Return when a batch will be ready if no request arrives, or `inf` if none waits."""
         return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
 
     def take(self, batch: Batch, now_s: float) -> list[Task]:
-        """The tasks of a batch that `ready` has named, out of the queue: as many as the padding policy runs at once.
+        """Remove and return the tasks of a batch that `ready` returned, as many as the padding policy runs at once.
 
-        What is left stays first, as old as it is, and open to more.
+        The remaining tasks stay first, keep their age, and accept more rows.
         """
         batches = self._batches[batch.key]
         if len(batches) > 1:
@@ -113,11 +113,11 @@ class Backlog:
         return tasks
 
     def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
-        """A batch that was taken has been answered, after `run_s` on the device."""
+        """Record that a batch that was taken has been answered, after `run_s` on the device."""
         self._lanes[tasks[0].signature_name].answered(tasks, run_s, now_s)
 
     def take_up_to(self, rows: int, key: Hashable) -> list[Task]:
-        """The first tasks of `key` that fit into `rows` rows, ready or not, out of the queue."""
+        """Remove and return the first tasks of `key` that fit into `rows` rows, ready or not."""
         taken: list[Task] = []
         while rows and (batches := self._batches.get(key)):
             first = batches[0]
@@ -131,22 +131,22 @@ class Backlog:
         return taken
 
     def hurry(self) -> None:
-        """Let no batch wait for more rows from now on."""
+        """Stop all waiting for more rows, from now on."""
         for lane in self._lanes.values():
             lane.hurry()
 
     def _rows_to_run(self, batch: Batch, batches: deque[Batch], now_s: float) -> int:
-        """Of the first of the batches of its key."""
+        """Return how many rows of `batch` to run. `batches` are those of its key, and `batch` is the first."""
         if self._admission is not None and batch.lane.has_objective:
             others = self._others(batch.key) if len(self._batches) > 1 else ()
             return self._admission.rows_to_run([task for one in batches for task in one.tasks], now_s, others)
         if batch.lane.timeout_s and (len(batches) > 1 or batch.is_full):
-            # TensorFlow Serving leaves a batch as it is that is full, or closed by the next.
+            # TensorFlow Serving does not cut a batch that is full or closed.
             return batch.rows
         return batch.rows_to_run()
 
     def _others(self, key: Hashable) -> list[tuple[Task, int]]:
-        """The first task and the rows of each batch that waits of other keys than this."""
+        """Return the first task and the rows of each waiting batch of other keys."""
         return [
             (batch.tasks[0], batch.rows)
             for other, batches in self._batches.items()
@@ -158,12 +158,12 @@ class Backlog:
         rows, oldest_s = 0, task.enqueued_s
         if task.shareable and (batches := self._batches.get(key)):
             rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
-        # What runs alone shares no batch with others of its key.
+        # A task that runs alone shares no batch with others of its key.
         others = self._others(key if task.shareable else None)
         admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else ())
 
     def _fill_holes(self, batch: Batch) -> None:
-        """What has been discarded has left places, which the next in the queue take."""
+        """Move tasks from the following batches into the room that discarded tasks have left."""
         batches = self._batches[batch.key]
         while len(batches) > 1 and not batch.is_full:
             following = batches[1]
@@ -200,7 +200,7 @@ class Backlog:
             )
 
     def _add_parts(self, lane: Lane, key: Hashable, last: Batch | None, task: Task) -> None:
-        """Fill the open batch, then as many as it takes; all of them or none."""
+        """Fill the open batch, then open as many as needed. Queue all parts or none."""
         room = lane.max_rows - (last.rows if last is not None else 0)
         self._check_capacity(lane, last, room, task.rows)
         sizes = _part_sizes(task.rows, room, lane.max_rows)
@@ -211,7 +211,7 @@ class Backlog:
                 last = self._open(lane, key, part)
 
     def _check_capacity(self, lane: Lane, last: Batch | None, room: int, rows: int) -> None:
-        # An open batch is one of those that are enqueued, even an empty one.
+        # An open batch counts as enqueued, even if it is empty.
         enqueued = lane.enqueued + (last is None)
         capacity = max(self._max_enqueued_batches - enqueued, 0) * lane.max_rows
         capacity += room if enqueued <= self._max_enqueued_batches else 0
@@ -233,7 +233,7 @@ class Backlog:
         ]
         if not waiting:
             return False
-        # Those that have left the queue need not run either.
+        # Parts that have left the queue need not run either.
         whole.give_up()
         for part in waiting:
             self.discard(part)
@@ -241,15 +241,17 @@ class Backlog:
 
 
 def _part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
-    """How a request of `rows` is cut: `room` fills the open batch, the rest are batches of `max_rows`, but the last."""
+    """Return the sizes of a split request's parts: `room` fills the open batch, then full batches and a remainder."""
     first = min(room, rows)
     whole, last = divmod(rows - first, max_rows)
     return [size for size in (first, *[max_rows] * whole, last) if size]
 
 
 def _ready_s(batches: deque[Batch]) -> float:
-    """When the first may leave: at once when it is full or closed, else when its oldest task has waited its time, or
-    those who were just answered have had time to come back.
+    """Return when the first batch may leave.
+
+    A full or closed batch may leave at once. Any other waits for its timeout, or until the clients that were just
+    answered have had time to send again.
     """
     first = batches[0]
     if len(batches) > 1 or first.is_full:

@@ -10,7 +10,7 @@ from tpuserve_server.core.batching.task import Task
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Tasks that will run together. The last of its key is open to more; the others are closed."""
+    """Tasks that will run together. The last batch of a key accepts more tasks; the others are closed."""
 
     lane: Lane
     key: Hashable
@@ -19,7 +19,7 @@ class Batch:
 
     @property
     def oldest_s(self) -> float:
-        """When the first of the tasks came."""
+        """Arrival time of the first task."""
         return self.tasks[0].enqueued_s
 
     @property
@@ -28,7 +28,7 @@ class Batch:
         return self.rows >= self.lane.max_rows or not self.tasks[0].shareable
 
     def rows_to_run(self) -> int:
-        """How many of the rows to run now by the padding policy: where one task ends, but for one that may be cut."""
+        """Return how many rows the padding policy runs now: whole tasks, unless the first task may be cut."""
         lane, tasks = self.lane, self.tasks
         if lane.plan is None:
             return self.rows
@@ -37,21 +37,21 @@ class Batch:
         return lane.plan.choose(self.rows, list(itertools.accumulate(task.rows for task in tasks)), tasks[0].lengths)
 
     def append(self, task: Task) -> None:
-        """Let a task wait here; there is room for it."""
+        """Add a task. The caller checks that there is room for it."""
         task.batch = self
         self.tasks.append(task)
         self.rows += task.rows
 
     def remove(self, task: Task) -> None:
-        """Let a task go that nobody waits for."""
+        """Remove a task whose caller no longer waits."""
         task.batch = None
         self.tasks.remove(task)
         self.rows -= task.rows
 
     def pop(self, rows: int) -> list[Task]:
-        """The first tasks, of `rows` rows together at most: whole ones, and the beginning of the next if it may be cut.
+        """Remove and return the first tasks, of at most `rows` rows in total.
 
-        What is left of that stays first.
+        These are whole tasks, and the beginning of the next one if it may be cut. The rest of that task stays first.
         """
         left, count = rows, 0
         for task in self.tasks:

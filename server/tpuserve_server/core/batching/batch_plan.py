@@ -1,4 +1,4 @@
-"""BatchPlan: how many of the rows that wait run next, where a batch is padded to one of a few sizes."""
+"""BatchPlan: decides how many waiting rows run next, if batches are padded to one of a few sizes."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -7,24 +7,25 @@ from typing import TypeAlias
 from tpuserve_server.core.batching.options import PaddingPolicy
 from tpuserve_server.core.padding import choose_bucket
 
-# Mean seconds of a run of so many rows, of sequences padded to so many lengths; None where nothing is known.
+# Mean seconds of a run by its rows and by the lengths that its sequences are padded to, or None if unknown.
 RunCost: TypeAlias = Callable[[int, tuple[int, ...]], float | None]
 
-# A smaller batch must be cheaper by this much for each row: less is noise, and more rows at a time wait less.
+# A smaller batch must be cheaper for each row by this factor: less is noise, and larger batches shorten the queue.
 _WORTH_WAITING = 0.95
-# What is known of costs changes slowly; choices are remembered for this many batches.
+# Costs change slowly, so choices are cached for this many batches.
 _REMEMBERED_FOR = 64
 
 
 class BatchPlan:
-    """One signature's padding policy. A choice is a pure function of the rows and the costs. Not safe for threads.
+    """The padding policy of one signature. A choice is a pure function of the rows and the costs. Not thread-safe.
 
-    The policies are TensorFlow's (batching_util/batch_scheduler_utils.h, MaybeBatchDown). MIN_COST looks at every size
-    where TensorFlow's looks at the next smaller and the next larger, and at what whole requests fill of it.
+    The policies are TensorFlow's (batching_util/batch_scheduler_utils.h, MaybeBatchDown), except that MIN_COST
+    considers every size. TensorFlow's considers the next smaller and the next larger size. MIN_COST also counts only
+    the rows that whole requests fill.
     """
 
     def __init__(self, buckets: Sequence[int], policy: PaddingPolicy, cost: RunCost) -> None:
-        """`buckets` ascend, and the last holds the largest batch. `cost` is asked for nothing but these."""
+        """`buckets` ascend, and the last holds the largest batch. `cost` is called only with these sizes."""
         self._buckets = tuple(buckets)
         self._choose = {
             PaddingPolicy.PAD_UP: self._pad_up,
@@ -36,9 +37,9 @@ class BatchPlan:
         self._uses_left = 0
 
     def choose(self, rows: int, ends: Sequence[int] | None = None, lengths: tuple[int, ...] = ()) -> int:
-        """How many of `rows` to run, from the first on: one of `ends`, or any number where that is None.
+        """Return how many of `rows` to run, counted from the first: one of `ends`, or any number if `ends` is None.
 
-        `ends` ascend and end with `rows`: where one request's rows end and the next one's begin.
+        `ends` ascend and contain the row counts at which requests end. The last is `rows`.
         """
         if ends is not None:
             return self._choose(rows, ends, lengths)
@@ -55,7 +56,7 @@ class BatchPlan:
         return rows
 
     def _batch_down(self, rows: int, ends: Sequence[int] | None, lengths: tuple[int, ...]) -> int:
-        """The largest size that is filled; where requests do not end there, nothing is gained, and all of them run."""
+        """Return the largest size that the rows fill, or all rows if they fill none or no request ends there."""
         smaller = bisect.bisect_right(self._buckets, rows)
         if not smaller:
             return rows

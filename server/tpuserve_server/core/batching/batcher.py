@@ -1,4 +1,4 @@
-"""The batcher: one bounded queue for each loaded version, and the threads that take its batches to the device."""
+"""Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
 
 import threading
 from collections.abc import Mapping
@@ -27,11 +27,13 @@ __all__ = ["Batcher", "Outcome", "Task"]
 
 
 class Batcher:
-    """Collects requests into batches and runs them. A batch leaves when a device thread is free and has its turn on the
-    device, and the batch is full or has waited its timeout, which by default is 0. Rows gather until then.
+    """Collects requests into batches and runs them.
 
-    Any number of event loops may submit, none of them ever waits for the device. Everything about the queue is guarded
-    by `_changed`; `_idle` counts the device threads that wait there, `_waking` is the loop that is about to wake one.
+    A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a device thread is
+    free and has its turn on the device. Rows gather until then.
+
+    Any number of event loops may submit tasks, and none of them waits for the device. `_changed` guards all state of
+    the queue. `_idle` counts the device threads that wait for a batch. `_waking` is the loop that is about to wake one.
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class Batcher:
     ) -> None:
         """Start the device threads of `parameters`, each of which runs a batch at a time.
 
-        They take turns with those of others on `device`, by the model's weight; without one it is this batcher's own.
+        They take turns with the threads of other models on `device`, by the model's weight. Without `device` the
+        batcher has a separate one.
 
-        A signature not in `options` is never batched: its requests run one by one. What runs cost is learned into
-        `costs`, which may know something already.
+        Requests for a signature that is not in `options` run one by one. The batcher adds the measured costs of runs to
+        `costs`, which may already hold some.
 
         Raises:
-            ResourceExhausted: the system gives no more threads; none is left behind.
+            ResourceExhausted: the system cannot start all threads. Those that were started are stopped.
         """
         self._id = servable_id
         self._options = options
@@ -73,7 +76,8 @@ class Batcher:
             low_priority_max_enqueued_batches=parameters.low_priority_queue_length,
             admission=self._admission,
         )
-        # With one batch at a time, whose callers are the ones that come back when it has ended.
+        # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
+        # ended.
         self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
         self._stopping = False
         self._idle = 0
@@ -86,7 +90,7 @@ class Batcher:
 
     def _start(self, servable: Servable) -> None:
         count = len(self._turns)
-        # Of what may be in flight each thread has its part, and buffers for it.
+        # Each thread gets an equal share of the in-flight limit, and buffers for it.
         in_flight = max(1, servable.max_in_flight // count)
         size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
         for index, turn in enumerate(self._turns):
@@ -102,16 +106,17 @@ class Batcher:
             self._threads.append(thread)
 
     def batches(self, signature_name: str) -> bool:
-        """Whether requests for this signature may share batches."""
+        """Return whether requests for this signature may share batches."""
         return signature_name in self._options
 
     def promises(self, signature_name: str) -> bool:
-        """Whether answers of this signature are to go out within a latency objective."""
+        """Return whether this signature has a latency objective."""
         return self._admission is not None and self._admission.promises(signature_name)
 
     def answered(self, signature_name: str, latency_s: float) -> None:
-        """An answer of high priority went out `latency_s` after its request had come: what of that the host took is
-        kept free from now on.
+        """Record a response of high priority that went out `latency_s` after its request arrived.
+
+        The batcher adjusts the part of the objective that it reserves for the host.
         """
         if self._admission is not None:
             with self._changed:
@@ -121,9 +126,9 @@ class Batcher:
         """Queue a task or refuse it at once. Called on the task's event loop.
 
         Raises:
-            InvalidArgument: it has more rows than a request may have, or longer ones.
+            InvalidArgument: the task has more rows than a request may have, or sequences that cannot be padded.
             Unavailable: the queue is full, or the batcher is stopping.
-            TooLate: it would be answered later than its objective or its deadline.
+            TooLate: the task would be answered later than its objective or its deadline.
         """
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
@@ -132,14 +137,14 @@ class Batcher:
             if wakes:
                 self._waking = loop
         if wakes:
-            # Not at once: the loop has more requests in its hands, which would find the interpreter's lock with the
-            # device thread and the device with a batch of one. When it has handed them in, one wake-up serves all.
+            # Not at once: the loop is about to submit more requests. They would compete with the device thread for the
+            # interpreter's lock, and the device would run a batch of one. One wake-up after them serves all.
             loop.call_soon(self._wake)
 
     def discard(self, task: Task, reason: str) -> bool:
-        """Take a task that nobody waits for out of the queue, so that its place is free at once.
+        """Remove a task that its caller has given up from the queue, so that its place is free at once.
 
-        False if it has left the queue already. `reason` is `expired` or `cancelled`, for the metrics.
+        Return False if it has already left the queue. `reason` is `expired` or `cancelled`, for the metrics.
         """
         with self._changed:
             if not self._queue.discard(task):
@@ -150,7 +155,7 @@ class Batcher:
         return True
 
     def stop(self) -> None:
-        """Run what is queued, refuse what comes, and join the device threads."""
+        """Run the queued tasks, refuse new ones, and join the device threads."""
         with self._changed:
             self._stopping = True
             self._queue.hurry()
@@ -165,7 +170,7 @@ class Batcher:
     # The queue.
 
     def _admit(self, task: Task) -> bool:
-        """Whether a waiting thread has something to look at."""
+        """Queue the task, and return whether a waiting thread should look at the queue."""
         if self._stopping:
             raise Unavailable(f"Servable {self._id} is unloading")
         try:
@@ -183,27 +188,28 @@ class Batcher:
             self._changed.notify()
 
     def _close_turns(self) -> None:
-        """When there is nothing left to run, no thread waits for its turn until another model's batch has ended."""
+        """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
         if not self._queue:
             for turn in self._turns:
                 turn.close()
 
     def _next_batch(self, turn: Turn) -> list[Task]:
-        """Wait for a batch that is ready, and a turn on the device; nothing when stopped and drained."""
+        """Wait for a ready batch and a turn on the device. Return no tasks once stopped and drained."""
         while (tasks := self._wait_for_batch(turn)) is None:
             if turn.line_up():
                 turn.wait()
         return tasks
 
     def _wait_for_batch(self, turn: Turn) -> list[Task] | None:
-        """As `_next_batch`; None when a batch is ready, but it is another's turn."""
+        """Wait for a ready batch. Return its tasks, or None if a batch is ready but another thread has the turn."""
         with self._changed:
             while True:
                 now_s = self._clock.monotonic_s()
                 if turn.take():
                     if tasks := self._take(now_s):
                         if self._idle and self._queue:
-                            # One wake-up serves all that came with it: another thread looks for what is left.
+                            # One wake-up serves all tasks that were submitted together, so another thread must look for
+                            # the rest.
                             self._changed.notify()
                         return tasks
                 elif self._queue.next_s() <= now_s:
@@ -216,7 +222,7 @@ class Batcher:
                 self._idle -= 1
 
     def _following_batch(self, turn: Turn) -> list[Task]:
-        """A batch to run after those in flight, if there is one that gains no rows by waiting for them, or is older."""
+        """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""
         with self._changed:
             return self._take(self._clock.monotonic_s(), closed=True) if turn.take() else []
 
@@ -233,17 +239,20 @@ class Batcher:
             pass
 
     def _run_next(self, runner: BatchRunner, turn: Turn) -> bool:
-        """One batch, in a frame of its own: while the thread waits for the next, nothing of the last stays alive."""
+        """Start or finish one batch and return whether to continue.
+
+        A separate frame frees everything of the last batch while the thread waits for the next.
+        """
         in_flight = runner.in_flight
         tasks = self._following_batch(turn) if in_flight else self._next_batch(turn)
         if tasks:
             has_room = runner.start(tasks)
             if self._admission is not None and runner.in_flight == in_flight:
-                # Nobody waited for it any more.
+                # All its requests had ended.
                 with self._changed:
                     self._admission.dropped(threading.get_ident())
             if has_room:
-                # Another may follow at once.
+                # Another batch may follow at once.
                 return True
         elif not runner.in_flight:
             return False
@@ -257,7 +266,7 @@ class Batcher:
         return True
 
     def _compare(self, admission: Admission, in_flight: int) -> None:
-        """What was predicted of the batch that has just been answered with what came."""
+        """Report the difference between the predicted and the actual finish of the batch that was just answered."""
         with self._changed:
             signature_name, errors_s = admission.finished(threading.get_ident(), in_flight, self._clock.monotonic_s())
             host_s = admission.host_s(signature_name)

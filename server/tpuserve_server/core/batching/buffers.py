@@ -1,30 +1,30 @@
-"""BatchBuffers: the padded arrays in which a device thread joins its batches, kept from one to the next."""
+"""BatchBuffers: the padded arrays in which a device thread joins its batches, kept from batch to batch."""
 
 from collections.abc import Hashable, Mapping
 
 from tpuserve_server.core.padding import empty_batch
 from tpuserve_server.core.types import Array, Tensors
 
-# Of all of a batcher's threads together: what would be more is let go and made anew.
+# Limit for all threads of a batcher together. A thread that reaches its share drops its buffers and allocates new ones.
 MAX_BUFFER_BYTES = 256 * 2**20
-# Of one thread. Shapes of rows come from clients, and there is no end of them where dimensions are free.
+# Limit for one thread. Row shapes come from clients and are unbounded if dimensions are free.
 _MAX_BUFFERS = 64
 
 
 class BatchBuffers:
-    """At most `max_bytes` of arrays, and few of them, for one thread."""
+    """Arrays of one thread: at most `max_bytes` in few buffers, unless a single buffer is larger."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Nothing is kept yet."""
+        """Keep no buffer yet."""
         self._max_bytes = max_bytes
         self._by_shape: dict[Hashable, dict[str, Array]] = {}
 
     def get(
         self, signature_name: str, like: Tensors, row_shapes: Mapping[str, tuple[int, ...]], bucket: int
     ) -> dict[str, Array]:
-        """Arrays of `bucket` rows of `row_shapes`, typed as in `like`; what the last call wrote is theirs to overwrite.
+        """Return arrays of `bucket` rows of `row_shapes`, with the dtypes of `like`. They reuse the last call's memory.
 
-        One buffer for each signature and shape of row, which grows to the largest bucket that was asked for.
+        Each signature and row shape has one buffer, which grows to the largest requested bucket.
         """
         key = (signature_name, *row_shapes.values())
         buffer = self._by_shape.get(key)

@@ -1,24 +1,24 @@
-"""DeviceForecast: when the device threads of a batcher will be free, as far as that is known."""
+"""DeviceForecast: predicts when the device threads of a batcher will be free."""
 
 import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
 
-# Weight of the latest delay in what is known of them; and how many spreads, or seconds, one counts at most: a pause
-# of everything must not be feared for long.
+# Weight of the latest delay in the running mean. The excess of a delay over the mean is limited to this many standard
+# deviations, or to the bound in seconds if that is larger. One long pause must not dominate the forecast.
 _WEIGHT = 0.05
 _MOST_SPREADS = 4.0
 _LEAST_BOUND_S = 1e-3
 
 
 class DeviceForecast:
-    """Ends of the batches that run, and how far starts are off them. Not safe for threads."""
+    """Expected ends of the running batches, and how far actual starts deviate from the forecast. Not thread-safe."""
 
     def __init__(self, devices: int) -> None:
-        """`devices` threads, none of which runs anything."""
+        """Forecast for `devices` idle threads."""
         self._devices = devices
-        # By thread, in the order of their starts: one where a thread runs a batch at a time.
+        # By thread, in the order of their starts. A thread that runs a batch at a time has at most one.
         self._ends: dict[int, deque[float]] = {}
         self._last_end_s: dict[int, float] = {}
         self._delay_s = 0.0
@@ -30,7 +30,7 @@ class DeviceForecast:
         return math.sqrt(self._variance)
 
     def started(self, thread: int, now_s: float, ready_s: float, run_s: float) -> None:
-        """A thread has taken a batch, whose oldest task came at `ready_s`, and should be done with it in `run_s`."""
+        """Record that a thread has taken a batch that should run for `run_s`. Its oldest task arrived at `ready_s`."""
         ends = self._ends.setdefault(thread, deque())
         self._learn(now_s - max(self._last_end_s.get(thread, -math.inf), ready_s))
         end_s = max(now_s, ends[-1] if ends else now_s) + run_s
@@ -38,17 +38,17 @@ class DeviceForecast:
         self._last_end_s[thread] = end_s
 
     def finished(self, thread: int) -> None:
-        """A thread is done with the oldest of what it has begun."""
+        """Record that a thread has finished the oldest batch that it began."""
         self._ends[thread].popleft()
 
     def dropped(self, thread: int) -> None:
-        """A thread has not run the last of what it was to begin."""
+        """Record that a thread did not run the last batch that it took."""
         ends = self._ends[thread]
         ends.pop()
         self._last_end_s[thread] = ends[-1] if ends else -math.inf
 
     def start_s(self, now_s: float, runs_s: Sequence[float]) -> float:
-        """When a batch can start that is to run after those of `runs_s`, none of which has begun."""
+        """Return when a batch can start that runs after those of `runs_s`, none of which has begun."""
         if self._devices == 1:
             return self._alone_s(now_s) + sum(runs_s) + max(self._delay_s, 0.0)
         ends = [max(now_s, ends[-1]) for ends in self._ends.values() if ends]

@@ -1,4 +1,4 @@
-"""Lane: what the queue knows of one signature."""
+"""Lane: the batching rules and state of one signature."""
 
 from collections.abc import Hashable, Sequence
 
@@ -12,7 +12,7 @@ from tpuserve_server.core.types import Signature
 
 
 class Lane:
-    """One signature's rules, for tasks of one priority. `enqueued` counts its batches that wait, whatever their key."""
+    """One signature's rules, for tasks of one priority. `enqueued` counts its waiting batches of all keys."""
 
     __slots__ = (
         "_buckets",
@@ -33,7 +33,7 @@ class Lane:
     )
 
     def __init__(self, signature: Signature, options: BatchingOptions | None, costs: CostModel) -> None:
-        """Without `options` nothing is batched: every request is a batch of its own."""
+        """Without `options` every request runs in a separate batch."""
         self.max_task_rows = options.max_batch_size if options else 1
         self.max_rows = options.max_rows if options else 1
         self.timeout_s = options.timeout_s if options else 0.0
@@ -41,24 +41,26 @@ class Lane:
         self.pads = options is not None and options.pad_variable_length_inputs
         self.sequences = options.sequences if options else None
         shapes = [spec.shape for spec in signature.inputs.values()]
-        # A signature that is batched has no input of unknown rank.
+        # A signature with batching has no input of unknown rank.
         self.free_rows = any(shape is not None and None in shape[1:] for shape in shapes)
         self.has_objective = options is not None and options.objective is not None
         self.enqueued = 0
-        # Above this there is a choice of how many rows to run.
+        # Only batches above this size leave a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
         self._buckets = options.buckets if options else ()
         self._mean_s = _mean_costs(signature.name, costs)
         self.plan = None if options is None else _make_plan(options, self._mean_s)
-        # There once a batch has taken long enough to be worth a moment's wait.
+        # Set once a batch has taken long enough to make a short wait worthwhile.
         self.regroup: Regroup | None = None
         self._is_greedy = options is not None and options.mode is BatchingMode.GREEDY
 
     def key(self, task: Task) -> Hashable:
-        """Tasks with the same key may share batches; what runs alone has its signature's name.
+        """Return the key of a task. Tasks with the same key may share batches.
+
+        The key of a task that runs alone is its signature's name.
 
         Raises:
-            InvalidArgument: its sequences are longer than they may be.
+            InvalidArgument: a sequence is longer than the largest bucket, or lengths that must be equal differ.
         """
         if not task.shareable:
             return task.signature_name
@@ -68,7 +70,7 @@ class Lane:
             task.lengths = self.sequences.padded_lengths(task.inputs)
             return (task.signature_name, task.output_names, task.lengths)
         arrays = task.inputs.values()
-        # No padding where a row has no value to pad with, nor for parts of a request: each would be padded differently.
+        # Rows without elements have no value to pad with. Parts of one request would each be padded differently.
         if self.pads and task.rows <= self.max_rows and all(array.size for array in arrays):
             return (task.signature_name, task.output_names, "padded")
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
@@ -79,29 +81,31 @@ class Lane:
         return self.timeout_s > 0 or self.regroup is not None
 
     def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
-        """A batch was answered: its callers may be back in a moment."""
+        """Record a batch that was answered, because its callers may send again soon."""
         if not self._is_greedy or not tasks[0].shareable:
             return
         rows = sum(task.rows for task in tasks)
         if self.regroup is None:
-            # By what is known: one slow run of a light model must not be counted after for ever.
+            # The mean decides, so that a single slow run of a light model does not start regrouping.
             if (self._cost_s(rows) or 0.0) < LEAST_RUN_S:
                 return
             self.regroup = Regroup(self._cost_s, self.max_rows)
         self.regroup.answered(rows, run_s, now_s)
 
     def hurry(self) -> None:
-        """Let no batch wait from now on."""
+        """Stop all waiting, from now on."""
         self.timeout_s = 0.0
         self.regroup, self._is_greedy = None, False
 
     def _cost_s(self, rows: int) -> float | None:
-        """Of rows whose lengths are not padded: those that are have costs of their own, and no moment is waited."""
+        """Return the mean seconds of a batch without padded lengths. Padded ones have other costs and never regroup."""
         return self._mean_s(choose_bucket(rows, self._buckets), ())
 
     def may_cut(self, task: Task) -> bool:
-        """Whether a task that waits may be run in parts. Where rows are padded to each other's shape, only one that is
-        in parts already: the others' would be padded differently.
+        """Return whether a waiting task may run in parts.
+
+        If rows are padded to the shape of others, only a task that is already a part may be cut again. Parts of a whole
+        request would be padded differently.
         """
         return self.splits and task.shareable and (not self.pads or task.whole is not None)
 
@@ -115,7 +119,7 @@ def _mean_costs(signature_name: str, costs: CostModel) -> RunCost:
 
 
 def _make_plan(options: BatchingOptions, mean_s: RunCost) -> BatchPlan | None:
-    """None where there is nothing to choose."""
+    """Return the plan, or None if there is no choice of sizes or rows."""
     if len(options.buckets) < 2 or options.padding_policy is PaddingPolicy.PAD_UP:
         return None
     return BatchPlan(options.buckets, options.padding_policy, mean_s)

@@ -1,10 +1,10 @@
-"""What a latency objective asks of a batch's size. Pure: costs, times and rates come in, sizes go out.
+"""Batch sizes for a latency objective. Pure functions of costs, times and rates.
 
-`L` is the objective, `c(b)` what a batch of `b` rows costs. Batches run back to back, so a request that comes when one
-has just begun waits for it and then for its own. If `2 c(b) <= L` for batches of `b` rows, everybody is in time, at
-`b / c(b)` rows a second. If more come than that, some are late or refused whatever is done, and larger batches may be
-worth it: of those who come while one runs, the last `L - c(b)` seconds' fit the next, which makes
-`min(b, rate (L - c(b))) / c(b)` rows a second in time.
+`L` is the objective, and `c(b)` is the cost of a batch of `b` rows. Batches run back to back, so a request that arrives
+just after a batch has begun waits for that batch and then for its own. If `2 c(b) <= L`, every request is in time, up
+to a rate of `b / c(b)` rows a second. Above that rate some requests are late or refused in any case, and larger batches
+may pay. The next batch can answer in time only the requests that arrive in the last `L - c(b)` seconds of the batch
+before it. The result is `min(b, rate (L - c(b))) / c(b)` rows a second in time.
 """
 
 import bisect
@@ -12,29 +12,29 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# How much more goodput it takes to plan batches for which some must be refused.
+# A size for which some requests must be refused is planned only if it raises the goodput by this factor.
 _LEAST_GAIN = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What batches of each allowed size cost: `rows`, ascending; seconds on average; their standard deviation."""
+    """Costs of batches by allowed size: `rows`, ascending, mean seconds and standard deviation."""
 
     rows: tuple[int, ...]
     mean_s: tuple[float, ...]
     spread_s: tuple[float, ...]
 
     def index(self, rows: int) -> int:
-        """The smallest size that holds `rows`, the largest if none does."""
+        """Return the index of the smallest size that holds `rows`, or of the largest size if none does."""
         return min(bisect.bisect_left(self.rows, rows), len(self.rows) - 1)
 
     def largest_within(self, seconds: float) -> int:
-        """The largest size that on average takes no longer; -1 if none is that fast."""
+        """Return the index of the largest size that takes at most `seconds` on average, or -1 if none does."""
         return bisect.bisect_right(self.mean_s, seconds) - 1
 
 
 def capacity(sizes: Sizes, latency_s: float) -> float:
-    """Rows a second that can be answered within `latency_s` if none is refused and costs are the averages."""
+    """Return the rows a second that can be answered within `latency_s` at mean costs if none is refused."""
     return max(
         (rows / mean for rows, mean in zip(sizes.rows, sizes.mean_s, strict=True) if 2 * mean <= latency_s),
         default=0.0,
@@ -42,9 +42,9 @@ def capacity(sizes: Sizes, latency_s: float) -> float:
 
 
 def choose_target(sizes: Sizes, latency_s: float, margins: float, rows_per_s: float) -> int:
-    """The size to plan for: that which brings most rows in time, of several the largest.
+    """Return the index of the size that answers most rows in time, the largest of equals.
 
-    `margins`: how many spreads longer than its average a batch is expected to take.
+    `margins`: the standard deviations by which a batch is expected to exceed its mean.
     """
     safe = 0
     safe_goodput = risky_goodput = 0.0
@@ -60,7 +60,7 @@ def choose_target(sizes: Sizes, latency_s: float, margins: float, rows_per_s: fl
                 safe, safe_goodput = index, goodput
         else:
             in_time = min(float(rows), rows_per_s * window_s)
-            # What the next smaller size holds too is not this one's merit.
+            # Rows that the next smaller size also holds are no gain of this size.
             if in_time > smaller and in_time / mean_s > risky_goodput:
                 risky, risky_goodput = index, in_time / mean_s
         smaller = rows
@@ -76,11 +76,12 @@ def choose_rows(
     rows: Sequence[int],
     others_s: float = 0.0,
 ) -> int:
-    """How many of the rows that wait should run now, if the device is free: an allowed size, or larger than all.
+    """Return how many waiting rows to run now if the device is free.
 
-    `enqueued_s` and `rows` are the tasks', oldest first. Fewest rows late, those that are left behind for the next
-    batch among them; of several ways that which costs least for each row, and of those the largest. Others' batches,
-    which take `others_s`, run before the next.
+    The result is an allowed size, or the rows of the first task if no size holds them. `enqueued_s` and `rows` belong
+    to the tasks, oldest first. The choice minimizes the late rows, including those left for the next batch. Among
+    equals it minimizes the cost for each row, then takes the largest size. Batches of other keys take `others_s`
+    seconds and run before the next batch.
     """
     ends = list(itertools.accumulate(rows))
     total = ends[-1]
@@ -105,7 +106,7 @@ def choose_rows(
 
 
 def _rows_before(time_s: float, enqueued_s: Sequence[float], ends: Sequence[int], first: int, last: int) -> int:
-    """Rows of the tasks from `first` to `last` that came before `time_s`. Not those that came a nanosecond before."""
+    """Return the rows of the tasks from `first` to `last` that arrived more than a nanosecond before `time_s`."""
     late = bisect.bisect_left(enqueued_s, time_s - 1e-9, first, last)
     if late == first:
         return 0

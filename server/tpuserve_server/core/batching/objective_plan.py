@@ -1,4 +1,4 @@
-"""ObjectivePlan: how one signature keeps its latency objective, by what its batches cost and how fast requests come."""
+"""ObjectivePlan: how one signature keeps its latency objective, given the costs of its batches and its request rate."""
 
 import math
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.priority import Priority
 
-# The rate is known from what came in this many objectives' time: long enough to count, short enough to see a burst.
+# Time constant of the request rate, in objectives: long enough to count requests, short enough to notice a burst.
 _RATE_OBJECTIVES = 2.0
-# After this many batches of a shape their costs are looked up again.
+# Costs of a batch shape are looked up again after this many of its batches.
 _BATCHES_A_LOOK = 8
-# Half of what the objective allows to be late, because a controller overshoots; and how fast it reacts: a batch that is
-# late altogether widens the margin by this many spreads.
+# Target share of late requests, relative to the share that the objective allows: half, because a controller overshoots.
+# A batch that is late as a whole widens the margin by `_REACTION` standard deviations.
 _LATE_SHARE = 0.5
 _REACTION = 1.0
-# The margin moves between these multiples of the percentile's own in a normal distribution.
+# Bounds of the margin, as multiples of the percentile's margin in a normal distribution.
 _LEAST_MARGIN = 0.4
 _MOST_MARGIN = 3.5
 
 
 class ObjectivePlan:
-    """One signature of one version. Not safe for threads."""
+    """The objective of one signature of one version. Not thread-safe."""
 
     def __init__(
         self, signature_name: str, objective: LatencyObjective, buckets: tuple[int, ...], costs: CostModel
     ) -> None:
-        """Nothing has come yet. `buckets` are the allowed sizes, ascending, at least one."""
+        """Start with a request rate of 0. `buckets` are the allowed sizes, ascending, at least one."""
         self.objective_s = objective.latency_s
         self._host = HostAllowance(objective.latency_s, objective.percentile)
         self._name = signature_name
@@ -40,46 +40,46 @@ class ObjectivePlan:
         self._usual_margin = self._margin = NormalDist().inv_cdf(objective.percentile / 100.0)
         self._rate = 0.0
         self._seen_s = -math.inf
-        # By padded lengths: costs, the index of the size to plan for, batches until both are looked up again.
+        # By padded lengths: costs, the index of the planned size, and the batches until both are looked up again.
         self._known: dict[tuple[int, ...], tuple[Sizes | None, int, int]] = {}
 
     @property
     def host_s(self) -> float:
-        """What of the objective is kept for the host."""
+        """Part of the objective that is reserved for the host, in seconds."""
         return self._host.seconds
 
     @property
     def latency_s(self) -> float:
-        """What is left of it for the queue and the device."""
+        """Part of the objective that remains for the queue and the device, in seconds."""
         return self.objective_s - self._host.seconds
 
     def sizes(self, lengths: tuple[int, ...]) -> tuple[Sizes | None, int]:
-        """What batches cost, None while nobody knows; and the index of the size to plan for."""
+        """Return the costs of batches, or None if they are unknown, and the index of the planned size."""
         known = self._known.get(lengths)
         if known is None:
             known = self._look_up(lengths)
         return known[0], known[1]
 
     def margin_s(self, spread_s: float) -> float:
-        """How much longer than on average something may take, by its standard deviation, for the percentile to hold.
+        """Return the seconds to add to a mean time with this standard deviation for the percentile to hold.
 
-        Half of the objective at most: where costs vary that much, refusing more helps nobody.
+        At most half of `latency_s`: where costs vary more, refusing more requests does not help.
         """
         return min(self._margin * spread_s, self.latency_s / 2)
 
     @property
     def rows_per_s(self) -> float:
-        """How fast requests have come lately."""
+        """Current rate of requests, in rows a second."""
         return self._rate
 
     def saw(self, rows: int, now_s: float) -> None:
-        """A request of `rows` rows has come, whether or not it is taken."""
+        """Record the arrival of a request of `rows` rows, whether or not it is admitted."""
         tau_s = _RATE_OBJECTIVES * self.objective_s
         self._rate = self._rate * math.exp((self._seen_s - now_s) / tau_s) + rows / tau_s
         self._seen_s = now_s
 
     def started(self, lengths: tuple[int, ...]) -> None:
-        """A batch of this shape is about to run: every few of them what it costs is looked up again."""
+        """Record that a batch of these lengths is about to run. Every few batches, look up its costs again."""
         sizes, target, batches = self._known.get(lengths, (None, 0, 0))
         if batches and sizes is not None:
             self._known[lengths] = (sizes, target, batches - 1)
@@ -87,23 +87,26 @@ class ObjectivePlan:
             self._look_up(lengths)
 
     def rows_to_run(self, tasks: Sequence[Task], now_s: float, others_s: float) -> int:
-        """How many rows of these tasks of one key, the oldest first, should run now; others' then take `others_s`."""
+        """Return how many rows of these tasks should run now, before batches of other keys that take `others_s`.
+
+        The tasks have one key and are in order of arrival.
+        """
         sizes, target = self.sizes(tasks[0].lengths)
         rows = [task.rows for task in tasks]
         if sizes is None or not tasks[0].shareable:
             return sum(rows)
         if tasks[0].priority is Priority.LOW:
-            # Whoever of high priority comes while it runs must wait for it, and has time for one more batch.
+            # A request of high priority that arrives during this batch waits for it, and needs time for one more batch.
             target = max(sizes.largest_within(self.latency_s / 2), 0)
             return max(sizes.rows[target], rows[0])
         return choose_rows(sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows, others_s)
 
     def answered(self, latency_s: float) -> None:
-        """An answer of high priority went out `latency_s` after its request had come."""
+        """Record a response of high priority that went out `latency_s` after its request arrived."""
         self._host.answered(latency_s)
 
     def finished(self, tasks: Sequence[Task], now_s: float) -> None:
-        """These were answered together: the margin follows the share of those who had to wait too long."""
+        """Adjust the margin to the share of these tasks, answered in one batch, that waited too long."""
         promised = [task for task in tasks if task.priority is Priority.HIGH]
         if not promised:
             return
@@ -120,7 +123,7 @@ class ObjectivePlan:
             self._known[lengths] = (None, 0, 0)
         else:
             sizes = Sizes(self._buckets, tuple(cost.mean_s for cost in known), tuple(cost.spread_s for cost in known))
-            # Two batches of the smallest size: else nothing could run any more that would show how little is needed.
+            # Leave room for two batches of the smallest size. Otherwise no batch could run and correct the allowance.
             self._host.leave(2 * sizes.mean_s[0])
             target = choose_target(sizes, self.latency_s, self._margin, self._rate)
             self._known[lengths] = (sizes, target, _BATCHES_A_LOOK)

@@ -1,4 +1,4 @@
-"""BatchingOptions: how requests for one signature share batches. Imports nothing heavy: settings are checked by it."""
+"""BatchingOptions: how requests for one signature share batches. Cheap to import, because the settings use it."""
 
 import enum
 import math
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
 
 
 class BatchingMode(enum.StrEnum):
-    """When a batch that is not full leaves."""
+    """The rule by which a batch that is not full leaves."""
 
     GREEDY = "greedy"
     """As soon as the device is free."""
     TIMEOUT = "timeout"
     """When the device is free and its oldest request has waited long enough: TensorFlow Serving's rule."""
     OBJECTIVE = "objective"
-    """As soon as the device is free, with as many rows as a latency objective leaves; who would be late is refused."""
+    """As soon as the device is free, with as many rows as an objective allows. Late requests are refused."""
 
 
 class PaddingPolicy(enum.StrEnum):
-    """Into which of the allowed sizes the rows that wait are put (TensorFlow's BatchFunction, batch_padding_policy)."""
+    """How waiting rows are fitted to the allowed sizes (TensorFlow's BatchFunction, batch_padding_policy)."""
 
     PAD_UP = "pad_up"
     """The smallest that holds them all."""
     BATCH_DOWN = "batch_down"
-    """The largest that they fill; what does not fit waits for the next batch."""
+    """The largest that they fill. The remaining rows wait for the next batch."""
     MIN_COST = "min_cost"
-    """Of all sizes the one that costs least for each row that runs."""
+    """The size that costs least for each row that runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyObjective:
-    """`percentile` % of the requests are answered within `latency_s` of their arrival.
+    """An objective to answer `percentile` % of the requests within `latency_s` seconds of their arrival.
 
     Raises:
-        InvalidArgument: nobody can keep that, or it promises nothing.
+        InvalidArgument: the latency is not positive and finite, or the percentile is not above 50 and below 100.
     """
 
     latency_s: float
@@ -61,18 +61,22 @@ class LatencyObjective:
 class BatchingOptions:
     """How requests for one signature share batches. Sizes count rows, not requests.
 
-    `max_batch_size` bounds a request, and a batch too unless `max_execution_batch_size` says that batches are smaller:
-    then a request that does not fit the open batch is split over several. Without `allowed_batch_sizes` a batch has any
-    size and is never padded. A batch that is not full waits `timeout_s` for more rows, counted from its oldest request;
-    0 lets it leave as soon as the device is free. `pad_variable_length_inputs`: rows of different shapes share a batch,
-    the smaller ones padded to the largest (TensorFlow Serving, batching/batching_options.h). With `sequence_buckets`
-    they are padded to the next of these lengths, so that rows of few shapes ever reach the device.
+    `max_batch_size` limits a request, and also a batch unless `max_execution_batch_size` is smaller. With
+    `max_execution_batch_size` a request that does not fit the open batch is split over several. Without
+    `allowed_batch_sizes` a batch has any size and is never padded.
 
-    With an `objective` there is no timeout: no batch waits, and how many rows leave follows from it.
+    A batch that is not full waits `timeout_s` for more rows, counted from its oldest request. With 0 it leaves as soon
+    as the device is free. With an `objective` there is no timeout: no batch waits, and the objective decides how many
+    rows leave.
+
+    With `pad_variable_length_inputs` rows of different shapes share a batch, padded to the largest (TensorFlow Serving,
+    batching/batching_options.h). With `sequence_buckets` rows are padded to the next of these lengths, so that few row
+    shapes reach the device.
 
     Raises:
-        InvalidArgument: sizes are not positive and ascending, or do not fit together, or the timeout is negative, or
-            there are both a timeout and an objective, or two ways to pad.
+        InvalidArgument: sizes are not positive and ascending, or contradict each other; the timeout is negative; both
+            a timeout and an objective are set; or two ways to pad are set.
+
     """
 
     max_batch_size: int
@@ -83,9 +87,9 @@ class BatchingOptions:
     objective: LatencyObjective | None = None
     padding_policy: PaddingPolicy = PaddingPolicy.MIN_COST
     sequence_buckets: tuple[int, ...] = ()
-    # What `sequence_buckets` comes to for one signature, worked out when it is loaded.
+    # The padding of one signature's sequences by `sequence_buckets`, computed when the version is loaded.
     sequences: "Sequences | None" = None
-    # What a batch can be padded to: the allowed sizes up to the one that holds the largest batch.
+    # Sizes that a batch can be padded to: the allowed sizes up to the first that holds the largest batch.
     buckets: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,17 +110,17 @@ class BatchingOptions:
 
     @property
     def mode(self) -> BatchingMode:
-        """What decides when a batch leaves."""
+        """The rule by which a batch leaves."""
         return choose_mode(waits=self.timeout_s > 0, has_objective=self.objective is not None)
 
     @property
     def splits(self) -> bool:
-        """Whether a request may be run in parts."""
+        """Whether a request may run in parts."""
         return self.max_execution_batch_size is not None
 
     @property
     def max_rows(self) -> int:
-        """Most rows of a batch, padding left out."""
+        """Largest number of rows in a batch, without padding."""
         return self.max_batch_size if self.max_execution_batch_size is None else self.max_execution_batch_size
 
     def _check_execution_size(self) -> None:
@@ -144,7 +148,7 @@ class BatchingOptions:
 
 
 def choose_mode(*, waits: bool, has_objective: bool) -> BatchingMode:
-    """What follows from a timeout above 0, and from an objective; InvalidArgument where there are both."""
+    """Return the mode that a timeout above 0 or an objective implies. Raises InvalidArgument if both are set."""
     if waits and has_objective:
         raise InvalidArgument("latency_objective_ms and batch_timeout_micros contradict each other: give one of them")
     if has_objective:
@@ -153,6 +157,6 @@ def choose_mode(*, waits: bool, has_objective: bool) -> BatchingMode:
 
 
 def check_ascending(name: str, sizes: tuple[int, ...]) -> None:
-    """InvalidArgument unless every size is positive and larger than the one before it."""
+    """Check that every size is positive and larger than the one before it. Raises InvalidArgument."""
     if sizes and (sizes[0] <= 0 or list(sizes) != sorted(set(sizes))):
         raise InvalidArgument(f"{name} entries must be positive and in ascending order; were {list(sizes)}")

@@ -1,4 +1,4 @@
-"""BatchingParameters: what an operator says about batching, in flags or in a file, before any model is known."""
+"""BatchingParameters: batching settings of an operator, from flags or a file, before any model is known."""
 
 import dataclasses
 import math
@@ -19,8 +19,8 @@ from tpuserve_server.core.setting import Setting
 
 # TensorFlow Serving's default (SharedBatchScheduler::QueueOptions).
 DEFAULT_MAX_BATCH_SIZE = 1000
-# TensorFlow Serving's is 10, which a burst of small requests fills: it has no batch to run them in before a thread is
-# free. A queue that waits too long is bounded by the requests' deadlines here.
+# TensorFlow Serving's default is 10. A burst of small requests fills such a queue before a thread is free. Here the
+# deadlines of requests limit the wait.
 DEFAULT_MAX_ENQUEUED_BATCHES = 512
 DEFAULT_PERCENTILE = 99.0
 
@@ -30,23 +30,22 @@ _WHAT_MODES_NEED = {
     BatchingMode.OBJECTIVE: "needs latency_objective_ms, such as 20, and no batch_timeout_micros",
 }
 
-# What says when a batch leaves comes from one place, all of it.
+# Fields that decide when a batch leaves. `over` takes all of them from the same parameters.
 _SAY_WHEN = ("batching_mode", "batch_timeout_micros", "latency_objective_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingParameters:
-    """TensorFlow Serving's message of this name, with its meaning and rules, and more; None where nothing is said.
+    """TensorFlow Serving's message of this name, with its meaning and rules, and more fields. None means not set.
 
-    When a batch leaves follows from what is given:
-    within `latency_objective_ms` of its requests' arrival, or `batch_timeout_micros` after it, or as soon as the device
-    is free. `batching_mode` says the same in words; alone it can only be greedy.
+    A batch leaves within `latency_objective_ms` of its requests' arrival, or `batch_timeout_micros` after it, or by
+    default as soon as the device is free. `batching_mode` names the same choice. Alone it can only be greedy.
 
-    `low_priority_max_enqueued_batches` bounds what waits with low priority. `scheduling_weight`: the model's share of a
-    device that others use, too, relative to theirs.
+    `low_priority_max_enqueued_batches` limits the waiting batches of low priority. `scheduling_weight` is the model's
+    share of a shared device, relative to the other models.
 
     Raises:
-        InvalidArgument: with TensorFlow Serving's wording where a rule is its.
+        InvalidArgument: a value breaks a rule. Rules of TensorFlow Serving keep its wording.
     """
 
     max_batch_size: Annotated[
@@ -126,7 +125,7 @@ class BatchingParameters:
         float | None,
         Setting("Batching", "A model's share of a device that others use, relative to theirs.", shown_default="1"),
     ] = None
-    # Of files alone.
+    # Only files set these.
     enable_large_batch_splitting: bool | None = None
     max_execution_batch_size: int | None = None
     pad_variable_length_inputs: bool | None = None
@@ -136,7 +135,7 @@ class BatchingParameters:
             raise InvalidArgument(f"num_batch_threads must be positive; was {self.num_batch_threads}")
         if self.batch_timeout_micros is not None and self.batch_timeout_micros < 0:
             raise InvalidArgument(f"batch_timeout_micros must be non-negative; was {self.batch_timeout_micros}")
-        # 0 means 1, but where large requests are split (SharedBatchScheduler::AddQueue).
+        # 0 means 1, except where large requests are split (SharedBatchScheduler::AddQueue).
         least = 1 if self.enable_large_batch_splitting else 0
         if self.max_enqueued_batches is not None and self.max_enqueued_batches < least:
             raise InvalidArgument(f"max_enqueued_batches must be positive; was {self.max_enqueued_batches}")
@@ -147,20 +146,20 @@ class BatchingParameters:
 
     @property
     def queue_length(self) -> int:
-        """How many batches of a signature may wait."""
+        """Number of batches of a signature that may wait."""
         if self.max_enqueued_batches is None:
             return DEFAULT_MAX_ENQUEUED_BATCHES
         return max(self.max_enqueued_batches, 1)
 
     @property
     def low_priority_queue_length(self) -> int:
-        """How many batches of low priority of a signature may wait; as many as of high where nobody says anything."""
+        """Number of batches of low priority of a signature that may wait. Defaults to the limit for high priority."""
         said = self.low_priority_max_enqueued_batches
         return self.queue_length if said is None else said
 
     @property
     def threads(self) -> int:
-        """How many batches of a version run at the same time."""
+        """Number of batches of a version that run at the same time."""
         return self.num_batch_threads or 1
 
     @property
@@ -169,12 +168,12 @@ class BatchingParameters:
         return 1.0 if self.scheduling_weight is None else self.scheduling_weight
 
     def over(self, other: "BatchingParameters") -> "BatchingParameters":
-        """This, and what `other` says where this says nothing.
+        """Return these parameters, with `other`'s values for those that are not set.
 
-        Sizes come together, from one of the two, and so does what says when a batch leaves.
+        The sizes all come from one of the two, and so do the fields that decide when a batch leaves.
 
         Raises:
-            InvalidArgument: what results does not fit together.
+            InvalidArgument: the merged parameters contradict each other.
         """
         own_sizes = self.max_batch_size is not None or bool(self.allowed_batch_sizes)
         sizes = self if own_sizes else other
@@ -190,10 +189,10 @@ class BatchingParameters:
         return BatchingParameters(**{**merged, "max_execution_batch_size": execution})
 
     def options(self, exported_sizes: Sequence[int] = ()) -> BatchingOptions:
-        """For a signature whose exporter has checked batches of `exported_sizes`, ascending.
+        """Return the options of a signature whose exporter has checked batches of `exported_sizes`, ascending.
 
         Raises:
-            InvalidArgument: the sizes do not fit together.
+            InvalidArgument: the sizes contradict each other.
         """
         largest, allowed = self._sizes(exported_sizes)
         execution = None
@@ -212,14 +211,14 @@ class BatchingParameters:
 
     @property
     def _padding_policy(self) -> PaddingPolicy:
-        """Where batches wait as TensorFlow Serving's do, they are padded as its are (docs/decisions/0015)."""
+        """The configured policy. Batches with a timeout default to TensorFlow Serving's (docs/decisions/0015)."""
         if self.batch_padding_policy is not None:
             return self.batch_padding_policy
         return PaddingPolicy.PAD_UP if self.batch_timeout_micros else PaddingPolicy.MIN_COST
 
     @property
     def _says_when(self) -> bool:
-        """Whether this says when a batch leaves."""
+        """Whether a field that decides when a batch leaves is set."""
         return any(getattr(self, name) is not None for name in _SAY_WHEN)
 
     def _objective(self) -> LatencyObjective | None:
@@ -230,7 +229,7 @@ class BatchingParameters:
 
     def _check_own_rules(self) -> None:
         if self.latency_percentile is not None:
-            # Also without an objective: it is the default of those who have one.
+            # Checked even without an objective: it is the default for models that have one.
             LatencyObjective(1.0, self.latency_percentile)
         self._objective()
         check_ascending("sequence_buckets", self.sequence_buckets)
@@ -262,16 +261,16 @@ class BatchingParameters:
         return DEFAULT_MAX_BATCH_SIZE, self._sizes_up_to(DEFAULT_MAX_BATCH_SIZE)
 
     def _sizes_up_to(self, largest: int) -> tuple[int, ...]:
-        """Where nobody has named sizes: any, but an objective needs few whose cost can be measured."""
+        """Return no sizes, or with an objective powers of two up to `largest`: few enough to measure each cost."""
         if self.latency_objective_ms is None:
             return ()
         return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
 
 def _first(mine: object, others: object) -> object:
-    """`mine`, unless it says nothing."""
+    """Return `mine` if it is set, otherwise `others`."""
     return others if mine in (None, ()) else mine
 
 
-# What holds where nobody says anything.
+# Parameters of a server whose operator sets none.
 NOTHING_SAID = BatchingParameters()

@@ -1,4 +1,4 @@
-"""BatchQueue: what waits for the device, high priority before low. Threads and clock are its owner's."""
+"""BatchQueue: requests that wait for the device, high priority first. Its owner provides the threads and the clock."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,8 +14,10 @@ from tpuserve_server.core.types import Signature
 
 
 class BatchQueue:
-    """A backlog of each priority. A batch of low priority leaves when none of high is ready; before that, its tasks
-    stand in for padding in those of high. Not safe for threads.
+    """A backlog for each priority.
+
+    A batch of low priority leaves when no batch of high priority is ready. Before that, its tasks replace padding in
+    batches of high priority. Not thread-safe.
     """
 
     def __init__(
@@ -28,10 +30,10 @@ class BatchQueue:
         low_priority_max_enqueued_batches: int | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """The limits bound the batches that wait, for each signature; of low priority as many as of high by default.
+        """Limit the waiting batches of each signature. The low-priority limit defaults to the other one.
 
-        What runs cost is looked up in `costs`, which others may change meanwhile. `admission` is there where a
-        signature has an objective.
+        The costs of runs come from `costs`, which may change at any time. `admission` is set if a signature has an
+        objective.
         """
         low_limit = low_priority_max_enqueued_batches
         if low_limit is None:
@@ -41,27 +43,29 @@ class BatchQueue:
         self._low = Backlog(signatures, options, low_limit, costs, admission)
 
     def __bool__(self) -> bool:
-        """Whether anything waits."""
+        """Return whether any task waits."""
         return bool(self._high) or bool(self._low)
 
     def add(self, task: Task) -> bool:
-        """Queue a task whose `enqueued_s` is set. False if nothing has changed for those who wait for a batch.
+        """Queue a task whose `enqueued_s` is set.
 
+        Return False if this changes nothing for the threads that wait for a batch.
         Raises:
-            InvalidArgument: it has more rows than a request may have, or longer ones.
-            Unavailable: there is no room for its priority.
-            TooLate: it would be answered later than its objective or its deadline.
+            InvalidArgument: the task has more rows than a request may have, or sequences that cannot be padded.
+            Unavailable: the queue of its priority is full.
+            TooLate: the task would be answered later than its objective or its deadline.
         """
         return (self._low if task.priority else self._high).add(task)
 
     def discard(self, task: Task) -> bool:
-        """Take a task, or what waits of its parts, out of its batch. False if it has left the queue already."""
+        """Remove a task, or its waiting parts, from its batch. Return False if it has already left the queue."""
         return (self._low if task.priority else self._high).discard(task)
 
     def take(self, now_s: float, *, closed: bool = False) -> list[Task]:
-        """The tasks of the next batch, out of the queue; none if none is ready.
+        """Remove and return the tasks of the next batch, or none if no batch is ready.
 
-        `closed`: only if a batch waits that gains no rows by waiting longer, and none of higher priority beside it.
+        With `closed`, return a batch only if a waiting batch gains no rows by waiting longer. A batch of low priority
+        then also requires that no task of high priority waits.
         """
         batch = self._high.ready(now_s, closed=closed)
         if batch is not None:
@@ -73,23 +77,23 @@ class BatchQueue:
         return [] if batch is None else self._low.take(batch, now_s)
 
     def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
-        """A batch that was taken has been answered, after `run_s` on the device: callers may be back in a moment."""
+        """Record that a batch was answered, after `run_s` on the device, because its callers may send again soon."""
         if tasks[0].priority is Priority.HIGH:
             self._high.answered(tasks, run_s, now_s)
 
     def next_s(self) -> float:
-        """When a batch will be ready, if nothing comes; `inf` if nothing waits."""
+        """Return when a batch will be ready if no request arrives, or `inf` if none waits."""
         return min(self._high.next_s(), self._low.next_s())
 
     def hurry(self) -> None:
-        """Let no batch wait for more rows from now on."""
+        """Stop all waiting for more rows, from now on."""
         self._high.hurry()
         self._low.hurry()
 
     def _take_for_padding(self, batch: Batch, tasks: list[Task]) -> list[Task]:
-        """Tasks of low priority for the rows that would be padding: these cost nothing more.
+        """Remove and return tasks of low priority for rows that would be padding: there they cost nothing.
 
-        Not where rows are padded to each other's shape: a long one would make all the others as long.
+        Return none if rows are padded to the shape of others, because a long row would lengthen all rows of the batch.
         """
         first = tasks[0]
         if not first.shareable or (batch.lane.pads and batch.lane.free_rows):

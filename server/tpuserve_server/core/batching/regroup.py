@@ -1,31 +1,32 @@
-"""Regroup: a moment for those who were just answered to come back, where they usually do.
+"""Regroup: a short wait for the clients that were just answered, if they usually send again at once.
 
-Clients that send their next request when they have an answer fall into two groups under a batcher that never waits: one
-runs while the other waits, in batches half as large as they could be. Where a batch of all of them costs less than two
-of half of them, each of which is waited for, a moment's wait makes every one of them sooner, and the device does more.
+Such clients fall into two groups under a batcher that never waits. One group runs while the other waits, in batches
+half as large as they could be. A batch of all clients may cost less than two half batches, each of which waits for the
+other. Then a short wait makes every request faster and raises the throughput of the device.
 """
 
 from collections.abc import Callable
 
-# Waits are at most this share of the run that has ended, and this long: what it costs where nobody comes.
+# Longest wait, as a share of the run that has ended and in seconds. The device loses it if no client comes back.
 _MOST_OF_RUN = 1 / 20
 MOST_WAIT_S = 0.02
-# Of a batch that took less, the moment would be shorter than any client's way back.
+# Shortest run that justifies a wait: after a shorter one the wait would be shorter than any client's round trip.
 LEAST_RUN_S = 0.002
-# Of those who come at random hardly any comes in so short a time, and not after several batches in a row; of those who
-# come straight back most do.
+# Smallest share of rows that must usually come back for a wait. Clients that send at random rarely send in so short a
+# time, and not after several batches in a row. Most clients that send again at once do.
 _LEAST_SHARE = 0.5
-# Weight of the latest batch in what is known of how many come back.
+# Weight of the latest batch in the running mean of the share that comes back.
 _WEIGHT = 0.25
 
 
 class Regroup:
-    """One signature's. What comes back is counted after every batch, whether or not anything waits for it. Not safe for
-    threads.
+    """The state of one signature. It counts the rows that come back after every batch, even if none waits for them.
+
+    Not thread-safe.
     """
 
     def __init__(self, cost_s: Callable[[int], float | None], max_rows: int) -> None:
-        """`cost_s` knows what a batch of so many rows takes, or does not: None. A batch has at most `max_rows`."""
+        """`cost_s` returns the seconds of a batch of this many rows, or None. A batch has at most `max_rows`."""
         self._cost_s = cost_s
         self._max_rows = max_rows
         self._share = 0.0
@@ -34,7 +35,7 @@ class Regroup:
         self._wait_s = self._end_s = 0.0
 
     def answered(self, rows: int, run_s: float, now_s: float) -> None:
-        """A batch of `rows` rows was answered now, after `run_s` on the device."""
+        """Record that a batch of `rows` rows was answered now, after `run_s` on the device."""
         if self._answered:
             self._share += _WEIGHT * (min(self._came / self._answered, 1.0) - self._share)
         self._answered, self._came = rows, 0
@@ -42,12 +43,12 @@ class Regroup:
         self._end_s = now_s + self._wait_s
 
     def came(self, rows: int, now_s: float) -> None:
-        """A request of `rows` rows has come."""
+        """Record the arrival of a request of `rows` rows."""
         if now_s <= self._end_s:
             self._came += rows
 
     def until_s(self, waiting: int) -> float:
-        """Until when the `waiting` rows of a batch should wait for those who are expected back; 0 for not at all."""
+        """Return until when a batch of `waiting` rows should wait for the expected rows, or 0 if it should not wait."""
         if self._share < _LEAST_SHARE:
             return 0.0
         expected = round(self._share * self._answered) - self._came

@@ -1,10 +1,10 @@
-"""The error of a request with more rows than its signature's batches take."""
+"""The error for a request with more rows than its signature's batches accept."""
 
 from tpuserve_server.core.errors import InvalidArgument
 
 
 def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:
-    """Make the error, with upstream's words first. `splits`: the server already runs large requests in parts."""
+    """Return the error, with upstream's words first. `splits`: the server already runs large requests in parts."""
     hint = (
         "" if splits else "; a server with enable_large_batch_splitting in its batching parameters runs more in parts"
     )

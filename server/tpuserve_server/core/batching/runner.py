@@ -1,4 +1,4 @@
-"""BatchRunner: takes the tasks of a batch through the device, and answers each of them. One a device thread."""
+"""BatchRunner: runs batches on the device and answers each of their tasks. Each device thread has one."""
 
 import logging
 from collections import deque
@@ -28,13 +28,13 @@ from tpuserve_server.core.types import ServableId, Tensors
 
 logger = logging.getLogger(__name__)
 
-# Errors by which a model blames its inputs: of several requests in a batch one is to blame, and not the rest.
+# Errors by which a model blames its inputs: in a batch of several requests only one may be invalid.
 _BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss)
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A batch on the device; or the error, where it did not get there. `buffers` are its own until it has ended."""
+    """A batch on the device, or the error that kept it from starting. It owns `buffers` until it has ended."""
 
     tasks: list[Task]
     options: BatchingOptions | None
@@ -44,12 +44,12 @@ class _Run:
     buffers: BatchBuffers
     started_s: float
     flight: InFlight | ServingError
-    # Whether it had the device to itself from the end of the batch before it, so that its duration says what it costs.
+    # Whether it had the device to itself since the end of the batch before it, so that its duration is its cost.
     is_timed: bool = True
 
 
 class BatchRunner:
-    """Runs batches of one servable, as many at a time as it has buffers. Everything here belongs to its thread."""
+    """Runs batches of one servable, as many at a time as it has buffers. All fields belong to its thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class BatchRunner:
         metrics: Metrics,
         costs: CostModel,
     ) -> None:
-        """Join batches in `buffers`, one for each batch in flight, which no other runner uses."""
+        """`buffers` holds one entry for each batch in flight. No other runner uses them."""
         self._id = servable_id
         self._servable = servable
         self._options = options
@@ -74,13 +74,13 @@ class BatchRunner:
 
     @property
     def in_flight(self) -> int:
-        """Batches that have been started and not finished."""
+        """Number of batches that have been started and not finished."""
         return len(self._runs)
 
     def start(self, tasks: list[Task]) -> bool:
-        """Hand a batch to the device, less what nobody waits for any more. Whether there is room for one more after it.
+        """Drop the tasks that have ended, and start the rest on the device as one batch.
 
-        Never raises.
+        Return whether there is room for another batch. Never raises.
         """
         live = self._drop_dead(tasks)
         if live:
@@ -88,11 +88,11 @@ class BatchRunner:
         return bool(self._free_buffers)
 
     def finish(self) -> float:
-        """Wait for the batch that was started first, and answer every task: from its run, or, where one request's data
-        upset the model, from runs of halves.
+        """Wait for the oldest batch in flight and answer all its tasks.
 
-        Halving leaves the owner of the bad data alone with it, and costs the others a few runs, not one for each.
-        Returns the seconds that the device was busy with it. Blocks; never raises.
+        If the model rejects the inputs of several requests, run them again in halves. Halving isolates the request with
+        the invalid data, and costs the others a few runs instead of one each. Return the seconds that the device was
+        busy. Blocks; never raises.
         """
         run = self._runs.popleft()
         begun_s = max(run.started_s, self._ended_s)
@@ -105,11 +105,11 @@ class BatchRunner:
         tasks = run.tasks
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
             middle = len(tasks) // 2
-            # The halves run behind what else is in flight, which will have ended when they have: nobody knows when.
+            # The halves run behind the other batches in flight. Their ends are then unknown, so they are not timed.
             for other in self._runs:
                 other.is_timed = False
             for half in (tasks[:middle], tasks[middle:]):
-                # One after the other, in the same buffers. What else is in flight is not touched.
+                # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs
@@ -118,7 +118,7 @@ class BatchRunner:
         complete(list(zip(tasks, outcomes, strict=True)))
 
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
-        """Expired and cancelled tasks leave before they cost device time, as do parts of a request that has failed."""
+        """Drop expired and cancelled tasks, and parts of failed requests, before they cost device time."""
         now_s = self._clock.monotonic_s()
         live = []
         for task in tasks:
@@ -156,9 +156,9 @@ class BatchRunner:
         return _Run(tasks, options, bucket, inputs, reusable, buffers, started_s, flight)
 
     def _outcomes(self, run: _Run) -> Sequence[Outcome]:
-        """An outcome for each task; the same error for all if the run failed."""
+        """Return an outcome for each task: the same error for all if the run failed."""
         flight, tasks = run.flight, run.tasks
-        # What was dispatched while another ran began when that had ended.
+        # A batch that was dispatched while another ran began when that one ended.
         begun_s = max(run.started_s, self._ended_s)
         if isinstance(flight, ServingError):
             self._ended_s = self._clock.monotonic_s()
@@ -175,10 +175,10 @@ class BatchRunner:
             return [self._failure(error, len(tasks))] * len(tasks)
 
     def _failure(self, error: Exception, count: int) -> ServingError:
-        """What callers are told, without the frames that the error has passed."""
+        """Return the error for callers, without the frames that it has passed."""
         if isinstance(error, ServingError):
             return error.copy()
-        # The top of the worker loop: whatever a model does, its callers are answered and the next batch runs.
+        # The top of the worker loop: the runner answers the callers and runs the next batch, whatever the model raises.
         logger.error("Batch of %d requests for %s failed", count, self._id, exc_info=error)
         return Internal(f"Running {self._id} failed; the server's log has the reason")
 

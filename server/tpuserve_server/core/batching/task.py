@@ -1,4 +1,4 @@
-"""Task: one request in the batcher, or a part of one that is run in several batches; and what becomes of it."""
+"""Task: one request in the batcher, or a part of one that runs in several batches, and its outcome."""
 
 import asyncio
 import logging
@@ -16,37 +16,40 @@ from tpuserve_server.core.types import Tensors
 
 logger = logging.getLogger(__name__)
 
-# What becomes of a task. A value either way: an exception set on a future would, through its traceback, hold the frames
-# of everything that awaits it, and they the future.
+# The outcome of a task. Errors are values too, to avoid a reference cycle. The traceback of an exception set on a future
+# would hold the frames that await the future, and these frames hold the future.
 Outcome: TypeAlias = Tensors | ServingError
 
 
 class Whole:
-    """A request that is run in parts: collects their outcomes. Any thread may hand one in; `_lock` guards the rest."""
+    """A request that runs in parts. Collects their outcomes, from any thread. `_lock` guards all changes."""
 
     __slots__ = ("_failed", "_lock", "_outputs", "_pending_rows")
 
     def __init__(self, rows: int) -> None:
-        """Nothing of its `rows` has been run yet."""
+        """Wait for outcomes of all `rows`."""
         self._lock = threading.Lock()
-        # By their first row: parts are cut further while they wait, and come back in any order.
+        # By first row: parts may be cut further while they wait, and end in any order.
         self._outputs: dict[int, Tensors] = {}
         self._pending_rows = rows
         self._failed = False
 
     @property
     def failed(self) -> bool:
-        """Whether a part has failed or the request was given up, so that the others need not run."""
+        """Whether a part has failed or the caller has given up, so that the other parts need not run."""
         return self._failed
 
     def give_up(self) -> None:
-        """Nobody waits any more; what parts come back is let go."""
+        """Record that the caller has given up, and drop all outputs."""
         with self._lock:
             self._failed = True
             self._outputs.clear()
 
     def add(self, start: int, rows: int, outcome: Outcome) -> Outcome | None:
-        """The request's outcome when the part of `rows` from `start` decides it: first failure or last part."""
+        """Add the outcome of the part of `rows` from `start`, and return the request's outcome if this decides it.
+
+        The first failure or the last part decides it. Return None otherwise.
+        """
         with self._lock:
             if self._failed:
                 return None
@@ -69,10 +72,10 @@ class Whole:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One request in the queue. Its future belongs to the event loop that made it and is only completed there.
+    """One request in the queue. Its future belongs to the event loop that made it and is completed only there.
 
-    `shareable` is True for rows that may stand in a batch beside others: their signature is batched and every array has
-    `rows` rows of its shape. Others run alone, as they came, and count as one row.
+    `shareable`: the task may share a batch with others, because its signature has batching and every array has `rows`
+    rows of the signature's shape. Other tasks run alone and unchanged, and count as one row.
     """
 
     signature_name: str
@@ -84,18 +87,21 @@ class Task:
     shareable: bool
     enqueued_s: float = field(default=0.0)
     priority: Priority = field(default=Priority.HIGH)
-    # The rest is the queue's. What its sequences are padded to, where they are (core/sequences.py).
+    # The queue owns the remaining fields. `lengths` are those that its sequences are padded to (core/sequences.py).
     lengths: tuple[int, ...] = field(default=())
-    # The `Batch` that the task waits in; None once it has left the queue. Its type is above this module.
+    # The `Batch` that the task waits in, or None once it has left the queue. This module cannot import its type.
     batch: object | None = field(default=None)
-    # When it will have been answered by what is known, where an objective asks; else 0.
+    # Predicted time of its response if its signature has an objective, else 0.
     predicted_s: float = field(default=0.0)
-    # Set on a request that was split and on its parts, which share its future, and of which `start` is the first row.
+    # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
     whole: Whole | None = field(default=None)
     start: int = field(default=0)
 
     def split(self, sizes: Sequence[int]) -> list["Task"]:
-        """Parts of `sizes` rows, views of this task's arrays, which is itself never run. A part can be split again."""
+        """Return parts of `sizes` rows, as views of this task's arrays. A part can be split again.
+
+        The task itself never runs after this.
+        """
         if self.whole is None:
             self.whole = Whole(self.rows)
         parts = []
@@ -104,7 +110,7 @@ class Task:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
             part.enqueued_s, part.priority = self.enqueued_s, self.priority
-            # What was predicted of the request is told of its last part.
+            # The prediction is for the whole request, so only its last part carries it.
             part.predicted_s = self.predicted_s if start + size == self.rows else 0.0
             part.lengths, part.whole, part.start = self.lengths, self.whole, self.start + start
             parts.append(part)
@@ -113,11 +119,11 @@ class Task:
 
 
 def join_rows(parts: Sequence[Tensors]) -> Tensors:
-    """The outputs of a request's parts, one after the other.
+    """Join the outputs of a request's parts, in order.
 
     Raises:
-        FailedPrecondition: an output's rows differ in shape from part to part.
-        ResourceExhausted: there is no memory for all of them.
+        FailedPrecondition: rows of an output differ in shape from part to part.
+        ResourceExhausted: the memory does not suffice.
     """
     try:
         return {name: np.concatenate([outputs[name] for outputs in parts]) for name in parts[0]}
@@ -131,7 +137,7 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
 
 
 def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
-    """Hand results to their futures, waking each event loop once. Callable from any thread."""
+    """Set the results of futures, waking each event loop once. Callable from any thread."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
     for task, outcome in outcomes:
         final = outcome if task.whole is None else task.whole.add(task.start, task.rows, outcome)
@@ -141,7 +147,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
         try:
             loop.call_soon_threadsafe(_settle, share)
         except RuntimeError:
-            # The loop has closed: its callers are gone, and nobody is left to tell.
+            # The loop has closed, so its callers no longer wait.
             logger.warning("Results of %d requests came after their event loop had closed", len(share))
 
 
