@@ -1,1 +1,1 @@
-"""The serving core: models, versions, batches, deadlines. The standard library and numpy; no protocol, no transport."""
+"""The serving core: models, versions, batches, deadlines. Uses only numpy and the standard library."""

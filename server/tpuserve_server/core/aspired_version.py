@@ -1,4 +1,4 @@
-"""What a source reports: a version that ought to be served, above the value types of core/types.py."""
+"""AspiredVersion: a version that should be served, as a source reports it. Uses the value types of core/types.py."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from tpuserve_server.core.types import ServableId
 
 @dataclass(frozen=True, slots=True)
 class AspiredVersion:
-    """A version that ought to be served, and where it lies. `fingerprint` changes when its contents change.
+    """A version that should be served, and its location. `fingerprint` changes when its contents change.
 
-    `batching` is what its model's configuration says of it.
+    `batching` holds the batching parameters of its model's configuration.
     """
 
     servable: ServableId
@@ -20,5 +20,5 @@ class AspiredVersion:
     batching: BatchingParameters | None = None
 
     def has_changed_since(self, tried: "AspiredVersion") -> bool:
-        """Whether a load that failed for `tried` may succeed for this."""
+        """Return whether a load that failed for `tried` may succeed for this version."""
         return (self.fingerprint, self.batching) != (tried.fingerprint, tried.batching)

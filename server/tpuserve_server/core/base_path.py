@@ -1,4 +1,4 @@
-"""Messages on a base path that holds no version, for operators."""
+"""Messages for operators about a base path that holds no version."""
 
 import posixpath
 
@@ -6,7 +6,7 @@ from tpuserve_server.core.storage import parse_version
 
 
 def describe_without_version(base_path: str, *, exists: bool, file: str) -> str:
-    """Describe a base path without a version folder. `file` is as `Storage.find_version_file` returns it."""
+    """Describe a base path without a version directory. `file` is the result of `Storage.find_version_file`."""
     if not exists:
         return f"base path {base_path} does not exist, or is not a folder"
     if file:
@@ -15,7 +15,7 @@ def describe_without_version(base_path: str, *, exists: bool, file: str) -> str:
 
 
 def describe_version_as_base(base_path: str, file: str) -> str:
-    """Describe a base path that is itself a version: it holds `file`, a part of a model. Name the folder to give."""
+    """Describe a base path that is itself a version because it holds `file`, and name the directory to use instead."""
     folder = base_path.rstrip("/")
     parent, name = posixpath.split(folder)
     if parse_version(name) is None:

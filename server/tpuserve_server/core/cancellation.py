@@ -1,12 +1,12 @@
-"""Whose cancellation a caught CancelledError is. The one rule for all code that cancels its own task."""
+"""Decides which caller a caught CancelledError belongs to. All code that cancels its own task uses this rule."""
 
 import asyncio
 
 
 def take_back(task: asyncio.Task[object]) -> bool:
-    """Take back one cancellation of `task`, which the caller has made; whether it was the only one.
+    """Withdraw one cancellation of `task` by the caller, and return whether it was the only one.
 
-    A task that is cancelled twice in one turn of the loop sees one CancelledError. False: another asked for the
-    cancellation too, such as the server's stop or a timeout around the task, and the error must go on.
+    A task that is cancelled twice in one iteration of the loop receives one CancelledError. False means that another
+    caller also cancelled the task, such as the server's stop or a timeout around it. The error must then propagate.
     """
     return task.uncancel() == 0

@@ -1,4 +1,4 @@
-"""Waiting on an event loop for something that changes on other threads."""
+"""ChangeEvent: lets an event loop wait for changes on other threads."""
 
 import asyncio
 import contextlib
@@ -6,35 +6,35 @@ from collections.abc import Callable
 
 
 class ChangeEvent:
-    """Set from any thread, awaited on the event loop it was made on. Subscribe the object itself.
+    """An event that any thread sets and the event loop that created it awaits. Subscribe the object itself.
 
-    Clear it before looking at what may have changed: a change between the two is seen in the next round.
+    Clear it before reading the state that may have changed: the next round then sees a change between the two.
     """
 
     def __init__(self) -> None:
-        """Not set; belongs to the running loop."""
+        """Create a cleared event for the running loop."""
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> None:
-        """Something changed."""
-        # The loop may be gone when a last state changes during shut-down; then nobody watches any more.
+        """Report a change."""
+        # The loop may be closed when a last state changes during shutdown. Then no task waits for the change.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
-        """What changed so far will be looked at now."""
+        """Forget the changes so far, because the caller is about to read the state."""
         self._event.clear()
 
     async def wait(self) -> None:
-        """Until something changed since `clear`."""
+        """Wait for a change since `clear`."""
         await self._event.wait()
 
 
 async def wait_until(
     subscribe: Callable[[Callable[[], None]], Callable[[], None]], condition: Callable[[], bool]
 ) -> None:
-    """Until `condition` holds, looked at now and after every change that `subscribe` tells of."""
+    """Wait until `condition` holds. It is checked now and after every change that `subscribe` reports."""
     changed = ChangeEvent()
     leave = subscribe(changed)
     try:

@@ -1,4 +1,4 @@
-"""ConfiguredModels: which models there are, and every change of that while the server runs."""
+"""ConfiguredModels: the configured models, and every change to them while the server runs."""
 
 import logging
 import threading
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class ConfiguredModels:
-    """Behind start-up, the poll of --model_config_file and HandleReloadConfigRequest alike.
+    """Applies configurations at start-up, from the poll of --model_config_file, and from HandleReloadConfigRequest.
 
-    A configuration is checked as a whole and refused as a whole. `_configs` is guarded by `_lock`, which is held
-    through one change but not while that waits for models.
+    A configuration is accepted or refused as a whole. `_lock` guards `_configs`. A change holds it, except while it
+    waits for models.
     """
 
     def __init__(
@@ -36,10 +36,11 @@ class ConfiguredModels:
         allow_labels_for_unavailable: bool,
         checks: Sequence[Callable[[Sequence[ModelConfig]], None]] = (),
     ) -> None:
-        """No model is configured yet, but those that `registry` was made with are expected.
+        """Start without configured models, except that those in `registry` are expected.
 
-        `allow_labels_for_unavailable`: a label that stands for nothing yet may be given to any version, upstream's
-        --allow_version_labels_for_unavailable_models. `checks` raise ServingError at what other parts cannot do.
+        `allow_labels_for_unavailable`: a new label may refer to any version, like upstream's
+        --allow_version_labels_for_unavailable_models. `checks` raise ServingError for configurations that other parts
+        cannot apply.
         """
         self._registry = registry
         self._manager = manager
@@ -53,7 +54,7 @@ class ConfiguredModels:
         self._listeners: list[Callable[[Sequence[ModelConfig]], None]] = []
 
     def start(self, configs: Sequence[ModelConfig]) -> None:
-        """Take the first configuration, whose labels may wait for versions that nobody has seen yet; load nothing yet.
+        """Take the first configuration without loading anything. Its labels may wait for versions not yet known.
 
         Raises:
             InvalidArgument: as `begin`.
@@ -65,11 +66,12 @@ class ConfiguredModels:
             self._put_in_force(configs)
 
     def begin(self, configs: Sequence[ModelConfig]) -> Transition:
-        """Take a new configuration in the place of the one there is. Looks at base paths, but waits for no load.
+        """Replace the current configuration. Reads base paths, but waits for no load.
 
         Raises:
-            InvalidArgument: it breaks a rule of `core.model_config_rules`; nothing was changed.
-            FailedPrecondition: a label is for a version that is neither available nor about to be; likewise.
+            InvalidArgument: the configuration breaks a rule of `core.model_config_rules`. The old one stays in force.
+            FailedPrecondition: a label refers to a version that is neither available nor about to be. The old one
+                stays.
         """
         with self._lock:
             check_list(configs)
@@ -82,15 +84,15 @@ class ConfiguredModels:
         return Transition(self._registry, new, labelled, self._clock)
 
     def apply(self, configs: Sequence[ModelConfig], *, deadline: Deadline) -> None:
-        """`begin`, then block until the models that are new and the versions that labels wait for have come.
+        """Call `begin`, then block until the new models and the versions that labels wait for are available.
 
         Raises:
-            ServingError: as `begin`; or, the configuration being in force, as `Transition.wait`.
+            ServingError: as `begin`, or, with the configuration in force, as `Transition.wait`.
         """
         self.begin(configs).wait(deadline)
 
     def observe(self, on_configured: Callable[[Sequence[ModelConfig]], None]) -> None:
-        """Call `on_configured` with each configuration as it comes into force, and now if there is one."""
+        """Call `on_configured` with each configuration when it takes effect, and now if one is in force."""
         with self._lock:
             self._listeners.append(on_configured)
             if self._configs:
@@ -104,7 +106,7 @@ class ConfiguredModels:
         names = [config.name for config in configs]
         logger.info("Configured models: %s", ", ".join(names) or "none")
         self._configs = {config.name: config for config in configs}
-        # What goes is no longer watched before it is unloaded, and what comes is known before it is watched.
+        # Stop watching removed models before they are unloaded, and configure new models before watching them.
         self._source.watch([config for config in configs if config.name in self._registry.model_names()])
         self._manager.configure(names)
         for config in configs:
@@ -119,7 +121,7 @@ class ConfiguredModels:
         )
 
     def _check_labels(self, config: ModelConfig) -> list[ServableId]:
-        """The versions that the model's labels have to wait for. Raises FailedPrecondition."""
+        """Return the versions that the model's labels must wait for. Raises FailedPrecondition."""
         current = self._registry.labels(config.name)
         absent = {
             label: number
@@ -137,7 +139,7 @@ class ConfiguredModels:
         return [ServableId(config.name, number) for number in set(absent.values())]
 
     def _find_coming(self, config: ModelConfig) -> list[int]:
-        """The versions that the source is going to report, as far as the base path can be read now."""
+        """Return the versions that the source will report, or none if the base path cannot be read now."""
         try:
             present = self._storage.find_versions(config.base_path) or {}
         except OSError:

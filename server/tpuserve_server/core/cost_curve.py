@@ -1,34 +1,35 @@
-"""CostCurve: how long runs of one signature take, by their number of rows. Pure arithmetic; threads are its owner's."""
+"""CostCurve: the duration of runs of one signature by their number of rows. Pure arithmetic, not thread-safe."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A run's weight never falls below this: what is known moves over to a change within some fifty batches.
+# Smallest weight of a run. With it the mean follows a change within about fifty batches.
 _LEAST_WEIGHT = 0.02
-# From this run on, one that took far longer than expected (a collection of garbage, a neighbour) counts as this many
-# spreads late. If it stays so slow, the spread widens with each, and the mean follows. Before, when nobody knows the
-# spread, it counts as twice what is expected at most.
+# Limits for slow outliers, such as a garbage collection or a busy neighbour. For this many runs the spread is unknown,
+# and a run counts as at most twice the expected time. Later it counts as at most this many standard deviations late. If
+# runs stay that slow, the standard deviation grows and the mean follows.
 _TRUSTED_RUNS = 6
 _MOST_SPREADS = 4.0
-# One so much faster is believed sooner: nothing makes a run too fast, but what made others slow may be gone.
+# Weight of a fast outlier. It is large, because nothing makes a run too fast, but the cause of slow runs may have
+# ended.
 _FAST_WEIGHT = 0.2
-# A spread is at least this share of the mean, and after few runs more: nobody knows it from one.
+# Lower bounds of the standard deviation: a share of the mean, a larger share after few runs, and seconds.
 _LEAST_SPREAD = 0.01
 _FIRST_SPREAD = 0.1
 _LEAST_SPREAD_S = 1e-6
-# Sizes that are kept. Without buckets a batch has any size; by then the line has long been known.
+# Largest number of sizes kept. Without buckets a batch has any size, and the line is known well before this limit.
 _MOST_SIZES = 1024
-# What a size that is not run keeps of what it cost more than at its best, from one fit to the next. Without that a size
-# that a neighbour has made dear would not be chosen, and so stay dear, when the neighbour has long gone.
+# A size that does not run keeps this share of its excess over its lowest mean, from one fit to the next. Otherwise a
+# size that a busy neighbour has slowed would never run again, and would seem slow after the neighbour has left.
 _MEMORY = 0.99
-# What is derived is derived anew after this many runs, or as many as there are sizes.
+# Costs are fitted again after at most this many runs, or as many as there are sizes if that is more.
 _RUNS_A_FIT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that a run takes on average, and their standard deviation from run to run."""
+    """Mean duration of a run and its standard deviation, in seconds."""
 
     mean_s: float
     spread_s: float
@@ -36,19 +37,19 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A run takes about `t0_s + per_row_s * rows` seconds; neither is negative."""
+    """A linear cost: a run takes about `t0_s + per_row_s * rows` seconds. Neither part is negative."""
 
     t0_s: float
     per_row_s: float
 
     def at(self, rows: int) -> float:
-        """Seconds that a run of `rows` rows takes by the line."""
+        """Return the seconds that a run of `rows` rows takes by the line."""
         return self.t0_s + self.per_row_s * rows
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """A size that has been run, its cost as it was measured, its fastest run, and how often it was."""
+    """The measured cost of a size that has run: mean, standard deviation, fastest run, and number of runs."""
 
     rows: int
     mean_s: float
@@ -58,7 +59,10 @@ class MeasuredCost:
 
 
 class _Size:
-    """Mean and variance of one size's runs. `least_s` is the least mean there was, `rested` after how many runs."""
+    """Mean and variance of one size's runs.
+
+    `least_s` is the lowest mean, `rested` the number of runs at the latest fit.
+    """
 
     __slots__ = ("fastest_s", "least_s", "mean_s", "rested", "runs", "variance")
 
@@ -68,7 +72,7 @@ class _Size:
         self.variance = 0.0
 
     def learn(self, run_s: float) -> None:
-        """West's incremental mean and variance (CACM 22(9), 1979), with a weight that stops falling."""
+        """Add a run by West's incremental mean and variance (CACM 22(9), 1979), with a lower bound on its weight."""
         self.runs += 1
         weight = 1.0 / self.runs
         if weight < _LEAST_WEIGHT:
@@ -89,7 +93,7 @@ class _Size:
         self.variance = (1.0 - weight) * (self.variance + off_s * step_s)
 
     def forget(self) -> None:
-        """Called with every fit: if it has not run since the last, forget a little of how slow it is now."""
+        """Move the mean towards its lowest value if the size has not run since the last fit. Called at every fit."""
         if self.runs < _TRUSTED_RUNS or self.mean_s < self.least_s:
             self.least_s = self.mean_s
         elif self.rested == self.runs:
@@ -97,27 +101,27 @@ class _Size:
         self.rested = self.runs
 
     def spread_s(self) -> float:
-        """Standard deviation of a run, in seconds."""
+        """Return the standard deviation of a run, in seconds."""
         least = max(_LEAST_SPREAD, _FIRST_SPREAD / self.runs) * self.mean_s
         return max(math.sqrt(self.variance), least, _LEAST_SPREAD_S)
 
 
 class CostCurve:
-    """Costs of one signature by rows. Not safe for threads."""
+    """Costs of one signature by rows. Not thread-safe."""
 
     __slots__ = ("_costs", "_fit_at", "_line", "_runs", "_sizes")
 
     def __init__(self) -> None:
-        """Nothing has run."""
+        """Start without runs."""
         self._sizes: dict[int, _Size] = {}
         self._runs = 0
-        # What is derived from the sizes, and the number of runs at which that is to be done again.
+        # Values derived from the sizes, and the number of runs at which they are derived again.
         self._fit_at = 0
         self._costs: dict[int, Cost] = {}
         self._line: Line | None = None
 
     def learn(self, rows: int, run_s: float) -> float:
-        """A run of `rows` rows took `run_s` seconds. Returns the mean that was expected, 0 if it is the first."""
+        """Add a run of `rows` rows that took `run_s` seconds. Return the mean before it, or 0 for the first run."""
         self._runs += 1
         size = self._sizes.get(rows)
         if size is not None:
@@ -130,9 +134,10 @@ class CostCurve:
         return 0.0
 
     def cost(self, rows: int) -> Cost | None:
-        """The cost of `rows` rows, made sane: never above that of more rows, as they could be padded to it.
+        """Return the cost of `rows` rows, or None if it is unknown.
 
-        A slip of the clock at warm-up could otherwise keep a size from ever being run, and so from being corrected.
+        The cost never exceeds that of more rows, because a batch could be padded to them. Otherwise a wrong time at
+        warm-up could keep a size from ever running, and so from being corrected.
         """
         if self._runs >= self._fit_at:
             self._fit()
@@ -142,20 +147,20 @@ class CostCurve:
         return self._by_line(rows, self._line)
 
     def line(self) -> Line | None:
-        """The line through all sizes; None until two have run."""
+        """Return the line through all sizes, or None until two sizes have run."""
         if self._runs >= self._fit_at:
             self._fit()
         return self._line
 
     def measured(self) -> tuple[MeasuredCost, ...]:
-        """Each size, ascending, as it was measured."""
+        """Return the measured cost of each size, ascending."""
         return tuple(
             MeasuredCost(rows, size.mean_s, size.spread_s(), size.fastest_s, size.runs)
             for rows, size in sorted(self._sizes.items())
         )
 
     def _by_line(self, rows: int, line: Line) -> Cost:
-        """With the relative spread of the nearest size that has run."""
+        """Return the cost by the line, with the relative standard deviation of the nearest size that has run."""
         nearest = self._costs[min(self._costs, key=lambda known: abs(known - rows))]
         mean_s = line.at(rows)
         return Cost(mean_s, mean_s * nearest.spread_s / nearest.mean_s if nearest.mean_s else 0.0)
@@ -165,15 +170,16 @@ class CostCurve:
             size.forget()
         self._costs = _monotone(self._sizes)
         self._line = fit_line([(rows, cost.mean_s) for rows, cost in self._costs.items()])
-        # Often while little is known, then seldom enough to cost nothing beside the runs.
+        # Frequent while little is known, then rare enough for a negligible cost.
         interval = min(max(_RUNS_A_FIT, len(self._sizes)), 1 + self._runs // 4)
         self._fit_at = self._runs + interval
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> Line | None:
-    """The line through (rows, seconds) by least squares of the relative error, neither part negative; None for a point.
+    """Return the line through (rows, seconds) with neither part negative, or None for fewer than two points.
 
-    Relative, because otherwise the largest batch alone decides, whose noise is greater than a small one's cost.
+    The line minimizes the squared relative error. With the absolute error the largest batch alone would decide, because
+    its noise exceeds a small batch's cost.
     """
     if len(points) < 2:
         return None
@@ -189,13 +195,13 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line | None:
     t0_s = mean_s - per_row_s * mean_rows
     if t0_s >= 0.0:
         return Line(t0_s, per_row_s)
-    # Through the origin: the least squares where there is nothing but rows.
+    # A line through the origin: least squares with only a cost for each row.
     squares = sum(w * rows * rows for w, (rows, _) in zip(weights, points, strict=True))
     return Line(0.0, sum(w * rows * seconds for w, (rows, seconds) in zip(weights, points, strict=True)) / squares)
 
 
 def _monotone(sizes: dict[int, _Size]) -> dict[int, Cost]:
-    """Costs by rows, descending in rows, none above that of the next larger."""
+    """Return costs by rows, in descending order of rows. No cost exceeds that of the next larger size."""
     costs: dict[int, Cost] = {}
     above = Cost(math.inf, 0.0)
     for rows in sorted(sizes, reverse=True):

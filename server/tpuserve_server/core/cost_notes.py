@@ -1,4 +1,4 @@
-"""What a version's batches cost, as lines for people."""
+"""Describes the costs of a version's batches for people."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _MOST_SIZES = 8
 
 
 def describe_costs(costs: CostModel) -> Sequence[str]:
-    """A line for each signature that has run, as it is known now: sizes, and what they amount to."""
+    """Return a line for each signature that has run, with the current costs of its sizes and the fitted line."""
     curves = costs.snapshot()
     lines = [_describe(curve) for curve in curves[:_MOST_LINES]]
     if len(curves) > _MOST_LINES:
@@ -32,6 +32,6 @@ def _rows(rows: int) -> str:
 
 
 def _ms(seconds: float) -> str:
-    """Three digits, never in powers of ten."""
+    """Format milliseconds with three significant digits and no exponent."""
     ms = float(f"{seconds * 1000:.3g}")
     return f"{ms:.6f}".rstrip("0").rstrip(".") + " ms"

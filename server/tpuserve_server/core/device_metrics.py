@@ -1,4 +1,4 @@
-"""What is measured of devices: which a version got and why, what compiling took, memory and time used."""
+"""DeviceMetrics: measurements of devices, such as the choice of a device, compile time, memory and busy time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,33 +7,36 @@ from tpuserve_server.core.types import ServableId
 
 
 class DeviceGauge(Protocol):
-    """One device, looked at whenever somebody asks. Safe from any thread."""
+    """One device, read whenever a metric is collected. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """`tpu:0`"""
+        """Name of the device, such as `tpu:0`."""
         ...
 
     def busy_s(self) -> float:
-        """Seconds in which a run was on it, since the server began to use it."""
+        """Return the seconds in which a run used the device, since the server began to use it."""
         ...
 
     def memory_bytes(self) -> Mapping[str, int]:
-        """By what it is: `in_use`, `peak`, `limit`; without those that the device does not tell."""
+        """Return the memory by kind: `in_use`, `peak` and `limit`, as far as the device reports them."""
         ...
 
 
 class DeviceMetrics(Protocol):
-    """Where measurements of devices go. Cheap, and callable from any thread."""
+    """The receiver of measurements of devices. Every method is cheap and thread-safe."""
 
     def devices_opened(self, *, gauges: Sequence[DeviceGauge]) -> None:
-        """These devices are in use from now on; those told before are the same ones."""
+        """Record that these devices are in use from now on. A repeated name refers to the same device."""
         ...
 
     def device_chosen(self, *, servable: ServableId, device: str, fallback: str = "") -> None:
-        """A version is loaded onto `device`: `tpu`, `gpu` or `cpu`. `fallback` says in a word why not onto a better."""
+        """Record that a version is loaded onto `device`: `tpu`, `gpu` or `cpu`.
+
+        `fallback` is a word for the reason why no better device was used.
+        """
         ...
 
     def programs_compiled(self, *, servable: ServableId, duration_s: float) -> None:
-        """All of a version's programs were compiled, or found compiled, within this time."""
+        """Record that all programs of a version were compiled, or loaded from a cache, within `duration_s`."""
         ...

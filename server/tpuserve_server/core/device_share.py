@@ -1,8 +1,8 @@
-"""DeviceShare: whose batch goes next where more batches are ready than a device runs at a time.
+"""DeviceShare: decides whose batch runs next if more batches are ready than a device runs at a time.
 
-Start-time fair queuing (Goyal, Vin and Cheng, SIGCOMM 1996) between models: a model's virtual time is the device time
-that it has used over its weight, and the next slot is the waiting model's that has the least. One that was idle starts
-at the virtual time that the device has come to: nobody saves credit, and nobody starts in debt.
+It uses start-time fair queuing (Goyal, Vin and Cheng, SIGCOMM 1996) between models. A model's virtual time is the
+device time that it has used, divided by its weight. The next slot goes to the waiting model with the least virtual
+time. A model that was idle starts at the current virtual time of the device, without credit or debt.
 """
 
 import math
@@ -13,7 +13,7 @@ from tpuserve_server.core.types import ServableId
 
 
 class _Model:
-    """What a device knows of a model, all its versions together."""
+    """The state of one model on a device, for all its versions together."""
 
     __slots__ = ("slots", "virtual_s", "waiting", "weight", "weights")
 
@@ -26,36 +26,36 @@ class _Model:
 
 
 class DeviceShare:
-    """A device's slots: the batches that it runs at a time. Any thread may call; `_lock` guards everything here.
+    """The slots of a device: the batches that it runs at a time. Thread-safe: `_lock` guards all state.
 
-    Nobody holds the lock while waiting, and who has a slot waits for no other. No slot is free while a turn waits: they
-    go from hand to hand, so that no latecomer takes one in between.
+    No thread waits while it holds the lock, and a turn gives up its slot before it waits. No slot is free while a turn
+    waits. Slots pass directly from turn to turn, so that a later turn cannot take one in between.
     """
 
     def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
-        """All `slots` are free; at least 1. With `only_weighted` there is no limit as long as all weights are alike."""
+        """Share `slots` slots, at least 1. With `only_weighted` there is no limit while all weights are equal."""
         self._lock = threading.Lock()
         self._limit = slots
         self._only_weighted = only_weighted
         self._slots: float = slots
         self._used = 0
         self._models: dict[str, _Model] = {}
-        # Models that wait, the one first that has waited longest since it last got a slot.
+        # Waiting models, ordered by the time since each last got a slot, the longest first.
         self._waiting: list[_Model] = []
-        # How far the device has come: the virtual time of who got the last slot, at that moment.
+        # Virtual time of the device: that of the model that got the latest slot, at that moment.
         self._virtual_s = 0.0
-        # How far anyone has.
+        # Largest virtual time of any model.
         self._furthest_s = 0.0
 
     def join(self, servable_id: ServableId, weight: float) -> None:
-        """Let a version in. Versions of one model have one share together, by the weight of the last that came."""
+        """Add a version. All versions of a model have one share together, with the weight of the latest version."""
         with self._lock:
             model = self._models.setdefault(servable_id.name, _Model())
             model.weights[servable_id.version] = model.weight = weight
             self._set_slots()
 
     def leave(self, servable_id: ServableId) -> None:
-        """Let a version go whose turns have all been given back."""
+        """Remove a version whose turns have all been given back."""
         with self._lock:
             model = self._models[servable_id.name]
             del model.weights[servable_id.version]
@@ -66,12 +66,12 @@ class DeviceShare:
             self._set_slots()
 
     def turn(self, servable_id: ServableId) -> "Turn":
-        """For a device thread of a version that has joined."""
+        """Return a turn for a device thread of a version that has joined."""
         with self._lock:
             return Turn(self, self._models[servable_id.name])
 
     def _line_up(self, turn: "Turn") -> bool:
-        """Whether the turn must wait. What it has goes to the next in line, itself among them."""
+        """Put the turn in line, and hand on its slot, possibly to itself. Return whether the turn must wait."""
         with self._lock:
             if turn.closed or (not turn.has_slot and self._take_free(turn)):
                 return False
@@ -92,7 +92,7 @@ class DeviceShare:
                 self._end(turn)
                 self._hand_on()
                 if not self._used:
-                    # A busy time has ended, and its debts with it.
+                    # The device is idle, so no model owes device time any more.
                     self._virtual_s = self._furthest_s
 
     def _close(self, turn: "Turn") -> None:
@@ -105,7 +105,7 @@ class DeviceShare:
                     self._waiting.remove(turn.model)
                 turn.called.release()
 
-    # With the lock held.
+    # The methods below are called with the lock held.
 
     def _set_slots(self) -> None:
         unlimited = self._only_weighted and len({model.weight for model in self._models.values()}) <= 1
@@ -120,7 +120,7 @@ class DeviceShare:
         return True
 
     def _catch_up(self, model: _Model) -> None:
-        """A model that comes back starts at the virtual time of now."""
+        """Move a model that was idle to the current virtual time."""
         if not model.slots and not model.waiting:
             model.virtual_s = max(model.virtual_s, self._virtual_s)
 
@@ -148,17 +148,17 @@ class DeviceShare:
         self._used -= 1
 
     def _is_wanted(self, turn: "Turn") -> bool:
-        """Whether another is to have its slot, or there are too many since weights differ."""
+        """Return whether another model should get the turn's slot, or too many slots are in use for unequal weights."""
         if self._waiting and self._next().virtual_s <= turn.model.virtual_s:
             return True
         return self._used > self._slots
 
     def _next(self) -> _Model:
-        # The first of several: `_waiting` is in the order in which they came.
+        # `_waiting` is in order of arrival, so the first of equals has waited longest.
         return min(self._waiting, key=_virtual_s)
 
     def _hand_on(self) -> None:
-        """Give each free slot to the turn that has waited longest of the model that has had the least."""
+        """Give each free slot to the first waiting turn of the model with the least virtual time."""
         while self._waiting and self._used < self._slots:
             model = self._next()
             self._waiting.remove(model)
@@ -171,16 +171,16 @@ class DeviceShare:
 
 
 class Turn:
-    """A device thread's claim to a slot, and the slot when it has one.
+    """A device thread's claim to a slot, and the slot once it has one.
 
-    Its methods are for its thread, but for `close`. The fields are the device's, but for `used_s`, to which the thread
-    adds the seconds for which it has used the slot.
+    Only its thread calls its methods, except `close`. The device owns the fields, except `used_s`: the thread adds the
+    seconds for which it has used the slot.
     """
 
     __slots__ = ("_device", "called", "closed", "has_slot", "is_new", "model", "used_s", "waits")
 
     def __init__(self, device: DeviceShare, model: _Model) -> None:
-        """Made by `DeviceShare.turn`; has no slot."""
+        """Create a turn without a slot. Only `DeviceShare.turn` calls this."""
         self._device = device
         self.model = model
         self.has_slot = False
@@ -188,21 +188,21 @@ class Turn:
         self.waits = False
         self.closed = False
         self.used_s = 0.0
-        # Released by who hands over a slot.
+        # Released when the turn gets a slot or is closed.
         self.called = threading.Lock()
         self.called.acquire()
 
     def take(self) -> bool:
-        """Take a free slot, or keep the one it has unless another's turn has come. Never blocks.
+        """Take a free slot, or keep the current one unless another turn is due. Never blocks.
 
-        False leaves all as it was: what it has it keeps until `line_up` or `give_back`.
+        Return False if there is no slot for this turn. The turn then keeps any slot until `line_up` or `give_back`.
         """
         device = self._device
         with device._lock:
             if not self.has_slot:
                 if not device._take_free(self):
                     return False
-            # What has just been given is used once before it is compared with others again.
+            # A new slot is used once before the turn competes with others again.
             elif not self.is_new:
                 device._charge(self)
                 if device._is_wanted(self):
@@ -212,19 +212,19 @@ class Turn:
             return True
 
     def line_up(self) -> bool:
-        """Hand what it has to whose turn it is, and stand in line; False if it has a slot at once, or is closed."""
+        """Hand on the slot and stand in line. Return False if there is a free slot at once, or the turn is closed."""
         return self._device._line_up(self)
 
     def wait(self) -> None:
-        """Wait in line, once; blocks until it has a slot or is closed."""
+        """Block until the turn gets a slot or is closed. Call it once after `line_up` has returned True."""
         self.called.acquire()
 
     def give_back(self) -> None:
-        """Let the slot go, to the next in line; nothing if it has none."""
+        """Hand the slot, if any, to the next turn in line."""
         self._device._give_back(self)
 
     def close(self) -> None:
-        """Let it never wait again. Callable from any thread, several times."""
+        """Stop the turn from ever waiting again. Thread-safe, and may be called several times."""
         self._device._close(self)
 
 

@@ -1,4 +1,4 @@
-"""The error tree. Every failure a caller can see is one of these.
+"""The error tree. Every failure that a caller can see is one of these classes.
 
     ServingError
     ├── Cancelled
@@ -19,8 +19,8 @@
     ├── DataLoss
     └── Unauthenticated
 
-Each carries a canonical code and a message fit for a client. How a code looks on gRPC and on HTTP is decided in
-`frontends.status` alone.
+Each error has a canonical code and a message that clients may see. Only `frontends.status` maps a code to gRPC and
+HTTP.
 """
 
 import enum
@@ -50,10 +50,10 @@ class Code(enum.IntEnum):
 
 
 class ServingError(Exception):
-    """A failure with a canonical code and a message that may be shown to a client."""
+    """A failure with a canonical code and a message that clients may see."""
 
     code: ClassVar[Code] = Code.UNKNOWN
-    # After how many seconds the same request may be tried again; None where the server cannot say.
+    # Seconds after which the client may retry, or None if unknown.
     retry_after_s: float | None = None
 
     def __init__(self, message: str) -> None:
@@ -61,18 +61,18 @@ class ServingError(Exception):
         self.message = message
 
     def copy(self) -> Self:
-        """An equal error that has not been raised: no traceback, whose frames would keep a request's data alive."""
+        """Return an equal error without a traceback, whose frames would keep a request's data alive."""
         return type(self)(self.message)
 
 
 class Cancelled(ServingError):
-    """The caller went away before the answer was ready."""
+    """The caller cancelled the request or disconnected before the response was ready."""
 
     code = Code.CANCELLED
 
 
 class Unknown(ServingError):
-    """Something else went wrong on the way; the message says what."""
+    """A failure without a more specific code. The message states the cause."""
 
     code = Code.UNKNOWN
 
@@ -84,45 +84,45 @@ class InvalidArgument(ServingError):
 
 
 class DeadlineExceeded(ServingError):
-    """The caller's deadline passed before the answer was ready."""
+    """The caller's deadline passed before the response was ready."""
 
     code = Code.DEADLINE_EXCEEDED
 
 
 class NotFound(ServingError):
-    """No such model, version or label."""
+    """The model, version or label does not exist."""
 
     code = Code.NOT_FOUND
 
 
 class AlreadyExists(ServingError):
-    """The model would make what exists, such as a table of the same name."""
+    """The model tried to create something that exists, such as a table of the same name."""
 
     code = Code.ALREADY_EXISTS
 
 
 class PermissionDenied(ServingError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated but lacks the permission."""
 
     code = Code.PERMISSION_DENIED
 
 
 class ResourceExhausted(ServingError):
-    """A limit was reached: a message too large, a quota spent."""
+    """A limit was reached, such as the size of a message or a quota."""
 
     code = Code.RESOURCE_EXHAUSTED
 
 
 class TooLate(ResourceExhausted):
-    """The answer would come later than the model's latency objective or the caller's deadline allows."""
+    """The response would be later than the model's latency objective or the caller's deadline."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
-        """`retry_after_s`: when the queue is expected to be short enough again, in seconds from now."""
+        """`retry_after_s`: seconds until the queue is expected to be short enough."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
     def copy(self) -> Self:
-        """As every error's."""
+        """Return an equal error without a traceback. See `ServingError.copy`."""
         assert self.retry_after_s is not None
         return type(self)(self.message, self.retry_after_s)
 
@@ -134,37 +134,37 @@ class FailedPrecondition(ServingError):
 
 
 class Aborted(ServingError):
-    """The model gave the request up, for a conflict with another. The same request may succeed."""
+    """The model aborted the request because of a conflict with another. A retry may succeed."""
 
     code = Code.ABORTED
 
 
 class OutOfRange(ServingError):
-    """A value lies beyond what the model can take."""
+    """A value is outside the range that the model accepts."""
 
     code = Code.OUT_OF_RANGE
 
 
 class Unimplemented(ServingError):
-    """The request asks for something that this server does not do."""
+    """The server does not support the request."""
 
     code = Code.UNIMPLEMENTED
 
 
 class Internal(ServingError):
-    """A fault of the server or of the model; the message says no more than a client needs."""
+    """A fault of the server or the model. The message contains no more than a client needs."""
 
     code = Code.INTERNAL
 
 
 class Unavailable(ServingError):
-    """Not now: loading, draining or overloaded. The same request may succeed later."""
+    """The server or the model is loading, draining or overloaded. A retry may succeed."""
 
     code = Code.UNAVAILABLE
 
 
 class DataLoss(ServingError):
-    """Data that cannot be read: a compressed input that does not decode, a file that is cut short."""
+    """Data cannot be read, such as a corrupt compressed input or a truncated file."""
 
     code = Code.DATA_LOSS
 
@@ -197,5 +197,5 @@ _ERROR_BY_CODE: dict[int, type[ServingError]] = {error.code: error for error in 
 
 
 def error_for_code(code: int, message: str) -> ServingError:
-    """The error that a library's canonical code stands for; Unknown for a number that gRPC does not define."""
+    """Return the error for a library's canonical code, or Unknown for a number that gRPC does not define."""
     return _ERROR_BY_CODE.get(code, Unknown)(message)

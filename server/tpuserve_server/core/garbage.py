@@ -1,20 +1,21 @@
-"""The garbage collector's settings: what of the process it never walks, and how often it does walk the rest."""
+"""Settings of the garbage collector: the objects that it never traverses, and how often it traverses the others."""
 
 import gc
 
-# Allocations of containers, less those freed, between collections. A request makes some fifty, which die by reference
-# count; 700, the default before Python 3.13, would walk the young ones of a few dozen requests at a time to find
-# nothing. On the Python host, though, grpcio leaves a cycle of six objects behind each call (`_find_method_handler`,
-# whose inner function refers to itself), and many of them stop everything for long: 20,000 for 5 ms.
+# Container allocations minus deallocations between collections. A request makes about fifty, which are freed by
+# reference count. At 700, the default before Python 3.13, the collector would traverse the objects of a few dozen
+# requests and find no garbage. On the Python host, however, grpcio leaves a cycle of six objects behind each call
+# (`_find_method_handler`, whose inner function refers to itself). Collecting many at once stops all threads: 20,000
+# take 5 ms.
 _THRESHOLDS = (2_000, 20, 50)
 
 
 def settle_garbage_collector() -> None:
-    """Leave what is there now out of later collections; to be called whenever much was imported.
+    """Exclude all current objects from later collections. Call it after every large import.
 
-    TensorFlow's import leaves a million objects that live as long as the process. A full collection walks them all with
-    the interpreter's lock held: 150 ms in which no request is answered, and the whole of p99 under load. JAX's
-    take 20 ms.
+    TensorFlow's import leaves a million objects that live as long as the process. A full collection traverses them all
+    with the interpreter's lock held. No request is answered for these 150 ms, which dominate p99 under load. JAX's
+    objects take 20 ms.
     """
     gc.collect()
     gc.freeze()

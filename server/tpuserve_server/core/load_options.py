@@ -1,4 +1,4 @@
-"""LoadOptions: how versions are loaded. Imports nothing heavy: the command line is made of it."""
+"""LoadOptions: how versions are loaded. Cheap to import, because the command line is generated from it."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,9 +8,10 @@ from tpuserve_server.core.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How versions are loaded: `threads` at a time, and how often and after what pause a failed load is tried again.
+    """How versions are loaded: `threads` at a time, with a limited number of retries and a pause before each.
 
-    Defaults as upstream's (model_servers/server.h), but for the threads: there 0 is the manager's own thread.
+    The defaults are upstream's (model_servers/server.h), except for the threads: there 0 means the manager's own
+    thread.
     """
 
     max_retries: Annotated[
@@ -31,5 +32,5 @@ class LoadOptions:
 
     @property
     def retry_interval_s(self) -> float:
-        """The pause between two tries, at least 0."""
+        """Pause between two tries in seconds, at least 0."""
         return max(self.retry_interval_micros / 1e6, 0.0)

@@ -1,4 +1,4 @@
-"""Loader: turns a version directory into something that answers, and back."""
+"""Loader: turns a version directory into a version that answers requests, and releases it again."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,10 @@ from tpuserve_server.core.types import Precision
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
-    """A servable, warmed, behind its batcher, which goes on learning `costs`.
+    """A warmed servable and its batcher, which continues to update `costs`.
 
-    `path` is what its storage's `fetch` returned. `labels` are the names of its classes, in the order of its scores.
-    `precision` is the manifest's, None without one.
+    `path` is the result of its storage's `fetch`. `labels` are the names of its classes, in the order of its scores.
+    `precision` is the manifest's, or None without one.
     """
 
     servable: Servable
@@ -29,15 +29,17 @@ class LoadedVersion:
 
 
 class Loader(Protocol):
-    """Obligations:
+    """Loads and unloads versions.
+
+    Obligations:
 
     1. `load` returns only when the version can answer at full speed: verified, loaded, every bucket warmed.
-    2. `load` either returns or raises; when it raises it has given back all it took.
-    3. `unload` is called once for each `load` that returned, after the last request has left.
+    2. `load` either returns or raises. If it raises, it has released everything that it acquired.
+    3. `unload` is called once for each `load` that returned, after the last request has ended.
     """
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
-        """Slow; runs on a loading thread.
+        """Load and warm a version. Slow; runs on a loading thread.
 
         Raises:
             ServingError: with the reason, as status will show it.
@@ -45,5 +47,5 @@ class Loader(Protocol):
         ...
 
     def unload(self, loaded: LoadedVersion) -> None:
-        """Blocks until memory and threads are given back."""
+        """Unload a version. Blocks until its memory and threads are released."""
         ...

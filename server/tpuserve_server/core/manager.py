@@ -1,4 +1,4 @@
-"""VersionManager: moves versions through their states as a source aspires them."""
+"""VersionManager: moves versions through their states as a source requests them."""
 
 import logging
 import threading
@@ -18,14 +18,14 @@ from tpuserve_server.core.types import ServableId, State
 
 logger = logging.getLogger(__name__)
 
-# An unload begins by waiting for the requests that hold the version: those of one model, which may take minutes, must
-# not keep the memory of another.
+# An unload waits for the requests that hold the version, which may take minutes. One model's requests must not keep the
+# memory of another model.
 _UNLOAD_THREADS = 8
 
 
 @dataclass(slots=True)
 class _Failing:
-    """A version whose last load failed. `waits` until its next try is due."""
+    """A version whose last load failed. `waits` is True until its next try is due."""
 
     attempts: int
     error: ServingError
@@ -34,14 +34,14 @@ class _Failing:
 
 
 class VersionManager:
-    """Loads and unloads on its own threads. A model that is slow or fails keeps no other from loading.
+    """Loads and unloads on its own threads. A slow or failing model does not keep others from loading.
 
-    `_queued` (loads that were given to the threads and have not ended), `_failing` and `_stopping` are guarded by
-    `_lock`, and so are decisions about what to do next; the registry has a lock of its own, taken inside.
+    `_queued` holds the loads that were submitted to the threads and have not ended. `_lock` guards `_queued`,
+    `_failing` and `_stopping`, and the decisions about the next step. The registry's lock is taken inside it.
     """
 
     def __init__(self, registry: ModelRegistry, loader: Loader, clock: WaitingClock, options: LoadOptions) -> None:
-        """Nothing is loaded before the first `aspire`."""
+        """Load nothing before the first `aspire`."""
         self._registry = registry
         self._loader = loader
         self._options = options
@@ -54,14 +54,14 @@ class VersionManager:
         self._unloads = ThreadPoolExecutor(max_workers=_UNLOAD_THREADS, thread_name_prefix="unload")
 
     def aspire(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
-        """Say which versions of a model ought to be served; returns at once. Called by the source's thread."""
+        """Set the versions of a model that should be served. Returns at once. Called by the source's thread."""
         with self._lock:
             self._registry.aspire(name, aspired)
             self._review_failing(name, aspired)
             self._advance(name)
 
     def configure(self, names: Iterable[str]) -> None:
-        """Have these models and no others; returns at once. Others are unloaded when their requests have left."""
+        """Keep these models and unload all others when their requests have ended. Returns at once."""
         with self._lock:
             self._registry.configure(names)
             for name in self._registry.all_models():
@@ -70,7 +70,7 @@ class VersionManager:
                     self._advance(name)
 
     def stop(self) -> None:
-        """Unload everything and join the threads; a load that is under way is finished first."""
+        """Unload all versions and join the threads, after running loads have finished."""
         with self._lock:
             self._stopping = True
         self._registry.close()
@@ -82,10 +82,10 @@ class VersionManager:
                     self._begin_unload(aspired.servable)
         self._unloads.shutdown(wait=True)
 
-    # All below `_lock`, up to `_retry`.
+    # The methods up to `_retry` are called with `_lock` held.
 
     def _advance(self, name: str) -> None:
-        """Begin all there is to do for the model now; each end asks again."""
+        """Begin all steps that are due for the model now. The end of each step calls this again."""
         while not self._stopping and (step := next_action(self._snapshot(name))) is not None:
             action, number = step
             servable_id = ServableId(name, number)
@@ -95,7 +95,7 @@ class VersionManager:
                 self._begin_unload(servable_id)
 
     def _snapshot(self, name: str) -> list[VersionSnapshot]:
-        """What is queued is on its way already."""
+        """Return the model's versions, with queued loads as LOADING."""
         return [
             VersionSnapshot(
                 aspired.servable.version, State.LOADING if aspired.servable in self._queued else state, is_aspired
@@ -112,7 +112,7 @@ class VersionManager:
         self._unloads.submit(self._unload, servable_id)
 
     def _review_failing(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
-        """Give up what nobody wants any more, and do not wait with what has changed since it failed."""
+        """Give up failed versions that are no longer wanted. Retry those that have changed since their failure."""
         for servable_id, failing in [item for item in self._failing.items() if item[0].name == name]:
             wanted = aspired.get(servable_id.version)
             if wanted is None:
@@ -123,7 +123,7 @@ class VersionManager:
                 self._begin_load(servable_id)
 
     def _give_up(self, servable_id: ServableId) -> None:
-        """A load that is under way sees for itself that it is not wanted."""
+        """Cancel the retries of a version. A load in progress detects at its end that the version is not wanted."""
         failing = self._failing.pop(servable_id)
         self._retries.cancel(servable_id)
         if failing.waits:
@@ -132,7 +132,7 @@ class VersionManager:
     def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
         servable_id = aspired.servable
         if self._is_wanted(servable_id) and not self._registry.is_current(aspired) and not self._stopping:
-            # What failed was given up; what is wanted now has not been tried.
+            # The failed version was given up. The version that is wanted now has not been tried.
             self._failing.pop(servable_id, None)
             self._begin_load(servable_id)
             return
@@ -153,7 +153,7 @@ class VersionManager:
     def _is_wanted(self, servable_id: ServableId) -> bool:
         return any(a.servable == servable_id and wanted for a, _, wanted in self._registry.snapshot(servable_id.name))
 
-    # On other threads: the timer's, those that load, those that unload.
+    # The methods below run on other threads: the timer's, the loading threads and the unloading threads.
 
     def _retry(self, servable_id: ServableId) -> None:
         with self._lock:
@@ -170,7 +170,7 @@ class VersionManager:
             else:
                 self._try_load(aspired)
         except Exception:
-            # The top of a loading thread; nobody looks at its future.
+            # The top of a loading thread. No code reads its future.
             logger.exception("Loading %s failed", servable_id)
         finally:
             with self._lock:
@@ -186,7 +186,8 @@ class VersionManager:
             logger.error("Loading %s failed: %s", servable_id, error.message)
             failure: ServingError = error.copy()
         except Exception as error:
-            # The top of a loading thread: one bad model must not stop the others, and status must say that it failed.
+            # The top of a loading thread: a failing model must not stop the others, and its status must show the
+            # failure.
             logger.exception("Loading %s failed", servable_id)
             failure = Internal(f"{type(error).__name__} while loading; the server's log has more")
         else:
@@ -196,7 +197,7 @@ class VersionManager:
             self._load_failed(aspired, failure)
 
     def _cancelled(self, servable_id: ServableId) -> None:
-        """It was given up while it waited for a thread. One that had not begun at all is forgotten already."""
+        """Fail a version that was given up while its load was queued. The registry has already removed one in START."""
         with self._lock:
             if (servable_id, State.LOADING) in [
                 (a.servable, s) for a, s, _ in self._registry.snapshot(servable_id.name)
@@ -216,11 +217,11 @@ class VersionManager:
             self._load_anew(servable_id, loaded)
 
     def _load_anew(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
-        """The model was taken away and came again while this was loaded: maybe from elsewhere, so nobody is served."""
+        """Discard a load and load again: the model was removed and added during the load, and may have moved."""
         try:
             self._loader.unload(loaded)
         except Exception:
-            # As in _unload.
+            # Like in `_unload`: the server continues, whatever the model raises.
             logger.exception("Unloading %s failed", servable_id)
         with self._lock:
             if not self._stopping:
@@ -230,7 +231,7 @@ class VersionManager:
         try:
             self._loader.unload(self._registry.wait_idle(servable_id))
         except Exception:
-            # As in _try_load: whatever a model does on its way out, its version ends.
+            # The version ends, whatever its model raises.
             logger.exception("Unloading %s failed", servable_id)
         self._registry.ended(servable_id)
         logger.info("Unloaded %s", servable_id)

@@ -1,4 +1,4 @@
-"""What the server measures, and where: the front-end's edge, a batch's end, a version's change of state."""
+"""Metrics: measurements at the front-end's edge, at the end of a batch, and at a version's change of state."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from tpuserve_server.core.types import ServableId, State
 
 
 class Metrics(Protocol):
-    """Where measurements go. Every method is cheap, never blocks and may be called from any thread."""
+    """The receiver of measurements. Every method is cheap, never blocks and may be called from any thread."""
 
     def request_finished(
         self,
@@ -24,15 +24,15 @@ class Metrics(Protocol):
         code: Code,
         latency_s: float,
     ) -> None:
-        """A front-end answered.
+        """Record a request that a front-end has answered.
 
-        `model` is empty when the request named none that exists; `version` is None and `signature` empty where none was
-        found.
+        `model` is empty if the request named no existing model. `version` is None and `signature` is empty if the
+        server found none.
         """
         ...
 
     def examples_received(self, *, model: str, count: int) -> None:
-        """A request carried `count` tf.Examples."""
+        """Record a request with `count` tf.Examples."""
         ...
 
     def batch_finished(
@@ -48,38 +48,38 @@ class Metrics(Protocol):
         expected_s: float = 0.0,
         has_buckets: bool = True,
     ) -> None:
-        """A batch ran for `run_s`, padded to `bucket` rows; real rows and queue wait are each request's in it.
+        """Record a batch that ran for `run_s`, padded to `bucket` rows, with each request's rows and wait in the queue.
 
-        `api` is what the signature is for in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`. The cost
-        model had expected `expected_s`, or nothing: 0. Without `has_buckets` a batch can have any number of rows.
+        `api` is the signature's purpose in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`. The cost
+        model had expected `expected_s`, or 0 if unknown. Without `has_buckets` a batch can have any number of rows.
         """
         ...
 
     def finish_predicted(
         self, *, servable: ServableId, signature: str, errors_s: Sequence[float], host_s: float
     ) -> None:
-        """Requests were answered whose finish had been predicted: each one's actual time less the predicted.
+        """Record responses whose finish was predicted, each with the actual time minus the predicted time.
 
-        `host_s` of the objective are kept for what happens outside the batcher.
+        `host_s` of the objective are reserved for work outside the batcher.
         """
         ...
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
-        """A version ran inputs of shapes, or outputs, that its warm-up had not: a compiled device had to compile."""
+        """Record a run of shapes or outputs that the warm-up did not cover, so that a device had to compile."""
         ...
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
-        """A version is about to serve; `costs` goes on learning what its batches cost."""
+        """Record a version that is about to serve. `costs` continues to learn the costs of its batches."""
         ...
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
-        """A request left before it ran, `expired` or `cancelled`, or was refused: `queue_full`, `too_late`."""
+        """Record a request that did not run. `reason` is `expired`, `cancelled`, `queue_full` or `too_late`."""
         ...
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
-        """A version entered `state`."""
+        """Record that a version entered `state`."""
         ...
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
-        """The version in `path` was warmed up, with `records` recorded requests among what it ran."""
+        """Record the warm-up of the version in `path`, which included `records` recorded requests."""
         ...

@@ -1,4 +1,4 @@
-"""What a list of model configurations must obey, in upstream's order and words (model_servers/server_core.cc)."""
+"""Rules for a list of model configurations, in upstream's order and words (model_servers/server_core.cc)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 
 
 def check_list(configs: Sequence[ModelConfig]) -> None:
-    """Names are unique and base paths absolute.
+    """Check that names are unique and base paths absolute.
 
     Raises:
         InvalidArgument: naming the first that is not.
@@ -29,7 +29,7 @@ def check_list(configs: Sequence[ModelConfig]) -> None:
 
 
 def check_same_platforms(configs: Sequence[ModelConfig], before: Mapping[str, ModelConfig]) -> None:
-    """No model changes its platform while it stays configured. Raises InvalidArgument."""
+    """Check that no model changes its platform while it stays configured. Raises InvalidArgument."""
     for config in configs:
         old = before.get(config.name)
         if old is not None and config.platform != old.platform:
@@ -40,7 +40,7 @@ def check_same_platforms(configs: Sequence[ModelConfig], before: Mapping[str, Mo
 
 
 def check_platforms(configs: Sequence[ModelConfig]) -> None:
-    """Every platform is one that there is. Raises InvalidArgument."""
+    """Check that every platform is supported. Raises InvalidArgument."""
     for config in configs:
         if config.platform != TENSORFLOW_PLATFORM:
             raise InvalidArgument(f"Model {config.name} requests unsupported platform {config.platform}")

@@ -1,4 +1,4 @@
-"""What the registry knows of one model and its versions. Plain records: the registry's lock guards all of it."""
+"""ModelRecord: the state of one model and its versions in the registry. The registry's lock guards all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.types import Pending, ServableId, State, VersionStatus
 
-# Ended versions kept in a model's status. TensorFlow Serving keeps all of them, for ever (issue 1488).
+# Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
 _ON_THE_WAY = {State.START, State.LOADING, State.UNLOADING}
 
 
 @dataclass(slots=True, eq=False)
 class VersionRecord:
-    """One version. `waits` says why a load that has failed will be tried again, while that lies ahead."""
+    """One version. `waits` is the reason for a pending retry of a failed load, or empty."""
 
     aspired: AspiredVersion
     is_aspired: bool = True
@@ -27,7 +27,7 @@ class VersionRecord:
     waits: str = ""
 
     def status(self) -> VersionStatus:
-        """As clients see it."""
+        """Return the status that clients see."""
         notes: tuple[str, ...] = (self.waits,) if self.waits else ()
         if self.loaded:
             notes = (*self.loaded.notes, *describe_costs(self.loaded.costs))
@@ -45,10 +45,10 @@ class VersionRecord:
 class ModelRecord:
     """One model.
 
-    `is_configured` is False once it was taken away, while versions of it are on their way out or still in its status.
-    `is_awaited`: the server is not ready without it. `wanted` is what the source has said last; None before it has.
-    `labels` are those that requests may use, `pending` those that take effect when their version is AVAILABLE.
-    `arriving` holds the missing parts in its base path.
+    `is_configured` is False after its removal, while its versions unload or remain in its status. `is_awaited`: the
+    server is not ready without it. `wanted` is the latest report of the source, or None before the first. `labels` are
+    those that requests may use. `pending` holds labels that take effect when their version is AVAILABLE. `arriving`
+    holds the missing parts in its base path.
     """
 
     is_awaited: bool = False
@@ -69,7 +69,7 @@ class ModelRecord:
         return [known[number] for number in sorted(known, reverse=True)]
 
     def aspire(self, wanted: Mapping[int, AspiredVersion]) -> None:
-        """Take over which versions ought to be served, and forget what has ended long ago."""
+        """Set the versions that should be served, and forget versions that ended long ago."""
         for number, version in list(self.versions.items()):
             if number not in wanted and version.state is State.START:
                 del self.versions[number]
@@ -83,7 +83,7 @@ class ModelRecord:
         self._forget_old()
 
     def remove(self) -> None:
-        """No longer configured: nothing of it is wanted, and it has no labels."""
+        """Mark the model as no longer configured. None of its versions is wanted, and it loses its labels."""
         self.aspire({})
         self.is_configured = self.is_awaited = False
         self.wanted = None
@@ -92,9 +92,9 @@ class ModelRecord:
         self.pending.clear()
 
     def assign_labels(self, labels: Mapping[str, int], *, even_if_unavailable: bool) -> None:
-        """Replace all labels. One whose version is not AVAILABLE waits for it, and stands until then where it stood.
+        """Replace all labels. A label whose version is not AVAILABLE keeps its old version until the new one is.
 
-        With `even_if_unavailable` one that stands for nothing yet does not wait.
+        With `even_if_unavailable` a new label takes effect without waiting.
         """
         before = self.labels
         self.pending = {
@@ -106,43 +106,43 @@ class ModelRecord:
         self.labels.update((label, before[label]) for label in self.pending.keys() & before.keys())
 
     def settle(self, *, is_closing: bool) -> None:
-        """After a change of state: the latest version, labels that waited, and versions to begin anew."""
+        """Update the latest version, pending labels, and versions to start again. Called after each change of state."""
         serving = [number for number, version in self.versions.items() if version.state is State.AVAILABLE]
         self.latest = self.versions[max(serving)] if serving else None
         for label in [label for label, number in self.pending.items() if number in serving]:
             self.labels[label] = self.pending.pop(label)
         for number, version in self.versions.items():
-            # Wanted again while it was being unloaded.
+            # It was wanted again during its unload.
             if version.is_aspired and version.state is State.END and version.error is None and not is_closing:
                 self.versions[number] = VersionRecord(version.aspired)
 
     def find(self, number: int | None) -> VersionRecord | None:
-        """The version with this number, in whatever state; for None the latest that is AVAILABLE."""
+        """Return the version with this number in any state, or for None the latest that is AVAILABLE."""
         return self.latest if number is None else self.versions.get(number)
 
     def is_available(self, number: int) -> bool:
-        """Whether requests for this version are answered."""
+        """Return whether the server answers requests for this version."""
         return number in self.versions and self.versions[number].state is State.AVAILABLE
 
     def is_on_its_way(self) -> bool:
-        """Whether asking again later may help: nothing has been found yet, or something is being loaded."""
+        """Return whether a later request may succeed: no version is known yet, or one is changing state."""
         states = {version.state for version in self.versions.values()}
         return self.is_configured and (
             not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
         )
 
     def has_failed(self) -> bool:
-        """Whether all that was to be served has ended with an error, and nothing is served."""
+        """Return whether all wanted versions have ended with an error, and no version is served."""
         wanted = [version for version in self.versions.values() if version.is_aspired]
         return self.latest is None and bool(wanted) and all(version.state is State.END for version in wanted)
 
     def failures(self) -> list[tuple[ServableId, ServingError]]:
-        """The versions that are wanted and have ended with an error, lowest first."""
+        """Return the wanted versions that ended with an error, lowest first."""
         wanted = [self.versions[number] for number in sorted(self.versions) if self.versions[number].is_aspired]
         return [(version.aspired.servable, version.error) for version in wanted if version.error is not None]
 
     def describe(self) -> str:
-        """The versions and their states, for people."""
+        """Describe the versions and their states, for people."""
         if self.versions:
             versions = sorted(self.versions.items())
             return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
@@ -153,9 +153,9 @@ class ModelRecord:
         if known.state is State.START or known.waits or known.state is State.UNLOADING:
             known.aspired = wanted
         elif known.state is State.LOADING and not was_aspired:
-            # It may lie elsewhere now: what is being loaded was given up, and its manager sees that.
+            # Its location may have changed. The running load was given up, and the manager detects that.
             known.aspired = wanted
-        # One that failed may have been mended since; one that was given up because nobody wanted it is wanted now.
+        # A failed version may have been repaired since, and a version that was given up is wanted again.
         elif known.state is State.END and (not was_aspired or wanted.has_changed_since(known.aspired)):
             self.versions[number] = VersionRecord(wanted)
 

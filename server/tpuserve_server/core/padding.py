@@ -1,4 +1,4 @@
-"""Pure array work of a batch: choose a bucket, join and pad rows, split results."""
+"""Pure array functions of a batch: choose a bucket, join and pad rows, split results."""
 
 import bisect
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,18 @@ from tpuserve_server.core.types import Array, Tensors
 
 
 def choose_bucket(rows: int, allowed_batch_sizes: Sequence[int]) -> int:
-    """The smallest allowed size that holds `rows`; `rows` itself where no sizes are given or none is large enough."""
+    """Return the smallest allowed size that holds `rows`, or `rows` if there are no sizes or none is large enough."""
     index = bisect.bisect_left(allowed_batch_sizes, rows)
     return allowed_batch_sizes[index] if index < len(allowed_batch_sizes) else rows
 
 
 def empty_batch(like: Tensors, row_shapes: Mapping[str, tuple[int, ...]], bucket: int) -> dict[str, Array]:
-    """Uninitialised arrays of `bucket` rows of `row_shapes`, typed as in `like`."""
+    """Return uninitialised arrays of `bucket` rows of `row_shapes`, with the dtypes of `like`."""
     return {name: np.empty((bucket, *row_shapes[name]), array.dtype) for name, array in like.items()}
 
 
 def largest_rows(parts: Sequence[Tensors]) -> dict[str, tuple[int, ...]]:
-    """The shape that holds every part's rows, for each input: the largest of each dimension but the first."""
+    """Return for each input the smallest row shape that holds the rows of every part."""
     return {
         name: tuple(max(sizes) for sizes in zip(*(part[name].shape[1:] for part in parts), strict=True))
         for name in parts[0]
@@ -29,9 +29,10 @@ def largest_rows(parts: Sequence[Tensors]) -> dict[str, tuple[int, ...]]:
 
 
 def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> None:
-    """Write the rows of `parts` into `batch` one after the other; repeat the last real row up to the bucket.
+    """Write the rows of `parts` into `batch` in order, and repeat the last real row up to the bucket.
 
-    A real row, not zeros, because a model may divide by a norm (tensorflow/serving, batching/README.md).
+    The padding is a real row instead of zeros, because a model may divide by a norm (tensorflow/serving,
+    batching/README.md).
     """
     for name, target in batch.items():
         np.concatenate([part[name] for part in parts], out=target[:rows])
@@ -42,10 +43,11 @@ def fill_batch(batch: dict[str, Array], parts: Sequence[Tensors], rows: int) -> 
 def fill_padded(
     batch: dict[str, Array], parts: Sequence[Tensors], rows: int, pad_values: Mapping[str, object] | None = None
 ) -> None:
-    """As `fill_batch`, for parts whose rows may be smaller than the batch's: they are padded at each dimension's end.
+    """Fill like `fill_batch`, but pad the rows of smaller parts at the end of each dimension.
 
-    With an input's value in `pad_values`. Without them the value is the part's own first element, which the model is
-    known to take, as TensorFlow Serving pads (batching/batching_util.cc); then no part is without elements.
+    The padding is the input's value in `pad_values`. Without `pad_values` it is the part's own first element, like in
+    TensorFlow Serving (batching/batching_util.cc), because the model accepts this value. Then every part must have
+    elements.
     """
     for name, target in batch.items():
         start = 0
@@ -61,19 +63,19 @@ def fill_padded(
 
 
 def _pad_beyond(target: Array, shape: Sequence[int], value: object) -> None:
-    """Write `value` wherever an array of `shape` does not reach, and nowhere else."""
+    """Write `value` to all elements outside an array of `shape`."""
     for dimension, size in enumerate(shape):
         if size < target.shape[dimension]:
             target[(*[slice(None)] * dimension, slice(size, None))] = value
-            # What is left of this dimension is the array's: the next ones need not write the corner again.
+            # The rest of this dimension lies within the array, so later dimensions need not write the corner again.
             target = target[(*[slice(None)] * dimension, slice(size))]
 
 
 def split_rows(outputs: Tensors, sizes: Sequence[int], bucket: int) -> list[dict[str, Array]]:
-    """Each part's rows of every output, as views; rows beyond the parts are padding and are dropped.
+    """Return each part's rows of every output, as views. Rows beyond the parts are padding and are dropped.
 
     Raises:
-        FailedPrecondition: an output has not `bucket` rows, so that nobody can tell whose rows are whose.
+        FailedPrecondition: an output does not have `bucket` rows, so its rows cannot be assigned to parts.
     """
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != bucket:

@@ -1,7 +1,7 @@
-"""Which version to load or unload next: a pure function of what is there.
+"""Decides which version to load or unload next: a pure function of the versions' states.
 
-Availability preserving (tensorflow/serving, core/availability_preserving_policy.cc): an old version goes only once
-another one serves in its place, unless nothing is to be served at all.
+The policy preserves availability (tensorflow/serving, core/availability_preserving_policy.cc). It unloads an old
+version only after another one serves, unless no version should be served.
 """
 
 import enum
@@ -12,7 +12,7 @@ from tpuserve_server.core.types import State
 
 
 class Action(enum.Enum):
-    """What to do with a version."""
+    """A step for a version."""
 
     LOAD = enum.auto()
     UNLOAD = enum.auto()
@@ -28,10 +28,10 @@ class VersionSnapshot:
 
 
 def next_action(versions: Sequence[VersionSnapshot]) -> tuple[Action, int] | None:
-    """The next step for one model, or None when there is nothing to do now.
+    """Return the next step for one model, or None if there is no step to take now.
 
-    Unload the lowest version that is no longer aspired, unless it is the only one serving while another is meant to;
-    else load the highest aspired version that has not started.
+    Unload the lowest version that is no longer aspired, unless it is the only one that serves while another is aspired.
+    Otherwise load the highest aspired version that has not started.
     """
     serving = [v for v in versions if v.state is State.AVAILABLE]
     retired = [v.version for v in serving if not v.is_aspired]

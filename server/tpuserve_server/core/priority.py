@@ -1,10 +1,10 @@
-"""Priority: which requests go first. Imports nothing heavy: hosts that only supervise know it."""
+"""Priority: the order of requests. Cheap to import, because supervising hosts use it."""
 
 import enum
 
 
 class Priority(enum.IntEnum):
-    """Whatever waits of HIGH goes before LOW, which fills the padding of its batches."""
+    """The priority of a request. HIGH runs before LOW, and LOW also fills the padding of HIGH batches."""
 
     HIGH = 0
     LOW = 1

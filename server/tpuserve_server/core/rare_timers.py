@@ -1,38 +1,38 @@
-"""RareTimers: timers that nearly never fire, as those of deadlines. One of the event loop's own serves them all."""
+"""RareTimers: timers that rarely fire, such as deadlines. All of them share one timer of the event loop."""
 
 import asyncio
 import math
 from collections.abc import Callable, Hashable
 
-# Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
+# Event loops may fire a timer this much early: uvloop counts in whole milliseconds.
 EARLY_S = 0.002
 
 
 class RareTimers:
     """Calls back at given times. One event loop's thread owns it.
 
-    To start a timer and to cancel it is an entry in a dictionary each, a fifth of what they cost in a loop. All entries
-    are looked through when one is due, or was when it was cancelled: not for timers that mostly fire.
+    Starting or cancelling a timer is one dictionary operation, a fifth of its cost in an event loop. When a timer is
+    due, even a cancelled one, all entries are searched. Do not use it for timers that usually fire.
     """
 
     __slots__ = ("_calls", "_loop", "_next_s", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nothing is due yet."""
+        """Start without timers."""
         self._loop = loop
         self._calls: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._next_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
-        """Call `call` in `delay_s`, once, unless `key` is cancelled before."""
+        """Call `call` once after `delay_s`, unless `key` is cancelled first."""
         at_s = self._loop.time() + delay_s
         self._calls[key] = (at_s, call)
         if at_s < self._next_s:
             self._arm(at_s)
 
     def cancel(self, key: Hashable) -> None:
-        """No call for `key`; it need not have one."""
+        """Cancel the call for `key`, if there is one."""
         self._calls.pop(key, None)
 
     def _arm(self, at_s: float) -> None:
@@ -54,16 +54,16 @@ class RareTimers:
 
 
 class RareTimersByLoop:
-    """The timers of every event loop that asks, each of which gets its own."""
+    """The timers of every event loop that uses them, separate for each loop."""
 
     __slots__ = ("_by_loop",)
 
     def __init__(self) -> None:
-        """No loop has asked yet."""
+        """Start without loops."""
         self._by_loop: dict[asyncio.AbstractEventLoop, RareTimers] = {}
 
     def of(self, loop: asyncio.AbstractEventLoop) -> RareTimers:
-        """The loop's timers. Called on the loop."""
+        """Return the loop's timers. Called on the loop."""
         found = self._by_loop.get(loop)
         return found if found is not None else self._add(loop)
 

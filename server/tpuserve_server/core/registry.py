@@ -1,4 +1,4 @@
-"""ModelRegistry: which versions exist, what state each is in, and who is using them."""
+"""ModelRegistry: the existing versions, their states, and the handles that requests hold on them."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ from tpuserve_server.core.types import ModelSpec, Pending, ServableId, State, Ve
 
 logger = logging.getLogger(__name__)
 
-# Models that were taken away whose ended versions still show in their status, as upstream's do for ever.
+# Removed models whose ended versions stay in their status. Upstream keeps all of them forever.
 _MAX_REMOVED = 32
 
 
 class ServableHandle:
-    """A loaded version, held: it is not unloaded before `release`. Release once, or use as a context manager."""
+    """A handle on a loaded version, which stays loaded until `release`. Release once, or use as a context manager."""
 
     __slots__ = ("_registry", "_version", "loaded", "servable_id")
 
@@ -39,19 +39,20 @@ class ServableHandle:
         self.release()
 
     def release(self) -> None:
-        """Let go of the version."""
+        """Release the version."""
         self._registry._release(self._version)
 
 
 class ModelRegistry:
-    """The versions of every configured model. All methods may be called from any thread; none blocks for long.
+    """The versions of every configured model. Thread-safe. Only `wait_idle` blocks for long.
 
-    States move forward only: START, LOADING, AVAILABLE, UNLOADING, END. A state is reported before the work it names
-    begins and AVAILABLE after it has succeeded, so that nobody is ever sent to a version that cannot answer.
+    States move forward only: START, LOADING, AVAILABLE, UNLOADING, END. The registry reports a state before the work it
+    names begins, but AVAILABLE after the load has succeeded. Requests therefore never reach a version that cannot
+    answer.
     """
 
     def __init__(self, model_names: Iterable[str], metrics: Metrics) -> None:
-        """These models are awaited: the server is not ready without them. No model has versions yet."""
+        """Await these models: the server is not ready without them. No model has versions yet."""
         self._metrics = metrics
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -61,15 +62,15 @@ class ModelRegistry:
         self._has_served = False
         self._closed = False
 
-    # Asked by requests.
+    # Called for requests.
 
     def acquire(self, spec: ModelSpec) -> ServableHandle:
-        """Hold the version a spec resolves to.
+        """Return a handle on the version that a spec resolves to.
 
         Raises:
-            InvalidArgument: the label is not known.
-            NotFound: no such model or version.
-            Unavailable: the model's first version is still on its way.
+            InvalidArgument: the label is unknown.
+            NotFound: the model or version does not exist.
+            Unavailable: the model's first version is not loaded yet, or the server is shutting down.
         """
         with self._lock:
             number = spec.version if spec.version_label is None else self._resolve(spec.name, spec.version_label)
@@ -81,32 +82,32 @@ class ModelRegistry:
             return ServableHandle(self, version, version.loaded)
 
     def statuses(self, name: str) -> list[VersionStatus]:
-        """Every version of a model, newest first; empty for an unknown model."""
+        """Return the status of every version of a model, newest first, or [] for an unknown model."""
         with self._lock:
             model = self._models.get(name)
             return [] if model is None else model.statuses(name)
 
     def why_no_versions(self, name: str) -> str:
-        """Give the reason why a model has no version; empty for an unknown reason."""
+        """Return the reason why a model has no version, or "" if it is unknown."""
         with self._lock:
             model = self._models.get(name)
             return model.arriving.reason if model is not None else ""
 
     def model_names(self) -> tuple[str, ...]:
-        """Every configured model, sorted."""
+        """Return the names of all configured models, sorted."""
         return self._names
 
     def labels(self, name: str) -> dict[str, int]:
-        """The labels that requests for a model may use."""
+        """Return the labels that requests for a model may use."""
         with self._lock:
             model = self._models.get(name)
             return dict(model.labels) if model is not None else {}
 
     def why_not_ready(self) -> str:
-        """A sentence for people, empty when ready: what the server began with serves or has failed for good.
+        """Return why the server is not ready, as a sentence for people, or "" if it is ready.
 
-        A model that failed does not hold the others back, unless there are no others. One that was added later does
-        not take readiness away while it is loaded.
+        The server is ready when each model that it started with serves or has failed for good, and at least one model
+        serves. A model that is added later does not affect readiness while another serves.
         """
         with self._lock:
             models = {name: self._models[name] for name in self._names}
@@ -116,7 +117,7 @@ class ModelRegistry:
             return self._describe_missing(awaited or missing) if awaited or (missing and nothing) else ""
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_change` after each change of state, on the thread that made it; returns the way out."""
+        """Call `on_change` after each change of state, on the thread that made it. Return a function to unsubscribe."""
         with self._lock:
             self._listeners.append(on_change)
 
@@ -126,22 +127,22 @@ class ModelRegistry:
 
         return leave
 
-    # Asked by those who wait for models.
+    # Called by code that waits for models.
 
     def is_available(self, servable_id: ServableId) -> bool:
-        """Whether requests for this version are answered."""
+        """Return whether the server answers requests for this version."""
         with self._lock:
             model = self._models.get(servable_id.name)
             return model is not None and model.is_available(servable_id.version)
 
     def is_awaited_by_label(self, servable_id: ServableId) -> bool:
-        """Whether a label takes effect once this version is AVAILABLE."""
+        """Return whether a label takes effect once this version is AVAILABLE."""
         with self._lock:
             model = self._models.get(servable_id.name)
             return model is not None and servable_id.version in model.pending.values()
 
     def failures(self, name: str) -> list[tuple[ServableId, ServingError]] | None:
-        """None while the model may still come; empty when it serves; else what became of each wanted version.
+        """Return None while the model may still become available, [] once it serves, else each wanted version's error.
 
         Raises:
             Unavailable: the model is no longer configured, or the server is shutting down.
@@ -157,24 +158,24 @@ class ModelRegistry:
             return model.failures() if model.has_failed() else None
 
     def failure(self, servable_id: ServableId) -> ServingError | None:
-        """Why a version that is wanted could not be loaded; None if it was, or may still be."""
+        """Return why a wanted version could not be loaded, or None if it was loaded or may still be."""
         with self._lock:
             model = self._models.get(servable_id.name)
             version = model.versions.get(servable_id.version) if model is not None else None
             return version.error if version is not None and version.is_aspired else None
 
     def start_failures(self) -> list[tuple[ServableId, ServingError]]:
-        """What became of each version when nothing could be served since the start, nor will be; empty before."""
+        """Return each version's error if no model has ever served and all have failed for good, otherwise []."""
         with self._lock:
             models = [self._models[name] for name in self._names]
             if self._has_served or self._closed or not all(model.has_failed() for model in models):
                 return []
             return [failure for model in models for failure in model.failures()]
 
-    # Told by the configuration.
+    # Called by the configuration.
 
     def configure(self, names: Iterable[str]) -> None:
-        """Have these models and no others. What is no longer wanted is unaspired; a manager has to unload it."""
+        """Keep these models and remove all others. The manager must then unload the removed models' versions."""
         with self._lock:
             wanted = set(names)
             for name in wanted:
@@ -187,26 +188,29 @@ class ModelRegistry:
         self._tell()
 
     def assign_labels(self, name: str, labels: Mapping[str, int], *, even_if_unavailable: bool = False) -> None:
-        """Replace a model's labels. One to a version that is not AVAILABLE takes effect when it is, or at once."""
+        """Replace a model's labels. A label takes effect when its version is AVAILABLE.
+
+        With `even_if_unavailable` a new label takes effect at once.
+        """
         with self._lock:
             self._models[name].assign_labels(labels, even_if_unavailable=even_if_unavailable)
 
-    # Told by the source.
+    # Called by the source.
 
     def expect(self, name: str, pending: Pending) -> None:
-        """Take over what a model lacks in its base path."""
+        """Set what a model lacks in its base path."""
         with self._lock:
             model = self._models.get(name)
             if model is None or not model.is_configured or model.arriving == pending:
                 return
             model.arriving = pending
-        # The report of a start names the reason.
+        # The start-up log shows the reason.
         self._tell()
 
-    # Told by the manager, which alone changes states.
+    # Called by the manager, which alone changes states.
 
     def aspire(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
-        """Say which versions of a model ought to be served. A failed one is tried again when its contents changed."""
+        """Set the versions of a model that should be served. Failed versions with changed contents start again."""
         with self._lock:
             model = self._models.get(name)
             if model is None or not model.is_configured:
@@ -218,24 +222,24 @@ class ModelRegistry:
             self._tell()
 
     def close(self) -> None:
-        """No handles from here on: the server is going, and who still asks should ask another one."""
+        """Return no more handles, because the server is shutting down. Clients must use another server."""
         with self._lock:
             self._closed = True
         self._tell()
 
     def all_models(self) -> list[str]:
-        """Every model with versions, configured or on its way out."""
+        """Return every model with versions, configured or being removed."""
         with self._lock:
             return list(self._models)
 
     def snapshot(self, name: str) -> list[tuple[AspiredVersion, State, bool]]:
-        """Each version with its state and whether it is aspired."""
+        """Return each version with its state and whether it is aspired."""
         with self._lock:
             model = self._models.get(name)
             return [(v.aspired, v.state, v.is_aspired) for v in model.versions.values()] if model is not None else []
 
     def loading(self, servable_id: ServableId) -> AspiredVersion | None:
-        """Loading begins, or begins again after a failure; None if the version is no longer wanted."""
+        """Begin a load, or begin it again after a failure. Return None if the version is no longer wanted."""
         with self._lock:
             version = self._find(servable_id)
             if version is None or not version.is_aspired:
@@ -247,31 +251,31 @@ class ModelRegistry:
         return aspired
 
     def is_current(self, aspired: AspiredVersion) -> bool:
-        """Whether a load that began with this is still the one to serve: not if it was given up, and wanted anew."""
+        """Return whether a load of `aspired` is still the one to serve, and was not given up and requested again."""
         with self._lock:
             version = self._find(aspired.servable)
             return version is not None and version.aspired == aspired
 
     def waiting(self, servable_id: ServableId, why: str) -> None:
-        """A load has failed and will be tried again; `why` shows in the status until then."""
+        """Record that a load has failed and will be tried again. The status shows `why` until then."""
         with self._lock:
             self._get(servable_id).waits = why
         self._tell()
 
     def available(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
-        """Loading has succeeded."""
+        """Record that a load has succeeded."""
         self._change(servable_id, State.AVAILABLE, loaded=loaded)
 
     def failed(self, servable_id: ServableId, error: ServingError) -> None:
-        """Loading has failed for good."""
+        """Record that a load has failed for good."""
         self._change(servable_id, State.END, error=error)
 
     def unloading(self, servable_id: ServableId) -> None:
-        """No new handles from here on."""
+        """Return no more handles on a version that will be unloaded."""
         self._change(servable_id, State.UNLOADING)
 
     def wait_idle(self, servable_id: ServableId) -> LoadedVersion:
-        """Block until the handles of an UNLOADING version have come back; what to unload."""
+        """Block until all handles on an UNLOADING version are released, and return what to unload."""
         with self._lock:
             version = self._get(servable_id)
             self._idle.wait_for(lambda: version.handles == 0)
@@ -281,7 +285,7 @@ class ModelRegistry:
         return loaded
 
     def ended(self, servable_id: ServableId) -> None:
-        """Unloading is done."""
+        """Record that an unload has finished."""
         self._change(servable_id, State.END)
 
     def _change(
@@ -313,7 +317,7 @@ class ModelRegistry:
             try:
                 listener()
             except Exception:
-                # Who listens must not be able to stop a version on its way.
+                # A failing listener must not stop a version's change of state.
                 logger.exception("A listener to the models' states failed")
 
     def _find(self, servable_id: ServableId) -> VersionRecord | None:
@@ -352,7 +356,7 @@ class ModelRegistry:
                 self._idle.notify_all()
 
     def _forget_removed(self) -> None:
-        """Of models that were taken away the statuses of the last few, so that they do not pile up."""
+        """Keep the statuses of only the last few removed models, so that they do not accumulate."""
         over = [
             name
             for name, model in self._models.items()

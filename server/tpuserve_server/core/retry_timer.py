@@ -1,4 +1,4 @@
-"""RetryTimer: says when a version that failed to load is due for another try."""
+"""RetryTimer: calls back when the next try of a failed load is due."""
 
 import math
 import threading
@@ -9,13 +9,13 @@ from tpuserve_server.core.types import ServableId
 
 
 class RetryTimer:
-    """One thread, begun by the first `set`, that calls `on_due` for each version whose time has come.
+    """One thread, started by the first `set`, that calls `on_due` for each version that is due.
 
-    `_due_s` and `_stopping` are guarded by `_changed`. `on_due` is called without the lock and must not block.
+    `_changed` guards `_due_s` and `_stopping`. `on_due` is called without the lock and must not block.
     """
 
     def __init__(self, clock: WaitingClock, on_due: Callable[[ServableId], None]) -> None:
-        """Nothing is due yet."""
+        """Start without versions."""
         self._clock = clock
         self._on_due = on_due
         self._changed = threading.Condition()
@@ -24,7 +24,7 @@ class RetryTimer:
         self._thread = threading.Thread(target=self._run, name="load-retries")
 
     def set(self, servable_id: ServableId, delay_s: float) -> None:
-        """Call for this version once, `delay_s` seconds from now."""
+        """Call `on_due` for this version once, `delay_s` seconds from now."""
         with self._changed:
             if self._stopping:
                 return
@@ -34,12 +34,12 @@ class RetryTimer:
             self._changed.notify()
 
     def cancel(self, servable_id: ServableId) -> None:
-        """Do not call for it. A call that is on its way already may still come."""
+        """Cancel the call for this version. A call that has already begun may still arrive."""
         with self._changed:
             self._due_s.pop(servable_id, None)
 
     def stop(self) -> None:
-        """Call for nothing more, and join the thread."""
+        """Cancel all calls and join the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -51,7 +51,7 @@ class RetryTimer:
             self._on_due(servable_id)
 
     def _next(self) -> ServableId | None:
-        """Wait for the next one that is due; None when stopped."""
+        """Wait for the next version that is due, and return it, or None once stopped."""
         with self._changed:
             while not self._stopping:
                 first = min(self._due_s, key=self._due_s.__getitem__, default=None)

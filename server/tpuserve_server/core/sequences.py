@@ -1,6 +1,6 @@
-"""Sequences: the free inner dimensions of a signature's inputs, padded to one of a few lengths; and its outputs', cut.
+"""Sequences: pads the free inner dimensions of a signature's inputs to one of a few lengths, and cuts its outputs.
 
-Pure. What runs a model to find out which lengths belong together is in versions/sequence_trial.py.
+Pure functions. versions/sequence_trial.py runs a model to find the lengths that belong together.
 """
 
 import bisect
@@ -14,13 +14,13 @@ import numpy as np
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
 
-# A number of the input's dtype, or text for one that holds strings.
+# A number of the input's dtype, or text for an input of strings.
 PadValue: TypeAlias = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One free inner dimension of a tensor. Dimension 0 is the rows'."""
+    """One free inner dimension of a tensor. Dimension 0 holds the rows."""
 
     tensor: str
     dimension: int
@@ -31,11 +31,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """How the sequences of one signature are padded before a run, and its outputs cut after.
+    """How the sequences of one signature are padded before a run, and its outputs cut after it.
 
-    A tuple of lengths has one for each of `axes`, in their order. `follows` names for each free axis of an output the
-    input axes, by index, whose length it may have. `ties` are those that have one length, or the model does not run;
-    each axis is in one. None where nobody knows: then an output may follow any.
+    A tuple of lengths holds one for each of `axes`, in their order. `follows` maps each free axis of an output to the
+    input axes, by index, whose length it may have. `ties` groups the input axes that must have equal lengths for the
+    model to run. Each axis is in one group. `ties` is None if unknown.
     """
 
     buckets: tuple[int, ...]
@@ -50,14 +50,14 @@ class Sequences:
         return tuple(axis for axis, followed in self.follows.items() if not followed)
 
     def own_lengths(self, inputs: Tensors) -> tuple[int, ...]:
-        """As they came. `inputs` have the signature's ranks."""
+        """Return the lengths of `inputs` before padding. `inputs` have the signature's ranks."""
         return tuple([inputs[axis.tensor].shape[axis.dimension] for axis in self.axes])
 
     def padded_lengths(self, inputs: Tensors) -> tuple[int, ...]:
-        """Each rounded up to a bucket.
+        """Return the lengths of `inputs`, each rounded up to a bucket.
 
         Raises:
-            InvalidArgument: one is longer than the last bucket, or those of a tie differ.
+            InvalidArgument: a length exceeds the last bucket, or lengths within a tie differ.
         """
         own = self.own_lengths(inputs)
         for tie in self.ties or ():
@@ -65,26 +65,26 @@ class Sequences:
         return tuple([self._round_up(axis, length) for axis, length in zip(self.axes, own, strict=True)])
 
     def row_shapes(self, own: Mapping[str, tuple[int, ...]], lengths: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """The shapes of a row of each input, `own` as they came, once it is padded to `lengths`."""
+        """Return each input's row shape after padding to `lengths`. `own` are the shapes before."""
         shapes = {name: list(shape) for name, shape in own.items()}
         for axis, length in zip(self.axes, lengths, strict=True):
             shapes[axis.tensor][axis.dimension - 1] = length
         return {name: tuple(shape) for name, shape in shapes.items()}
 
     def crop(self, inputs: Tensors, lengths: Sequence[int]) -> Tensors:
-        """Views of what is within `lengths`."""
+        """Return views of the inputs, cut to `lengths`."""
         ends: dict[str, dict[int, int]] = {}
         for axis, length in zip(self.axes, lengths, strict=True):
             ends.setdefault(axis.tensor, {})[axis.dimension] = length
         return {name: _cut(array, ends[name]) if name in ends else array for name, array in inputs.items()}
 
     def cut(self, outputs: Tensors, own: Sequence[int], padded: Sequence[int]) -> Tensors:
-        """Views of the outputs of a run padded to `padded`, without what belongs to the padding beyond `own`.
+        """Return views of the outputs of a run with `padded` lengths, without the padding beyond the `own` lengths.
 
-        An axis is cut when it has the padded length of what it follows.
+        An axis is cut if it has the padded length of an axis that it follows.
 
         Raises:
-            InvalidArgument: it may follow inputs of different length, so that nobody can tell where it ends.
+            InvalidArgument: an axis may follow inputs of different lengths, so its end is ambiguous.
         """
         if own == padded:
             return outputs
@@ -99,7 +99,7 @@ class Sequences:
         return {name: _cut(array, ends[name]) if name in ends else array for name, array in outputs.items()}
 
     def combinations(self) -> Iterator[tuple[int, ...]]:
-        """Lengths that padded requests can have; where nothing is known of ties, only those that are all equal."""
+        """Yield the lengths that padded requests can have. If ties are unknown, yield only equal lengths."""
         ties = self.ties if self.ties is not None else (tuple(range(len(self.axes))),)
         tie_of = {index: number for number, tie in enumerate(ties) for index in tie}
         for chosen in itertools.product(self.buckets, repeat=len(ties)):
@@ -130,9 +130,9 @@ class Sequences:
 def find_sequences(
     signature: Signature, buckets: tuple[int, ...], pad_values: Mapping[str, PadValue] | None = None
 ) -> Sequences | None:
-    """How to pad a batched signature; None where no input has a free inner dimension.
+    """Return the padding of a batched signature, or None if no input has a free inner dimension.
 
-    Until more is known any free inner dimension of an output may follow any input.
+    At first any free inner dimension of an output may follow any input.
 
     Raises:
         InvalidArgument: a value in `pad_values` is not of its input's dtype.
@@ -157,8 +157,10 @@ def _free_axes(specs: Mapping[str, TensorSpec]) -> list[Axis]:
 
 
 def _pad_value(spec: TensorSpec, value: PadValue | None) -> object:
-    """Where nobody says one, zero: what masks, token ids and one-hot features mean by padding. Not the request's own
-    first value, as TensorFlow Serving pads: that is a token like any other, and would be read as one.
+    """Return `value`, or by default zero, which masks, token ids and one-hot features use for padding, or b"".
+
+    TensorFlow Serving pads with the request's first value instead. The model would read
+    that value as an ordinary token.
     """
     if spec.dtype.hasobject:
         if isinstance(value, str | None):
@@ -169,7 +171,7 @@ def _pad_value(spec: TensorSpec, value: PadValue | None) -> object:
 
 
 def _fits(value: float, dtype: np.dtype[Any]) -> bool:
-    """Whether integers hold it exactly; floating point rounds."""
+    """Return whether an integer dtype holds `value` exactly. Floating-point dtypes round it."""
     if dtype.kind not in "biu":
         return True
     return float(value).is_integer() and bool(np.asarray(int(value)).astype(dtype) == value)

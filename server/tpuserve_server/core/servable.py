@@ -1,4 +1,4 @@
-"""The seam between the core and what runs models: Executor, VersionFiles, Servable, InFlight."""
+"""The interface between the core and the executors that run models: Executor, VersionFiles, Servable, InFlight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +9,22 @@ from tpuserve_server.core.types import ServableId, Signature, Tensors
 
 
 class InFlight(Protocol):
-    """Work handed to the device."""
+    """A run that was dispatched to the device."""
 
     def result(self) -> Tensors:
-        """Block until the device has finished; the outputs by name. Called once, by the thread that dispatched.
+        """Block until the device has finished, and return the outputs by name.
+
+        Called once, by the thread that dispatched the run.
 
         Raises:
-            ServingError: the run failed. InvalidArgument, OutOfRange-like codes blame the inputs, others the server.
+            ServingError: the run failed. InvalidArgument and similar codes such as OutOfRange blame the inputs, others
+                the server.
         """
         ...
 
 
 class Servable(Protocol):
-    """One loaded version. `dispatch` may be called by several threads at once; `close` after the last `result`."""
+    """One loaded version. Several threads may call `dispatch` at once. `close` comes after the last `result`."""
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -30,21 +33,21 @@ class Servable(Protocol):
 
     @property
     def device(self) -> str:
-        """What it runs on, for people: `CPU (TensorFlow 2.21)`."""
+        """Name of the device, for people: `CPU (TensorFlow 2.21)`."""
         ...
 
     @property
     def max_in_flight(self) -> int:
-        """How many runs may have been dispatched whose result nobody has taken yet, by all threads together; constant.
+        """Maximum number of dispatched runs whose result has not been taken, by all threads together. Constant.
 
-        1: `dispatch` returns when the run has ended, or nothing is won by dispatching the next before. More: `dispatch`
-        returns at once, runs follow each other in the order of their dispatch, and one may fail without the others. The
-        next batch is joined while the last one runs; who dispatches takes the results in order.
+        1: `dispatch` returns after the run has ended, or dispatching the next run earlier gains nothing. More:
+        `dispatch` returns at once, runs execute in the order of their dispatch, and a run may fail without the others.
+        The calling thread joins the next batch while the last one runs, and takes the results in order.
         """
         ...
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Start running. Arrays may be reused by the caller only after `InFlight.result` has returned or raised.
+        """Start a run. The caller may reuse the arrays only after `InFlight.result` has returned or raised.
 
         Raises:
             ServingError: the run could not be started.
@@ -52,22 +55,22 @@ class Servable(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back memory and threads; blocks until done."""
+        """Release memory and threads. Blocks until done."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFiles:
-    """A version as an executor gets it: its folder, and what its manifest says to executors of more than one kind.
+    """A version's directory, and the settings of its manifest that concern more than one kind of executor.
 
-    `allows_bfloat16`: the exporter has checked bfloat16 kernels against it.
+    `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels.
     """
 
     path: Path
     allows_bfloat16: bool = False
 
     def part(self, folder: str) -> "VersionFiles":
-        """Return a model in a folder of the version, to which the same applies."""
+        """Return a model in a directory of the version, with the same settings."""
         return replace(self, path=self.path / folder)
 
 
@@ -75,7 +78,7 @@ class Executor(Protocol):
     """Loads version directories onto a device."""
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
-        """Load the version; slow.
+        """Load the version. Slow.
 
         Raises:
             ServingError: with the reason, as status will show it.

@@ -1,4 +1,4 @@
-"""InferenceService: the one door through which every protocol and host reaches the models."""
+"""InferenceService: the entry point to the models for every protocol and host."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from tpuserve_server.core.validation import (
 
 
 class _Held:
-    """A version that stays loaded for a request. A context manager, which lets it go."""
+    """A version that stays loaded for a request. A context manager that releases it."""
 
     __slots__ = ("_clock", "_handle", "_timers")
 
@@ -61,22 +61,22 @@ class _Held:
         return self._handle.servable_id
 
     def promises(self, signature_name: str) -> bool:
-        """Whether answers of this signature are to go out within a latency objective."""
+        """Return whether this signature has a latency objective."""
         return self._handle.loaded.batcher.promises(signature_name)
 
     def answered(self, signature_name: str, latency_s: float) -> None:
-        """As `Batcher.answered`. May be called when the version has been let go."""
+        """Record a response. See `Batcher.answered`. May be called after the version is released."""
         self._handle.loaded.batcher.answered(signature_name, latency_s)
 
 
 class HeldModel(_Held):
-    """One signature of one version, held for a request: what was decoded by it is run by it."""
+    """One signature of one version, held for a request while its inputs are decoded and run."""
 
     __slots__ = ("signature",)
 
     def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` until the context ends."""
-        # As the base does; a call for each request would be one too many.
+        # The base class does the same. A call to it for each request would cost too much.
         self._handle = handle
         self._clock = clock
         self._timers = timers
@@ -94,7 +94,7 @@ class HeldModel(_Held):
         An empty `output_filter` means every output.
 
         Raises:
-            ServingError: with TensorFlow Serving's code and wording for what is wrong.
+            ServingError: with TensorFlow Serving's code and wording for the cause.
         """
         task = self._make_task(inputs, deadline, output_filter, priority)
         timers = self._submit(task)
@@ -129,13 +129,13 @@ class HeldModel(_Held):
         )
 
     def _check(self, inputs: Tensors) -> tuple[Tensors, int]:
-        """The inputs, with defaults, and their rows; 0 for inputs that must run alone."""
+        """Return the inputs, with defaults, and their rows, or 0 rows for inputs that must run alone."""
         signature, handle = self.signature, self._handle
         matches = check_inputs(handle.servable_id, signature, inputs)
         if signature.ragged_inputs:
             check_row_splits(signature, with_defaults(signature, inputs))
-        # A laxer shape than the signature's is the model's to judge, alone: TensorFlow Serving runs [3] for (None, 1).
-        # So is an empty batch, which has no row to pad with, and a default, which has its own number of rows.
+        # Some inputs run alone. If the shape only loosely fits the signature, the model decides: TensorFlow Serving
+        # runs [3] for (None, 1). An empty batch has no row to pad with. A default has its own number of rows.
         if len(inputs) != len(signature.inputs):
             return with_defaults(signature, inputs), 0
         if not handle.loaded.batcher.batches(signature.name):
@@ -146,7 +146,7 @@ class HeldModel(_Held):
         return inputs, 0
 
     def _submit(self, task: Task) -> RareTimers | None:
-        """Queue the task. The timers that have its deadline, if it has one."""
+        """Queue the task. Return the timers that hold its deadline, or None if it has no deadline."""
         batcher, deadline = self._handle.loaded.batcher, task.deadline
         remaining_s = deadline.at_s - self._clock.monotonic_s()
         if remaining_s <= 0:
@@ -159,15 +159,15 @@ class HeldModel(_Held):
         return timers
 
     def _abandon(self, task: Task) -> None:
-        # A host that watches deadlines itself cancels what has missed one, by a timer that may be a little early.
+        # A host that watches deadlines itself cancels the expired request, with a timer that may fire slightly early.
         expired = task.deadline.expired(self._clock.monotonic_s() + EARLY_S)
         self._handle.loaded.batcher.discard(task, "expired" if expired else "cancelled")
 
     def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
-        """A copy of what became of the task, to be raised."""
+        """Return a copy of the task's error, to be raised."""
         if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, inputs):
             return error.copy()
-        # The model refused a shape that its signature does not promise to take: say so in its terms first.
+        # The model refused a shape that its signature does not guarantee, so the message names the shapes first.
         described = describe_shapes(self._handle.servable_id, self.signature, inputs)
         return InvalidArgument(f"{described} ({error.message})")
 
@@ -190,20 +190,20 @@ class HeldVersion(_Held):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        """As `HeldModel.predict`, with one of this version's signatures. May be awaited several at a time."""
+        """Run one of this version's signatures like `HeldModel.predict`. Several calls may be awaited at a time."""
         return await HeldModel(self._handle, signature, self._clock, self._timers).predict(
             inputs, deadline, output_filter, priority
         )
 
 
 class InferenceService:
-    """Predict, metadata and status over the registry.
+    """Predict, metadata and status for the models in the registry.
 
-    Coroutines run on any event loop and nothing blocks it; the other methods are cheap and may be called anywhere.
+    Coroutines run on any event loop and do not block it. The other methods are cheap and may be called from any thread.
     """
 
     def __init__(self, registry: ModelRegistry, clock: Clock) -> None:
-        """Serve what `registry` holds."""
+        """Serve the models in `registry`."""
         self._registry = registry
         self._clock = clock
         self._timers = RareTimersByLoop()
@@ -211,10 +211,10 @@ class InferenceService:
         self._drain_listeners: list[Callable[[], None]] = []
 
     def hold(self, spec: ModelSpec) -> HeldModel:
-        """The model and signature a spec resolves to. Front-ends decode by the signature, and predict.
+        """Hold the model and signature that a spec resolves to. Front-ends use the signature to decode, then predict.
 
         Raises:
-            ServingError: with TensorFlow Serving's code and wording for what the spec does not name.
+            ServingError: with TensorFlow Serving's code and wording if the spec names nothing that exists.
         """
         handle = self._registry.acquire(spec)
         try:
@@ -224,7 +224,7 @@ class InferenceService:
             raise
 
     def hold_version(self, spec: ModelSpec) -> HeldVersion:
-        """The version a spec resolves to, whatever signature it names.
+        """Hold the version that a spec resolves to, and ignore its signature.
 
         Raises:
             ServingError: as `hold` for the same model and version.
@@ -232,20 +232,20 @@ class InferenceService:
         return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
-        """Return the signatures, labels and precision of the version a spec resolves to.
+        """Return the signatures, labels and precision of the version that a spec resolves to.
 
         Raises:
-            ServingError: as `hold` for the same spec.
+            ServingError: as `hold` for the same model and version.
         """
         with self._registry.acquire(spec) as handle:
             loaded = handle.loaded
             return ModelMetadata(handle.servable_id, loaded.servable.signatures, loaded.labels, loaded.precision)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
-        """Every version of the model, newest first, or the one version named.
+        """Return every version of the model, newest first, or only the version that the spec names.
 
         Raises:
-            NotFound: the model has no versions, or not that one.
+            NotFound: the model has no versions, or not the one that the spec names.
         """
         versions = self._registry.statuses(spec.name)
         if not versions:
@@ -259,15 +259,15 @@ class InferenceService:
         return named
 
     def models(self) -> list[str]:
-        """Names of all configured models, sorted."""
+        """Return the names of all configured models, sorted."""
         return list(self._registry.model_names())
 
     def labels(self, name: str) -> dict[str, int]:
-        """The labels that requests for a model may use, and the versions that they stand for."""
+        """Return the labels that requests for a model may use, with their versions."""
         return self._registry.labels(name)
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_change` after any version's state or the readiness changed, from any thread; returns the way out."""
+        """Call `on_change` after a change of state or readiness, on any thread. Return a function to unsubscribe."""
         leave_registry = self._registry.subscribe(on_change)
         self._drain_listeners.append(on_change)
 
@@ -278,25 +278,25 @@ class InferenceService:
         return leave
 
     def start_failures(self) -> list[tuple[ServableId, ServingError]]:
-        """What became of each version when nothing could be served since the start, nor will be; empty before."""
+        """Return each version's error if no model has ever served and all have failed for good, otherwise []."""
         return self._registry.start_failures()
 
     def is_ready(self) -> bool:
-        """Whether every model has an AVAILABLE version or has failed for good, and the server is not draining."""
+        """Return whether the server is ready and does not drain. See `ModelRegistry.why_not_ready`."""
         return self.why_not_ready() == ""
 
     def why_not_ready(self) -> str:
-        """A sentence for people, empty when ready."""
+        """Return why the server is not ready or drains, as a sentence for people, or "" if it is ready."""
         if self._draining:
             return "draining: the server is shutting down"
         return self._registry.why_not_ready()
 
     def is_draining(self) -> bool:
-        """Whether the server is on its way out."""
+        """Return whether the server is shutting down."""
         return self._draining
 
     def drain(self) -> None:
-        """Say not ready from now on, so that balancers send requests elsewhere; those that come are still served."""
+        """Report not ready from now on, so that load balancers use other servers. Requests are still served."""
         self._draining = True
         for listener in list(self._drain_listeners):
             listener()
@@ -311,7 +311,7 @@ def _find_signature(loaded: LoadedVersion, spec: ModelSpec) -> Signature:
 
 
 def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
-    """The deadline passed: answer now, though the device may be busy with another batch for long."""
+    """Answer a request whose deadline has passed, even if the device is busy with another batch for long."""
     if task.future.done():
         return
     batcher.discard(task, "expired")

@@ -1,4 +1,4 @@
-"""Setting: the declaration of a flag of `tpuserve serve`, on a field of the options class that has it."""
+"""Setting: declares a flag of `tpuserve serve`, on the field of the options class that holds its value."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,23 +6,25 @@ from typing import Any, Literal, TypeAlias
 
 Section: TypeAlias = Literal["Listening", "Models", "Batching", "Devices", "Runtime", "Operations"]
 
-# More than a thread can be told to wait for would end it.
+# Waiting longer than a thread supports would raise and end the thread.
 MAX_WAIT_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field says beside its name, type and default: `port: Annotated[int, Setting("Listening", "…")] = 8500`.
+    """Properties of a flag beyond its field's name, type and default.
 
-    From it come the flag, its environment variable, its checks, its line of `--help` and its row in docs/serving.md.
-    `section` and `help` are those of `--help`. The rest is empty where the field says it already:
+    For example: `port: Annotated[int, Setting("Listening", "…")] = 8500`.
 
-    - `name`: the flag's, where the field has a unit or a word of the part's own.
-    - `shown_default`: the default in `--help`, where the value says nothing.
-    - `page`, `page_default`: Markdown of the row, where a link or a detail is worth more than the help's text.
+    The flag, its environment variable, its checks, its line of `--help` and its row in docs/serving.md derive from it.
+    `section` and `help` appear in `--help`. The other properties are empty if the field already implies them:
+
+    - `name`: the flag's name, if the field's name has a unit or another word.
+    - `shown_default`: the default in `--help`, if the value alone is not clear.
+    - `page`, `page_default`: Markdown of the row, if a link or a detail is more useful than the help's text.
     - `variables`: more environment variables.
     - `at_least`, `at_most`, `below`, `min_length`: bounds of the value.
-    - `parse`: makes the value of the flag's text. Raises ValueError.
+    - `parse`: converts the flag's text to the value. Raises ValueError.
     """
 
     section: Section

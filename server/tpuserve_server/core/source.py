@@ -1,4 +1,4 @@
-"""Source: watches base paths and says which versions ought to be served."""
+"""Source: watches base paths and reports the versions that should be served."""
 
 import logging
 import threading
@@ -13,23 +13,24 @@ from tpuserve_server.core.types import Pending, ServableId
 
 logger = logging.getLogger(__name__)
 
-# Polls without a change after which a version without a manifest is taken for whole, and one whose manifest says that
-# it is not for as whole as it will get. A copy from an object store may pause for long.
+# Polls without a change after which a version counts as whole: without a manifest, and with a manifest that lists
+# missing files. A copy from an object store may pause for long.
 _STILL_POLLS = 1
 _PATIENT_POLLS = 30
 _CHANGING = "no manifest lists its files, and they have changed since the last look"
 
 
 class Source:
-    """Polls each model's base path and reports the versions that its policy chooses, from its own thread.
+    """Polls each model's base path on its own thread and reports the versions that its policy chooses.
 
-    A base path that does not exist changes nothing: a volume may not be mounted yet, or no longer. One that exists and
-    holds no version takes the model away. A version is reported once it is whole, and a copy is left alone while it is
-    under way: with a manifest a version is whole when that says so, without one when nothing in it has changed between
-    two polls. One that its manifest calls incomplete is reported all the same after a long standstill, so that its
-    loading says why.
+    A base path that does not exist changes nothing, because a volume may be unmounted for a while. A base path that
+    exists and holds no version unloads the model.
 
-    `_configs` and the right to report are guarded by `_lock`; everything else belongs to the polling thread.
+    A version is reported once it is whole, so that the server does not load a copy in progress. With a manifest, a
+    version is whole when all listed files are there. Without one, it is whole when no file has changed between two
+    polls. After many polls without a change, an incomplete version is reported too, so that its load reports the error.
+
+    `_lock` guards `_configs` and the right to report. The polling thread owns all other fields.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class Source:
     ) -> None:
         """Watch nothing before `watch`. `on_aspired` and `on_pending` (missing parts of a model) must not block.
 
-        `poll_wait_s` of 0 means: look until every version is whole, then no more until `watch` is called again.
+        With a `poll_wait_s` of 0 the source polls until every version is whole, and then waits for the next call of
+        `watch`.
         """
         self._storage = storage
         self._on_aspired = on_aspired
@@ -57,7 +59,7 @@ class Source:
         self._thread = threading.Thread(target=self._run, name="source")
 
     def start(self) -> None:
-        """Start polling; the first poll happens at once, on the source's thread."""
+        """Start polling. The first poll happens at once, on the source's thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,23 +70,23 @@ class Source:
             self._thread.join()
 
     def watch(self, configs: Iterable[ModelConfig]) -> None:
-        """Watch these models from now on, and no others; look at once. After this nothing is said of the others."""
+        """Watch these models and no others from now on, and poll at once. No report on other models follows."""
         with self._lock:
             self._configs = {config.name: config for config in configs}
         self._wake.set()
 
     def poll(self) -> bool:
-        """Look at every base path once and report. False while some version is not yet whole."""
+        """Poll every base path once and report. Return False while a version is not yet whole."""
         with self._lock:
             configs = list(self._configs.values())
         self._forget_models_but({config.name for config in configs})
-        # All are looked at before any is judged: one model that is not settled must not hide the others.
+        # Poll all models before combining the results: an unsettled model must not hide the others.
         settled = [self._poll_model(config) for config in configs if not self._stopping]
         return all(settled)
 
     def _run(self) -> None:
         while True:
-            # Cleared before looking: what is said meanwhile, `stop` too, is seen in the next round.
+            # Clear the event before polling, so that the next round sees changes during the poll, and `stop`.
             self._wake.clear()
             if self._stopping:
                 return
@@ -101,14 +103,14 @@ class Source:
             self._forget_versions_but(name, versions)
             return self._aspire(config, versions)
         except Exception as error:
-            # The top of the polling thread: whatever one model's files are, the others are looked at, and so is this
-            # one at the next poll.
+            # The top of the polling thread. An error in one model's files must not stop the others, and the next poll
+            # tries again.
             self._say(name, f"cannot be looked at: {_reason(error)}")
             self._tell_pending(config, Pending("its base path cannot be read"))
             return False
 
     def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation] | None) -> None:
-        """Warn of what an operator will not have meant."""
+        """Warn about a base path that the operator probably did not intend."""
         absent = config.version_policy.absent(versions or ())
         if not versions:
             self._explain_none(config, exists=versions is not None)
@@ -123,7 +125,7 @@ class Source:
                 self._say(ServableId(config.name, number), f"is taken from {location}; ignored beside it: {ignored}")
 
     def _explain_none(self, config: ModelConfig, *, exists: bool) -> None:
-        """Warn that there is no version, and report the reason for clients, without the folder's name."""
+        """Warn that there is no version, and report the reason for clients, without the directory's name."""
         path = config.base_path
         file = self._storage.find_version_file(path) if exists else ""
         self._say(config.name, f"waits: its {describe_without_version(path, exists=exists, file=file)}")
@@ -136,18 +138,18 @@ class Source:
         self._tell_pending(config, Pending(reason))
 
     def _say(self, subject: str | ServableId, what: str) -> None:
-        """Warn of a model, or of one of its versions, once and not at every poll."""
+        """Warn about a model or one of its versions once, instead of at every poll."""
         if self._said.get(subject) != what:
             self._said[subject] = what
             shown = f"{subject.name} version {subject.version}" if isinstance(subject, ServableId) else subject
             logger.warning("Model %s %s", shown, what)
 
     def _forget_models_but(self, names: set[str]) -> None:
-        """A model that was taken away and comes again is a new one."""
+        """Forget all models except `names`. A model that is added again starts fresh."""
         self._forget(lambda known: (known if isinstance(known, str) else known.name) not in names)
 
     def _forget_versions_but(self, name: str, versions: Mapping[int, VersionLocation]) -> None:
-        """A version that has gone and comes again is a new one."""
+        """Forget all versions of a model except `versions`. A version that is added again starts fresh."""
         self._forget(
             lambda known: isinstance(known, ServableId) and known.name == name and known.version not in versions
         )
@@ -157,10 +159,10 @@ class Source:
         self._said = {known: what for known, what in self._said.items() if not is_gone(known)}
 
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
-        """Report what the policy chooses of the whole versions; True if it would choose no other of all there are."""
+        """Report the policy's choice of the whole versions. Return whether it equals its choice of all versions."""
         meant = config.version_policy.choose(versions)
         chosen, incomplete = self._choose_whole(config, versions)
-        # While nothing is whole, what was served before is still better than nothing.
+        # While no version is whole, the served versions stay.
         if chosen or not meant:
             self._report(config, chosen)
         if versions:
@@ -168,11 +170,12 @@ class Source:
         return list(chosen) == meant
 
     def _tell_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
-        """Report what versions lack that the policy would choose, were they whole."""
+        """Report what versions lack that the policy would choose if they were whole."""
         lacking = {number: self._seen[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
             subject = ServableId(config.name, number)
-            # Once a version: sizes change at every poll of a copy. Every new version is in _CHANGING at first.
+            # Warn once for each version, because sizes change at every poll of a copy. Every new version is in
+            # _CHANGING at first.
             if subject not in self._said and lacks != _CHANGING:
                 self._say(subject, f"is not whole yet: {lacks}")
         self._tell_pending(config, Pending(versions=lacking))
@@ -185,9 +188,9 @@ class Source:
     def _choose_whole(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
     ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
-        """Return what the policy chooses of the whole versions, and the numbers of those that are not whole.
+        """Return the policy's choice of the whole versions, and the numbers of those that are not whole.
 
-        It looks only at versions that the policy would choose.
+        Only versions that the policy would choose are checked.
         """
         looked: dict[int, str | None] = {}
         while True:
@@ -207,16 +210,16 @@ class Source:
         return aspired, [number for number, fingerprint in looked.items() if fingerprint is None]
 
     def _report(self, config: ModelConfig, chosen: Mapping[int, AspiredVersion]) -> None:
-        """Unless the model was taken away, or given another configuration, while it was looked at."""
+        """Report the versions, unless the model was removed or reconfigured during the poll."""
         with self._lock:
             if self._configs.get(config.name) is config:
                 self._on_aspired(config.name, chosen)
 
     def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
-        """The fingerprint of the version as it last was whole; None if it never was."""
+        """Return the fingerprint of the version when it was last whole, or None if it never was."""
         sight = self._seen.get(servable_id)
         if sight is None or sight.uri != location.uri:
-            # In another base path the same number is another version.
+            # The same number in another base path is another version.
             sight = self._seen[servable_id] = _Sight(location.uri)
         sight.look(self._storage.fingerprint(location))
         if sight.settled == sight.fingerprint:
@@ -229,12 +232,12 @@ class Source:
 
 
 def _reason(error: Exception) -> str:
-    """In words where whoever raised it meant them to be read; with its type where nobody foresaw it."""
+    """Return the message of an expected error, or the message and type of an unexpected one."""
     return str(error) if isinstance(error, OSError | ServingError) else repr(error)
 
 
 class _Sight:
-    """What the source has seen of one version: its contents now, since how many polls, and when they were last whole.
+    """The source's observations of one version: its contents, the polls since they changed, and when they were whole.
 
     `lacks` is for a version that was never whole.
     """

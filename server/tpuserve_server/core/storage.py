@@ -1,4 +1,4 @@
-"""Storage: where versions lie, and how one gets to this machine's disk. A store in the cloud has its own package."""
+"""Storage: where versions lie, and how they reach this machine's disk. Cloud storage has a separate package."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-# A version's number is an int64 (servable_id.h), read as absl::SimpleAtoi reads one.
+# A version's number is an int64 (servable_id.h), parsed like absl::SimpleAtoi does.
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _INT64 = range(-(2**63), 2**63)
 _MAX_DIGITS = 255
@@ -14,9 +14,9 @@ _MAX_DIGITS = 255
 
 @dataclass(frozen=True, slots=True)
 class VersionLocation:
-    """Where one version lies: an absolute folder, or a URI without a trailing slash.
+    """The place of one version: an absolute directory, or a URI without a trailing slash.
 
-    `shadowed` are the names of folders beside it that stand for the same number and are ignored.
+    `shadowed` holds the names of ignored directories in the same base path that mean the same number.
     """
 
     uri: str
@@ -27,16 +27,16 @@ class VersionLocation:
 
 
 class Storage(Protocol):
-    """A place that holds base paths. Used by several threads at once. Every method may block on a disk or a network.
+    """A place that holds base paths. Several threads use it at once. Every method may block on a disk or a network.
 
     Obligations:
 
-    1. An error of one base path is raised from the call that met it, and touches no other.
-    2. What `fetch` returned stays in place until `release` was called as often as `fetch` returned it.
+    1. An error in one base path is raised by the call that hits it, and affects no other base path.
+    2. A path that `fetch` returned stays in place until `release` has been called as often as `fetch` returned it.
     """
 
     def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
-        """Versions by number; None if `base_path` does not exist. `index_versions` says which names are numbers.
+        """Return the versions by number, or None if `base_path` does not exist. `index_versions` parses the numbers.
 
         Raises:
             OSError: the base path cannot be read now.
@@ -44,26 +44,26 @@ class Storage(Protocol):
         ...
 
     def fingerprint(self, location: VersionLocation) -> str:
-        """A digest that changes when a file of the version is added, removed, resized or written. Raises OSError."""
+        """Return a digest that changes when a file is added, removed, resized or written. Raises OSError."""
         ...
 
     def missing(self, location: VersionLocation) -> str | None:
-        """Describe what a version lacks, for clients, without the name of its folder.
+        """Describe what a version lacks, for clients, without the name of its directory.
 
-        Empty: a manifest lists all files, and they are there. None: no file is known to be missing, but there is no
-        manifest. Raises OSError.
+        Return "" if a manifest lists all files and they exist. Return None if no file is known to be missing, but there
+        is no manifest. Raises OSError.
         """
         ...
 
     def find_version_file(self, base_path: str) -> str:
-        """Return the name of a model's file that lies in a base path without versions; empty for none.
+        """Return the name of a model's file that lies directly in a base path without versions, or "".
 
         A remote storage answers from the listing that `find_versions` made. Raises OSError.
         """
         ...
 
     def fetch(self, location: VersionLocation) -> Path:
-        """The version as a folder on this machine, whole; called by a loading thread before the load. Slow.
+        """Return the whole version as a directory on this machine. Slow; a loading thread calls it before the load.
 
         Raises:
             ServingError: with the reason, as status will show it.
@@ -71,15 +71,16 @@ class Storage(Protocol):
         ...
 
     def release(self, path: Path) -> None:
-        """What `fetch` returned is no longer needed: its version was unloaded, or failed to load."""
+        """Release a path that `fetch` returned, because its version was unloaded or failed to load."""
         ...
 
 
 def index_versions(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """Folder names by the version number they stand for; the last of several is the one to take.
+    """Return directory names by the version number they mean. The last of several names is the one to use.
 
-    Any int64, leading zeros allowed; other names are left out. Of `01` and `1` the last in alphabetical order counts,
-    as upstream's IndexChildrenByVersion (sources/storage_path/file_system_storage_path_source.cc).
+    Any int64 is a number, with or without leading zeros. Other names are ignored. The last in alphabetical order
+    wins, `1` over `01`, like in upstream's IndexChildrenByVersion
+    (sources/storage_path/file_system_storage_path_source.cc).
     """
     found: dict[int, tuple[str, ...]] = {}
     for name in sorted(names):
@@ -90,13 +91,13 @@ def index_versions(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
 
 
 def show_name(name: str) -> str:
-    """Write a file's name so that a message may hold it: bytes that are not UTF-8 are escaped."""
+    """Return a file's name in a form for messages, with bytes that are not UTF-8 escaped."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def parse_version(name: str) -> int | None:
-    """The version number that a folder's name stands for, if it is one."""
-    # A file system's names are short enough for int(); an object store's are not.
+    """Return the version number that a directory's name means, or None if it means none."""
+    # A file system's names are short enough for int(), but an object store's are not.
     if len(name) > _MAX_DIGITS or not _NUMBER.fullmatch(name):
         return None
     number = int(name)

@@ -1,4 +1,4 @@
-"""The seam to what records a trace of this process: one session at a time."""
+"""Tracer: the interface to the recorder of a trace of this process, one session at a time."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,31 +6,31 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How much is recorded: 0 nothing, 1 steps, 2 operations too, 3 everything (profiler_options.proto)."""
+    """The level of detail: 0 nothing, 1 steps, 2 also operations, 3 everything (profiler_options.proto)."""
 
     host_level: int = 2
     device_level: int = 1
 
 
-# The first event of every trace. Clients take a trace without events for a failure, and retry.
+# The first event of every trace. Clients treat a trace without events as a failure, and retry.
 SESSION_EVENT = "tpuserve: profiling session"
 
 
 class Tracer(Protocol):
-    """Blocks for as long as its work takes, so call it from a worker thread. Any thread will do, one at a time."""
+    """Records traces. Methods block until done, so call them from a worker thread, one at a time."""
 
     def start(self, options: TraceOptions) -> None:
         """Begin to record.
 
         Raises:
-            Internal: something in this process records already, or nothing can be recorded.
+            Internal: another recording runs in this process, or recording is impossible.
         """
         ...
 
     def stop(self) -> bytes:
-        """End the session; a serialized tensorflow.profiler.XSpace.
+        """End the session and return a serialized tensorflow.profiler.XSpace.
 
         Raises:
-            Internal: what was recorded cannot be had.
+            Internal: the recorded data cannot be read.
         """
         ...

@@ -1,4 +1,4 @@
-"""Transition: from a configuration that was accepted to the one in force."""
+"""Transition: the wait until an accepted configuration is in effect."""
 
 import math
 import threading
@@ -13,27 +13,27 @@ Failures = Sequence[tuple[ServableId, ServingError]]
 
 
 class Transition:
-    """What an accepted configuration still waits for: models that are new, and versions that labels were given to.
+    """The pending parts of an accepted configuration: new models, and versions that labels refer to.
 
-    It takes effect whether or not anybody waits here, and is not undone by what is raised here.
+    The configuration takes effect whether or not a caller waits. An error raised here does not undo it.
     """
 
     def __init__(
         self, registry: ModelRegistry, new_models: Collection[str], labelled: Collection[ServableId], clock: Clock
     ) -> None:
-        """Ask `registry`."""
+        """Read the states from `registry`."""
         self._registry = registry
         self._new_models = sorted(new_models)
         self._labelled = sorted(labelled)
         self._clock = clock
 
     def wait(self, deadline: Deadline) -> None:
-        """Block until all has come.
+        """Block until all models and versions are available.
 
         Raises:
-            Unknown: something failed for good; upstream's code and words.
+            Unknown: a version failed for good. Upstream's code and words.
             DeadlineExceeded: `deadline` passed first.
-            Unavailable: the server is shutting down, or a later configuration took one of the models away.
+            Unavailable: the server is shutting down, or a later configuration removed one of the models.
         """
         changed = threading.Condition()
 
@@ -53,14 +53,14 @@ class Transition:
             leave()
 
     def is_settled(self) -> bool:
-        """Whether all has come.
+        """Return whether all models and versions are available.
 
         Raises:
-            ServingError: as `wait`, once nothing more can come.
+            ServingError: as `wait`, once nothing more can become available.
         """
         outcomes = [self._registry.failures(name) for name in self._new_models]
         for servable_id in self._labelled:
-            # Nothing of a model that was taken away comes any more.
+            # Raises if the model was removed, because its versions can no longer become available.
             self._registry.failures(servable_id.name)
         if None in outcomes or self._loading_labelled():
             return False
@@ -76,7 +76,7 @@ class Transition:
         return True
 
     def too_late(self) -> DeadlineExceeded:
-        """The error for a caller who does not wait any longer; it says what is still on its way."""
+        """Return the error for a caller whose deadline has passed. It names what is not loaded yet."""
         waiting = [f"model {name}" for name in self._new_models if self._registry.failures(name) is None]
         waiting += [str(servable_id) for servable_id in self._loading_labelled()]
         return DeadlineExceeded(
@@ -92,7 +92,7 @@ class Transition:
 
 
 def describe_failures(failures: Failures, what: str) -> str:
-    """`1 model(s) did not become available: {…}`, upstream's words (model_servers/server_core.cc)."""
+    """Return `1 model(s) did not become available: {…}`, upstream's words (model_servers/server_core.cc)."""
     each = "".join(
         f"{{{servable_id} due to error: {error.code.name}: {error.message}}}, " for servable_id, error in failures
     )

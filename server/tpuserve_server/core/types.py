@@ -1,4 +1,4 @@
-"""What the server speaks about: model specs, servables, signatures, requests and results."""
+"""The value types of the core: model specs, servables, signatures, requests and results."""
 
 import enum
 from collections.abc import Mapping
@@ -7,20 +7,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# Any dtype numpy holds, bfloat16 (ml_dtypes) and object (strings, as bytes) among them.
+# Any dtype that numpy holds, including bfloat16 (ml_dtypes) and object (strings, as bytes).
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
-# Names of a ragged tensor's row splits, the outermost first, by the name of its values.
+# Names of a ragged tensor's row splits, outermost first, by the name of its values.
 RowSplits: TypeAlias = Mapping[str, tuple[str, ...]]
 
-# Signature taken when a request names none (tensorflow/saved_model/signature_constants).
+# The signature of a request that names none (tensorflow/saved_model/signature_constants).
 DEFAULT_SIGNATURE_NAME = "serving_default"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a request asked for. At most one of `version` and `version_label` is set; neither means the latest."""
+    """The model that a request names. At most one of `version` and `version_label` is set. Neither means the latest."""
 
     name: str
     version: int | None = None
@@ -30,7 +30,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServableId:
-    """What a spec resolved to: one version of one model."""
+    """One version of one model, as a spec resolves to it."""
 
     name: str
     version: int
@@ -43,8 +43,8 @@ class ServableId:
 class TensorSpec:
     """One input or output of a signature.
 
-    `shape` is None for an unknown rank; a None in it is an unknown dimension. Strings have dtype object and hold bytes.
-    `graph_name` is the tensor's name in the model's graph, shown in metadata.
+    `shape` is None for an unknown rank, and None in it is an unknown dimension. Strings have dtype object and hold
+    bytes. `graph_name` is the tensor's name in the model's graph, shown in metadata.
     """
 
     name: str
@@ -53,12 +53,12 @@ class TensorSpec:
     graph_name: str = ""
 
     def accepts_shape(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of `shape` has this rank and agrees in every known dimension."""
+        """Return whether an array of `shape` has this rank and agrees in every known dimension."""
         if self.shape is None:
             return True
         if len(shape) != len(self.shape):
             return False
-        # A loop, not all(): this runs for every input of every request.
+        # A loop instead of all(), because this runs for every input of every request.
         for want, got in zip(self.shape, shape, strict=True):  # noqa: SIM110
             if want is not None and want != got:
                 return False
@@ -66,7 +66,7 @@ class TensorSpec:
 
     @property
     def has_batch_dimension(self) -> bool:
-        """Whether the first dimension is there and unknown, so that rows of several requests can share a batch."""
+        """Whether the first dimension exists and is unknown, so that rows of several requests can share a batch."""
         return bool(self.shape) and self.shape is not None and self.shape[0] is None
 
 
@@ -76,9 +76,9 @@ _APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A callable part of a model: named inputs to named outputs. An input with a default may be omitted.
+    """A callable part of a model, from named inputs to named outputs. An input with a default may be omitted.
 
-    A ragged tensor takes several inputs or outputs: its values, and row splits for each ragged dimension.
+    A ragged tensor has several inputs or outputs: its values, and row splits for each ragged dimension.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Signature:
 
     @property
     def api(self) -> str:
-        """What it is for, as TensorFlow Serving's metrics call it: `Predict`, `Classify` or `Regress`."""
+        """The signature's purpose in TensorFlow Serving's metrics: `Predict`, `Classify` or `Regress`."""
         return _APIS.get(self.method_name, "Predict")
 
     @property
@@ -108,7 +108,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class PredictResult:
-    """Named output arrays, and which servable and signature made them."""
+    """Named output arrays, and the servable and signature that produced them."""
 
     servable: ServableId
     signature_name: str
@@ -116,7 +116,7 @@ class PredictResult:
 
 
 class State(enum.IntEnum):
-    """A version's state; it only moves forward. Names and numbers are ModelVersionStatus.State's."""
+    """A version's state, which only moves forward. Names and numbers are those of ModelVersionStatus.State."""
 
     START = 10
     LOADING = 20
@@ -127,9 +127,9 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """A version's state and, once it has failed, the reason. `notes` are for people: device, batching, buckets.
+    """A version's state, and the reason if it has failed. `notes` are for people: device, batching, buckets.
 
-    `waits` names what a version that is not loaded yet waits for: its files, or the retry after a failed load.
+    `waits` names what a version that is not loaded waits for: its files, or the retry after a failed load.
     """
 
     servable: ServableId
@@ -140,22 +140,22 @@ class VersionStatus:
     waits: str = ""
 
 
-# Versions that are not whole, in one sentence.
+# Most versions that one sentence names.
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A model's missing parts in its base path. Clients see the reasons, which name no folder.
+    """A model's missing parts in its base path. Clients see the reasons, which name no directory.
 
-    `reason` is empty where the source found a version. `versions` maps versions that are not whole to what they lack.
+    `reason` is empty if the source found a version. `versions` maps versions that are not whole to what they lack.
     """
 
     reason: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Name the newest versions that are not whole, or give the reason; empty where nothing is known."""
+        """Name the newest versions that are not whole, or return the reason, or "" if both are unknown."""
         newest = sorted(self.versions, reverse=True)
         named = [f"version {number} is not whole yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
         more = [f"{len(newest) - len(named)} more"] if len(newest) > len(named) else []
@@ -164,7 +164,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A version's tolerance: its exporter found every float within `atol + rtol * |expected|` of the source's.
+    """A version's tolerance. Its exporter found every float within `atol + rtol * |expected|` of the source's.
 
     `compute_dtype` is the manifest's, such as float32 or mixed_bfloat16.
     """
@@ -176,7 +176,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Signatures of one version, names of its classes, and its precision; empty or None where it has none."""
+    """Signatures, class names and precision of one version. Class names may be empty, and precision None."""
 
     servable: ServableId
     signatures: Mapping[str, Signature]

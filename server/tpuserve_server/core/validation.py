@@ -1,4 +1,4 @@
-"""Checks a predict request against its signature, before it is queued beside others."""
+"""Checks a predict request against its signature, before it is queued with others."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, Te
 
 
 def check_names(signature: Signature, inputs: Tensors) -> None:
-    """Every input of the signature but those with a default, and no other.
+    """Check that the inputs are those of the signature, except that inputs with a default may be missing.
 
     Raises:
         InvalidArgument: with TensorFlow Serving's wording (servables/tensorflow/predict_util.cc).
     """
-    # Not by comparing keys(): a message's map, which comes here too, makes a list of its own for that.
+    # Do not compare keys(): the map of a protobuf message builds a separate list for that.
     if len(inputs) == len(signature.inputs) and all(name in inputs for name in signature.inputs):
         return
     missing = signature.inputs.keys() - inputs.keys()
@@ -28,16 +28,16 @@ def check_names(signature: Signature, inputs: Tensors) -> None:
 
 
 def with_defaults(signature: Signature, inputs: Tensors) -> Tensors:
-    """`inputs` that `check_names` has passed, and the signature's defaults for what they lack."""
+    """Return inputs that `check_names` has accepted, with the signature's defaults for missing ones."""
     lacking = signature.inputs.keys() - inputs.keys()
     return {**inputs, **{name: signature.defaults[name] for name in lacking}}
 
 
 def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors) -> bool:
-    """Names and dtypes must be the signature's; whether the ranks and known dimensions are, too, is the result.
+    """Check names and dtypes, and return whether all ranks and known dimensions also match the signature.
 
     Raises:
-        InvalidArgument: naming the input, the dtype expected and the one received; or as `check_names`.
+        InvalidArgument: naming the input, the expected dtype and the received one; or as `check_names`.
     """
     check_names(signature, inputs)
     matches = True
@@ -52,14 +52,14 @@ def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors)
 
 
 def matches_shapes(signature: Signature, inputs: Tensors) -> bool:
-    """Whether every input has the rank and the known dimensions of the signature."""
+    """Return whether every input has the rank and the known dimensions of the signature."""
     return all(signature.inputs[name].accepts_shape(array.shape) for name, array in inputs.items())
 
 
 def check_row_splits(signature: Signature, inputs: Tensors) -> None:
     """Check that row splits of every ragged input begin at 0, do not decrease, and end at the number of items.
 
-    `inputs` include the signature's defaults. Operations would read beyond the values otherwise.
+    `inputs` include the signature's defaults. Without this check operations would read beyond the values.
 
     Raises:
         InvalidArgument: naming the row splits, and what is wrong with them.
@@ -72,7 +72,7 @@ def check_row_splits(signature: Signature, inputs: Tensors) -> None:
 
 
 def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
-    # By comparison: differences of int64 wrap around.
+    # Compare instead of subtracting: differences of int64 wrap around.
     is_ascending = splits.ndim == 1 and splits.size > 0 and bool((splits[1:] >= splits[:-1]).all())
     if is_ascending and splits[0] == 0 and splits[-1] == last:
         return
@@ -83,7 +83,7 @@ def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
 
 
 def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> str:
-    """A sentence on each input whose shape is not the signature's."""
+    """Describe each input whose shape does not match the signature, in one sentence."""
     wrong = [
         f"input '{name}' has shape {list(array.shape)}, expected {_shape(signature.inputs[name])}"
         for name, array in inputs.items()
@@ -93,10 +93,9 @@ def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tenso
 
 
 def count_plain_rows(signature: Signature, inputs: Tensors) -> int:
-    """The rows of inputs that are exactly what the signature says, with as many rows each.
+    """Return the number of rows if all inputs match the signature exactly and have equally many rows, else 0.
 
-    0 where anything is different, or there are no rows: then the other checks say what that means. Most requests need
-    no other.
+    After 0, for a mismatch or inputs without rows, the other checks find the error. Most requests need no other check.
     """
     specs = signature.inputs
     if len(inputs) != len(specs):
@@ -113,10 +112,10 @@ def count_plain_rows(signature: Signature, inputs: Tensors) -> int:
 
 
 def check_batchable(inputs: Tensors) -> None:
-    """What a batched signature asks of any input, whatever its shape (TensorFlow's ComputeTensorBatchSize).
+    """Check the rules for inputs of a batched signature, whatever their shape (TensorFlow's ComputeTensorBatchSize).
 
     Raises:
-        InvalidArgument: an input is a scalar, or their 0th dimensions differ.
+        InvalidArgument: an input is a scalar, or the 0th dimensions of inputs differ.
     """
     if not all(array.ndim for array in inputs.values()):
         raise InvalidArgument("Batching Run() input tensors must have at least one dimension")
@@ -124,10 +123,10 @@ def check_batchable(inputs: Tensors) -> None:
 
 
 def count_rows(inputs: Tensors) -> int:
-    """The 0th dimension that all inputs share.
+    """Return the size of the 0th dimension that all inputs share.
 
     Raises:
-        InvalidArgument: they differ.
+        InvalidArgument: the sizes differ.
     """
     sizes: set[int] = {array.shape[0] for array in inputs.values()}
     if len(sizes) != 1:
@@ -137,7 +136,7 @@ def count_rows(inputs: Tensors) -> int:
 
 
 def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[str, ...]:
-    """The outputs asked for, in the signature's order; all of them when the filter is empty.
+    """Return the requested outputs in the signature's order, or all outputs if the filter is empty.
 
     Raises:
         InvalidArgument: an unknown or a repeated name, with TensorFlow Serving's wording.

@@ -33,7 +33,7 @@ class Lane:
     )
 
     def __init__(self, signature: Signature, options: BatchingOptions | None, costs: CostModel) -> None:
-        """Without `options` every request runs in a separate batch."""
+        """Run every request in a separate batch if there are no `options`."""
         self.max_task_rows = options.max_batch_size if options else 1
         self.max_rows = options.max_rows if options else 1
         self.timeout_s = options.timeout_s if options else 0.0

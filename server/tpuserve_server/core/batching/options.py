@@ -26,9 +26,9 @@ class PaddingPolicy(enum.StrEnum):
     """How waiting rows are fitted to the allowed sizes (TensorFlow's BatchFunction, batch_padding_policy)."""
 
     PAD_UP = "pad_up"
-    """The smallest that holds them all."""
+    """The smallest size that holds them all."""
     BATCH_DOWN = "batch_down"
-    """The largest that they fill. The remaining rows wait for the next batch."""
+    """The largest size that they fill. The remaining rows wait for the next batch."""
     MIN_COST = "min_cost"
     """The size that costs least for each row that runs."""
 
@@ -74,8 +74,8 @@ class BatchingOptions:
     shapes reach the device.
 
     Raises:
-        InvalidArgument: sizes are not positive and ascending, or contradict each other; the timeout is negative; both
-            a timeout and an objective are set; or two ways to pad are set.
+        InvalidArgument: the timeout is negative, or sizes are not positive and ascending. It is also raised for sizes
+            that contradict each other, for a timeout with an objective, and for two ways to pad.
 
     """
 

@@ -16,8 +16,8 @@ from tpuserve_server.core.types import Tensors
 
 logger = logging.getLogger(__name__)
 
-# The outcome of a task. Errors are values too, to avoid a reference cycle. The traceback of an exception set on a future
-# would hold the frames that await the future, and these frames hold the future.
+# The outcome of a task. Errors are values too, to avoid a reference cycle. The traceback of an exception that is set on
+# a future would hold the frames that await it, and these frames hold the future.
 Outcome: TypeAlias = Tensors | ServingError
 
 
