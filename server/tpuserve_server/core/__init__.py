@@ -1,1 +1,4 @@
-"""The serving core: models, versions, batches, deadlines. Uses only numpy and the standard library."""
+"""The serving core: models, versions, batches and deadlines.
+
+It uses only numpy and the standard library, and contains no protocol or transport.
+"""
