@@ -1,4 +1,4 @@
-"""Checkpoint in, checked and versioned SavedModel out. Importing this imports no framework."""
+"""Exports checkpoints as checked, versioned SavedModels. Importing this package imports no framework."""
 
 from tpuserve_exporter.api import ExportedVersion, export
 from tpuserve_exporter.errors import (

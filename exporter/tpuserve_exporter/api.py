@@ -1,7 +1,7 @@
 """The Python API: `export(model, "models/digits")` at the end of a training script or in a notebook.
 
-Its options are those of the command, under the same names, and read by it. Imports neither TensorFlow nor the command
-before it is called.
+The options have the names of the command's options, and the command parses them. The import of this module imports
+neither TensorFlow nor the command.
 """
 
 import os
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tpuserve_exporter.progress import Progress
     from tpuserve_exporter.stages.exported import Exported
 
-# Arrays by the inputs' names, or a file of them.
+# Arrays by input name, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-# Inputs (a file, `text:…`, `json:…`, bytes of a file, an array, arrays by name), each with a label, class or outputs.
+# Pairs of an input and its expected answer. An input is a file, `text:…`, `json:…`, bytes of a file, an array, or
+# arrays by name. An answer is a label, a class number, or outputs.
 Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[Any, Any]
 
 
@@ -31,9 +32,8 @@ Examples: TypeAlias = Iterable[tuple[Any, Any]] | Mapping[Any, Any]
 class ExportedVersion:
     """A version that passed every check. `version` and `path` are None after a dry run.
 
-    Not `published`, they are of the version that holds exactly this already.
-
-    `report` is the report as `--json` prints it. In a notebook, a version shows what was checked.
+    If `published` is false after a normal run, an existing version has the same contents, and `version` and `path` name
+    that version. `report` is the report that `--json` prints. A notebook displays the version's checks.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ExportedVersion:
     report: Mapping[str, Any]
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
-        """As a page where the name ends in .html, else as JSON. Raises OSError."""
+        """Write the report as an HTML page if the name ends in .html, else as JSON. Raises OSError."""
         from tpuserve_exporter.reporting.report_files import write_report
 
         write_report(Path(path), self.report)
@@ -72,17 +72,18 @@ def export(
     progress: bool = True,
     **options: object,
 ) -> ExportedVersion:
-    """Check `source` and publish it as the next version under `out_base`, as `tpuserve export` does.
+    """Check `source` and publish it as the next version under `out_base`, as `tpuserve export` does. Blocks.
 
-    `source` is a path of any kind that the command takes, or lives in this process: a Keras model, a JAX function with
-    its parameters `(apply_fn, params)`, a Flax NNX module, or a ServedFunction. `check` and `warmup` are files or
-    arrays by name. `examples` are pairs of an input and its expected answer, as for --example:
-    `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's, with
-    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`; those that are repeated take a
-    list or, for NAME=VALUE, a dictionary. Blocks.
+    `source` is a path of any kind that the command takes, or a model in this process. Such a model is a Keras model, a
+    JAX function with its parameters `(apply_fn, params)`, a Flax NNX or torch module, or a ServedFunction. `check` and
+    `warmup` are files or arrays by name. `examples` are pairs of an input and its expected answer, as for --example:
+    `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's options, with
+    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`. Options that the command lets you
+    repeat take a list or, for NAME=VALUE, a dictionary.
 
-    Raises ExportError with nothing published: of its subclasses each is an exit code of the command. TypeError for an
-    option that there is not.
+    Raises:
+        ExportError: if the export fails; it publishes nothing. Each subclass has an exit code of the command.
+        TypeError: if an option is unknown.
     """
     started = time.monotonic()
     path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
@@ -132,7 +133,7 @@ def _run(
 
 
 def _export(options: "ExportOptions", live: object | None, progress: "Progress") -> "Exported":
-    """TensorFlow is left as it is in a process that uses it already, with the devices that it has."""
+    """Run the export. Leave TensorFlow and its devices unchanged in a process that uses it already."""
     from tpuserve_exporter.tensorflow_start import quiet_tensorflow, start_tensorflow
 
     if "tensorflow" not in sys.modules:
@@ -146,7 +147,7 @@ def _export(options: "ExportOptions", live: object | None, progress: "Progress")
 
 
 def _check_keras() -> None:
-    """A process has Keras on one framework, and SavedModels are written by it on TensorFlow. Raises OptionConflict."""
+    """Raise OptionConflict unless Keras runs on TensorFlow. Only that backend writes SavedModels."""
     import keras
 
     if (backend := keras.backend.backend()) != "tensorflow":
@@ -158,7 +159,7 @@ def _check_keras() -> None:
 
 
 def _example_texts(examples: Examples, folder: str) -> Iterator[str]:
-    """Yield `INPUT=EXPECTED` for each example. Bytes and arrays go into files."""
+    """Yield `INPUT=EXPECTED` for each example. Write bytes and arrays to files."""
     pairs = examples.items() if isinstance(examples, Mapping) else examples
     for number, (given, expected) in enumerate(pairs, start=1):
         source = _as_content(given, os.path.join(folder, f"example {number}"))
@@ -182,14 +183,14 @@ def _as_content(value: object, path: str) -> str:
 
 
 def _as_file(samples: Samples | None, folder: str, name: str) -> str | None:
-    """The command's options take files."""
+    """Return the path of `samples`. Write arrays to a file first, because the command's options take files."""
     if samples is None or isinstance(samples, str | os.PathLike):
         return None if samples is None else os.fspath(samples)
     return _save_arrays(samples, os.path.join(folder, f"{name}.npz"))
 
 
 def _save_arrays(arrays: Mapping[str, Any], path: str) -> str:
-    """Save arrays as `path`, and return it. The exporter reads no pickles, so objects become strings of bytes."""
+    """Save arrays as `path`, and return it. The exporter reads no pickles, so object arrays become byte strings."""
     import numpy as np
 
     given = {key: np.asarray(value) for key, value in arrays.items()}

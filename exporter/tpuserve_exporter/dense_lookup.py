@@ -1,7 +1,7 @@
-"""Lookup in tables of TPUEmbedding for ids in dense arrays: what a server can batch, and a TPU compile.
+"""Lookup in TPUEmbedding tables for ids in dense arrays, which a server can batch and a TPU can compile.
 
-`tf.tpu.experimental.embedding.serving_embedding_lookup` takes sparse and ragged tensors, which no signature here has,
-and whose operations (SparseReshape among them) have no kernel for a TPU. Padded ids give the same numbers.
+`tf.tpu.experimental.embedding.serving_embedding_lookup` takes sparse and ragged tensors, which signatures here cannot
+have. Its operations, SparseReshape among them, have no TPU kernel. Dense padded ids give the same numbers.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 def dense_embedding_lookup(
     features: "Mapping[str, tf.Tensor]", tables: Mapping[Any, "tf.Variable"], feature_config: Mapping[str, Any]
 ) -> "dict[str, tf.Tensor]":
-    """Activations by feature, as `serving_embedding_lookup` gives them, for integer ids.
+    """Return activations by feature for integer ids, as `serving_embedding_lookup` does.
 
-    Ids of shape [rows] are looked up: [rows, dim]. Of [rows, length] they are combined as their table says (`sum`,
-    `mean` or `sqrtn`), or kept as a sequence where the feature has one: [rows, max_sequence_length, dim].
-    Negative ids are padding; a row of padding alone is zero. `tables` are `embedding.embedding_tables`. Raises KeyError
-    for a feature there is no configuration of, ValueError for a combiner or a rank that is not known.
+    Ids of shape [rows] give [rows, dim]. Ids of shape [rows, length] give [rows, dim]: the table's combiner (`sum`,
+    `mean` or `sqrtn`) combines them. If the feature has a sequence length, they give [rows, max_sequence_length, dim].
+    Negative ids are padding; a row of only padding gives zeros. `tables` are `embedding.embedding_tables`.
+
+    Raises:
+        KeyError: if a feature has no configuration.
+        ValueError: if a combiner is unknown or the ids have another rank.
     """
     return {
         name: _look_up(ids, tables[feature_config[name].table], feature_config[name]) for name, ids in features.items()
@@ -40,7 +43,7 @@ def _look_up(ids: "tf.Tensor", table: "tf.Variable", feature: Any) -> "tf.Tensor
 
 
 def _gather(ids: "tf.Tensor", table: "tf.Variable") -> "tuple[tf.Tensor, tf.Tensor]":
-    """Vectors [rows, length, dim], zero for padding, and 1 for each id that is none: [rows, length, 1]."""
+    """Return vectors [rows, length, dim], zero for padding, and a mask [rows, length, 1], zero for padding and else 1."""
     import tensorflow as tf
 
     present = tf.cast(ids >= 0, table.dtype)[..., tf.newaxis]
@@ -48,7 +51,7 @@ def _gather(ids: "tf.Tensor", table: "tf.Variable") -> "tuple[tf.Tensor, tf.Tens
 
 
 def _sequence(ids: "tf.Tensor", table: "tf.Variable", length: int) -> "tf.Tensor":
-    """Cut, or filled up with zeros, to `length`: the shape that the model was trained with."""
+    """Look up ids cut or padded to `length`, the length that the model was trained with. Padding gives zeros."""
     import tensorflow as tf
 
     ids = ids[:, :length]

@@ -1,41 +1,41 @@
-"""Why an export ends without a new version. Each kind has its own exit code; `tpuserve export --help` lists them.
+"""Errors that end an export without a new version. Each has an exit code, which `tpuserve export --help` lists.
 
-ExportError                 1   (nothing more exact is known)
+ExportError                 1   any other error
 ├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
-├── OptionConflict          2   options that do not go together
-├── ParityFailed            3   the SavedModel answers otherwise than the source model, or than an example expects
-├── TrainingMode            3   an answer depends on batch statistics, random numbers or on requests before
-├── CannotLower             4   an operation that what was asked for cannot have
-├── PublishFailed           5   the version is taken, or the base directory cannot be written
-├── SourceUnreadable        6   not there, of no known kind, truncated, a shard missing
+├── OptionConflict          2   the options contradict each other or the source
+├── ParityFailed            3   the SavedModel's answers differ from those of the source model or of an example
+├── TrainingMode            3   an answer depends on batch statistics, random numbers or earlier requests
+├── CannotLower             4   the requested format does not support an operation
+├── PublishFailed           5   the version exists, or the base directory cannot be written
+├── SourceUnreadable        6   missing, of an unknown kind, or truncated
 ├── BuilderFailed           7   --model cannot be imported, raises, or returns no model
 ├── SessionLoadFailed       8   the SavedModel does not load in a session, as a server loads it
-├── SamplesUnfit            9   no inputs to check with: --check, --warmup or --example does not fit the signature
+├── SamplesUnfit            9   --check, --warmup or --example does not fit the signature, or no inputs can be made
 ├── MissingExtra           10   the source's framework is not installed
-├── UnsafeSource           11   reading it would run code that came with it
-└── WeightsNotFinite       12   weights that are NaN or infinite
+├── UnsafeSource           11   reading the source would run code that it contains
+└── WeightsNotFinite       12   weights are NaN or infinite
 """
 
 import re
 from typing import Any, ClassVar
 
-# Exit code of an interrupted command, as a shell reports a process that SIGINT ended.
+# Exit code of an interrupted command: a shell reports the same code for a process that SIGINT ended.
 BROKEN_OFF = 130
 
-# What TensorFlow puts around the sentence that says what went wrong.
+# Lines that TensorFlow puts around the sentence with the cause.
 _FRAME = re.compile(
     r"\s*(Graph execution error:|<stack traces unavailable>|Detected at node|Node: '|\[\[|Errors may have|"
     r"Original stack|\d+ successful)"
 )
 
-# And what it puts into that sentence when an operation runs eagerly.
+# Text that TensorFlow puts into that sentence when an operation runs eagerly.
 _EAGER = re.compile(r"\{\{function_node __wrapped__\S*\}\} | \[Op:\w+\]")
-# What begins an error in a function that AutoGraph converted; the error itself comes last, after lines of code.
+# First line of an error in a function that AutoGraph converted. The error itself comes last, after lines of code.
 _TRACED = "in user code:"
 
 
 class ExportError(Exception):
-    """An export that failed; nothing was published. `details` go into the JSON report as they are."""
+    """A failed export, which published nothing. The JSON report contains `details` unchanged."""
 
     exit_code: ClassVar[int] = 1
 
@@ -101,7 +101,7 @@ class WeightsNotFinite(ExportError):
 
 
 def reason_of(error: Exception) -> str:
-    """The one line of another library's error that says what went wrong; the error's name where it says nothing."""
+    """Return the line of another library's error that states the cause, or the error's class name if it has no text."""
     text = _EAGER.sub("", str(getattr(error, "message", None) or error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines[:1] == [_TRACED]:

@@ -1,4 +1,4 @@
-"""What the parts of an export report to while they work."""
+"""Interface through which the parts of an export report their progress."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,22 +8,22 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class Step:
-    """A step under way. Its `detail` is shown when it ends; `advance` says how far it is."""
+    """A running step. The display shows `detail` at its end, and `advance` updates the count."""
 
     title: str
     detail: str = ""
     show: Callable[[str], None] = field(default=lambda how_far: None, repr=False)
 
     def advance(self, done: int, total: int) -> None:
-        """That `done` parts of `total` are done: batches, files, megabytes."""
+        """Report that `done` parts of `total` are done: batches, files, megabytes."""
         self.show(f"{done} of {total}")
 
 
 class Progress(Protocol):
-    """Where an export reports to."""
+    """Receiver of an export's steps and warnings."""
 
     def step(self, title: str) -> contextlib.AbstractContextManager[Step]:
-        """Show `title` while the body runs, and how long it took."""
+        """Show `title` while the body runs, then the time that it took."""
         ...
 
     def warn(self, message: str) -> None: ...

@@ -1,4 +1,4 @@
-"""How a checkpoint's variables met a model's: by name, never by value."""
+"""Result of matching a checkpoint's variables with a model's. Names decide the match, never values."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Fate(StrEnum):
-    """What became of one variable."""
+    """Result for one variable."""
 
     MATCHED = "matched"
     CAST = "cast"  # restored into another float dtype
@@ -18,7 +18,7 @@ class Fate(StrEnum):
     DTYPE = "dtype differs"
 
 
-# What to do about variables of each fate, where it keeps the checkpoint from being the model's.
+# Advice for each fate that makes the checkpoint unfit for the model.
 _ADVICE = {
     Fate.SHAPE: "build the model as it was trained (--model-arg gives its function arguments)",
     Fate.DTYPE: "build the model with the dtypes it was trained with",
@@ -31,7 +31,7 @@ _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What one side says of a variable. `dtype` is numpy's name, or ml_dtypes'."""
+    """Dtype and shape of a variable on one side. `dtype` is a name from numpy or ml_dtypes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,9 +42,9 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One variable. `model` and `checkpoint` read `float32[3, 3, 1, 32]`; the side that lacks it is None.
+    """One variable. `model` and `checkpoint` are like `float32[3, 3, 1, 32]`, or None if that side has none.
 
-    `averaged`: its moving average was taken instead of the value as trained.
+    `averaged`: the export took the variable's moving average instead of its trained value.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Entry:
 
     @classmethod
     def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None, averaged: bool = False) -> "Entry":
-        """What becomes of one of the model's variables."""
+        """Return the entry of one of the model's variables."""
         checkpoint = None if stored is None else str(stored)
         return cls(name, _fate(model, stored), str(model), checkpoint, averaged=averaged)
 
@@ -73,11 +73,11 @@ def _fate(model: ArraySpec, stored: ArraySpec | None) -> Fate:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Every variable of model and checkpoint.
+    """All variables of the model and the checkpoint.
 
-    Never counted against: optimizer state, bookkeeping (step, counters), and what else the checkpoint's root holds
-    beside the model (averaged weights, a teacher), in `other_models` by its name there.
-    `averages_from` is what the checkpoint calls the part with the averages that were taken; empty where none was.
+    These never make the checkpoint unfit: optimizer state, bookkeeping (step, counters), and other models in the
+    checkpoint (averaged weights, a teacher). `other_models` has the latter by their names in the checkpoint.
+    `averages_from` is the checkpoint's name for the part with the averages that were taken, or empty.
     """
 
     entries: tuple[Entry, ...]
@@ -92,12 +92,12 @@ class RestoreReport:
 
     @property
     def problems(self) -> list[Entry]:
-        """What keeps the checkpoint from being the model's, unless allowed."""
+        """Variables that make the checkpoint unfit for the model, without the allowed ones."""
         return [entry for entry in self.entries if entry.fate not in (Fate.MATCHED, Fate.CAST) and not entry.allowed]
 
     @property
     def averaged(self) -> int:
-        """Of how many variables the moving average was taken."""
+        """Number of variables whose moving average was taken."""
         return sum(entry.averaged for entry in self.entries)
 
     def summary(self) -> str:
@@ -110,7 +110,10 @@ class RestoreReport:
         return ", ".join(counts) or "no variables"
 
     def refusal(self, what: str, may_miss: bool = True) -> str:
-        """`what` does not fit: how many variables do not, and what may be done. `may_miss`: --allow-missing applies."""
+        """Return the error message: how many variables of `what` do not fit, and what to do.
+
+        `may_miss`: --allow-missing applies.
+        """
         if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNUSED}):
             of_one = "Take the model that was trained, and a checkpoint of that training"
             return f"{what}, no variable is in both: {self.summary()}. {of_one}"
@@ -123,7 +126,7 @@ class RestoreReport:
         return f"{what}: {self.summary()}. To do: {'; '.join(advice)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Lists of names by fate, with both sides' shapes where they differ."""
+        """Return all variables, their counts by fate, and the names of other stored arrays."""
         return {
             "variables": [asdict(entry) for entry in self.entries],
             "counts": {fate.value: len(self.of(fate)) for fate in Fate},
@@ -136,7 +139,7 @@ class RestoreReport:
 
 
 def allow(entries: list[Entry], missing: tuple[str, ...], unused: tuple[str, ...]) -> tuple[Entry, ...]:
-    """Mark what --allow-missing and --allow-unused let pass. Differing shapes are never let pass."""
+    """Mark entries that --allow-missing and --allow-unused allow. A differing shape or dtype is never allowed."""
     globs = {Fate.MISSING: missing, Fate.UNUSED: unused}
     return tuple(
         replace(entry, allowed=True)

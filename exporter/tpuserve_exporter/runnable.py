@@ -1,4 +1,4 @@
-"""What can be asked: a source, or what was written of it, however it is loaded."""
+"""Interfaces of models that answer inputs: sources, and SavedModels written from them."""
 
 from typing import Protocol, runtime_checkable
 
@@ -6,19 +6,19 @@ from tpuserve_exporter.signature import Signature, Tensors
 
 
 class Runnable(Protocol):
-    """Anything that answers a signature's inputs with its outputs."""
+    """A model that computes a signature's outputs from its inputs."""
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors: ...
 
 
 class Sampled(Runnable, Protocol):
-    """A model that inputs can be made up for: it refuses those it cannot take, and tells what its parsers want."""
+    """A model that the exporter can make inputs for. It refuses bad inputs, and `make_examples` gives tf.Examples."""
 
     def make_examples(self, count: int, longest: int) -> list[bytes]: ...
 
 
 @runtime_checkable
 class Releasable(Protocol):
-    """A source that can give its weights' memory back, and cannot be asked any more then."""
+    """A source that can free the memory of its weights. It cannot answer after that."""
 
     def release(self) -> None: ...

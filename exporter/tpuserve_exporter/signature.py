@@ -9,22 +9,25 @@ import numpy as np
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
-# Any dtype: bfloat16 is not numpy's own, and strings are objects holding bytes.
+# Any dtype: bfloat16 is not a numpy dtype, and strings are objects that hold bytes.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
-# TensorFlow's own bookkeeping signature, no part of what is served.
+# TensorFlow's own bookkeeping signature, which servers do not serve.
 _INIT_OP = "__saved_model_init_op"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """`dtype` is TensorFlow's name; `shape` None is an unknown rank, a None in it a free dimension."""
+    """Dtype and shape of one tensor.
+
+    `dtype` is TensorFlow's name. `shape` is None for an unknown rank, and contains None for each free dimension.
+    """
 
     dtype: str
     shape: tuple[int | None, ...] | None
     graph_name: str = ""
-    # Names of the row splits, the outermost first, if this is the tensor of a ragged tensor's values.
+    # Names of the row splits, outermost first, if this is the values tensor of a ragged tensor.
     row_splits: tuple[str, ...] = ()
 
     @property
@@ -33,7 +36,7 @@ class TensorSpec:
 
     @property
     def free_axes(self) -> tuple[int, ...]:
-        """Dimensions that are free, that of the rows left out."""
+        """Free dimensions, without the first one, which counts rows."""
         return tuple(axis for axis, size in enumerate(self.shape or ()) if axis > 0 and size is None)
 
     def __str__(self) -> str:
@@ -71,7 +74,7 @@ class Signature:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether servers that batch it can pad its inputs to sequence buckets."""
+        """Whether a server that batches the signature can pad its inputs to sequence buckets."""
         return self.is_batchable and any(spec.free_axes for spec in self.inputs.values())
 
     def __str__(self) -> str:
@@ -85,7 +88,7 @@ def _split(specs: Mapping[str, TensorSpec], splits: Mapping[str, tuple[str, ...]
 
 
 def read_signatures(signature_defs: "Mapping[str, SignatureDef]") -> dict[str, Signature]:
-    """What a MetaGraphDef's `signature_def` offers for serving, by name."""
+    """Return the signatures of a MetaGraphDef's `signature_def` for serving, by name."""
     return {
         name: Signature(name, _read_specs(definition.inputs), _read_specs(definition.outputs))
         for name, definition in sorted(signature_defs.items())

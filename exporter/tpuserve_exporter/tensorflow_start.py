@@ -1,4 +1,4 @@
-"""Bringing TensorFlow up without its remarks on itself; everything else in this package imports it afterwards."""
+"""Starts TensorFlow without its startup messages. Other modules of this package import TensorFlow after that."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def stderr_caught() -> Iterator[Callable[[], bytes]]:
-    """Keep what is written to descriptor 2 off it; the function tells what came."""
+    """Catch what the process writes to descriptor 2. The yielded function returns the bytes so far."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as caught:
@@ -25,7 +25,7 @@ def stderr_caught() -> Iterator[Callable[[], bytes]]:
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """Show what is written to descriptor 2 only when the body fails."""
+    """Hold back what the process writes to descriptor 2, and show it only if the body fails."""
     said = b""
     try:
         with stderr_caught() as read:
@@ -41,13 +41,13 @@ def _stderr_held_back() -> Iterator[None]:
 def start_tensorflow() -> None:
     """Import TensorFlow and Keras (slow: seconds) on the CPU, quietly.
 
-    Checks compare numbers, so they run on the CPU wherever the export runs; a GPU would hold memory for nothing.
-    TensorFlow writes its first lines before it reads TF_CPP_MIN_LOG_LEVEL, hence the descriptor.
+    Checks compare numbers, so they run on the CPU on every machine. A GPU would only lose memory to TensorFlow.
+    TensorFlow writes its first lines before it reads TF_CPP_MIN_LOG_LEVEL, so this function redirects descriptor 2.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # What is imported on the way may import JAX, which would look for a TPU where libtpu is installed.
+    # An import below may import JAX, which would look for a TPU if libtpu is installed.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # Whatever Keras trains on here, in the environment or in its configuration file: it is served by TensorFlow.
+    # TensorFlow serves the model, so this setting overrides the environment and Keras's configuration file.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     with _stderr_held_back():
         import keras  # noqa: F401 - reads its configuration now
@@ -61,7 +61,7 @@ def start_tensorflow() -> None:
 
 @contextlib.contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Without its remarks while the body runs, in a process that uses TensorFlow already: its settings are a user's."""
+    """Silence TensorFlow's log while the body runs, then restore its level, which belongs to the user's process."""
     import tensorflow as tf
 
     logger = tf.get_logger()

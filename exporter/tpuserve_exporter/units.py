@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Text for sizes, times, differences and shares."""
 
 
 def megabytes(size_bytes: float) -> str:
@@ -13,7 +13,7 @@ def seconds(value: float) -> str:
 
 
 def difference(value: float | None) -> str:
-    """None is infinite: JSON has no such number."""
+    """Return the difference as text. None stands for infinity, which JSON does not have."""
     return "∞" if value is None else "0" if value == 0 else f"{value:.2e}"
 
 

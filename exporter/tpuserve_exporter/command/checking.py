@@ -1,4 +1,4 @@
-"""The command line: `tpuserve check VERSION_DIR`. Asks recorded requests, compiles for TPUs; changes nothing."""
+"""The `tpuserve check VERSION_DIR` command. It sends recorded requests and compiles for TPUs, and changes nothing."""
 
 import json
 import sys
@@ -206,7 +206,7 @@ def _report_document(report: "PreflightReport") -> dict[str, Any]:
 
 
 def main() -> NoReturn:
-    """The `tpuserve-check` program, which users reach as `tpuserve check`."""
+    """Run the `tpuserve-check` program, which users start as `tpuserve check`."""
     run_program(command, PROG_NAME)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `tpuserve export SOURCE OUT_BASE`. Reads options, runs one export, reports, sets the exit code."""
+"""The `tpuserve export SOURCE OUT_BASE` command: reads options, runs one export, reports, and sets the exit code."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ Whatever fails, nothing is published and nothing is left behind.
 
 
 def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """That they can be written is found out before an export has taken its minutes."""
+    """Check that the reports can be written before the export takes minutes."""
     for path in paths:
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise click.BadParameter(f"'{path}' is in no directory that can be written", ctx, param)
@@ -319,14 +319,14 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
         return reporter.break_off()
     except ExportError as error:
         return reporter.fail(error)
-    except Exception as error:  # the top of the process: whatever it was, the report is kept to its form
+    except Exception as error:  # the top of the process; a report must exist for any error
         traceback.print_exc()
         return reporter.fail(ExportError(f"{type(error).__name__}: {error}"))
     return reporter.succeed(exported, time.monotonic() - started)
 
 
 def _run(options: ExportOptions, progress: Progress) -> "Exported":
-    """Imports TensorFlow, which takes seconds: after every check of the options."""
+    """Run the export. Import TensorFlow, which takes seconds, only after every check of the options."""
     from tpuserve_exporter.tensorflow_start import start_tensorflow
 
     with progress.step("Start TensorFlow"):
@@ -337,13 +337,13 @@ def _run(options: ExportOptions, progress: Progress) -> "Exported":
 
 
 def main() -> NoReturn:
-    """The `tpuserve-export` program, which users reach as `tpuserve export`."""
+    """Run the `tpuserve-export` program, which users start as `tpuserve export`."""
     signal.signal(signal.SIGTERM, _break_off)
     run_program(command, PROG_NAME)
 
 
 def _break_off(signum: int, frame: FrameType | None) -> NoReturn:
-    """As Ctrl-C: what is open is cleaned up on the way out."""
+    """Act on SIGTERM as on Ctrl-C, so that the export cleans up."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""The command line: `tpuserve inspect PATH`. Reads, and changes nothing."""
+"""The `tpuserve inspect PATH` command. It reads PATH and changes nothing."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
         return report_failure(error, as_json)
     except OSError as error:
         return report_failure(unreadable(Path(error.filename or path), error), as_json)
-    except Exception as error:  # the top of the process; what is damaged may raise anything
+    except Exception as error:  # the top of the process; damaged files may raise anything
         return report_failure(
             ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json
         )
@@ -64,7 +64,7 @@ def _start() -> None:
 
 
 def main() -> NoReturn:
-    """The `tpuserve-inspect` program, which users reach as `tpuserve inspect`."""
+    """Run the `tpuserve-inspect` program, which users start as `tpuserve inspect`."""
     run_program(command, PROG_NAME)
 
 

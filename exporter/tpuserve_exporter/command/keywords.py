@@ -1,4 +1,4 @@
-"""The command's options from Python keywords: one set of names, types and messages for both."""
+"""Parses the command's options from Python keywords, so that both share names, types and messages."""
 
 import difflib
 import json
@@ -13,12 +13,17 @@ from tpuserve_exporter.errors import OptionConflict
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
 
-# Options of the command alone: its output, and its help.
+# Options of the command only: its output and its help.
 _NOT_KEYWORDS = ("--json", "--help", "--report", "--verbose")
 
 
 def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapping[str, object]) -> "ExportOptions":
-    """`arguments` are positional. Raises OptionConflict for values, TypeError for names that no option has."""
+    """Return the options from keywords `given` and positional `arguments`.
+
+    Raises:
+        OptionConflict: if a value is invalid.
+        TypeError: if a name is not an option.
+    """
     known = _options(command)
     words = [word for name, value in given.items() for word in _words(_find(name, known), value)]
     try:
@@ -30,7 +35,7 @@ def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapp
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """By keyword: `--batch-sizes` is `batch_sizes`, `--from` is `from_`."""
+    """Return the options by keyword: `--batch-sizes` as `batch_sizes`, `--from` as `from`."""
     options = [one for one in command.params if isinstance(one, click.Option)]
     named = {name: one for one in options for name in one.opts if name.startswith("--") and name not in _NOT_KEYWORDS}
     return {name[2:].replace("-", "_"): one for name, one in named.items()}
@@ -46,7 +51,7 @@ def _find(name: str, known: Mapping[str, click.Option]) -> click.Option:
 
 
 def _words(option: click.Option, value: object) -> Iterator[str]:
-    """As on the command line; nothing for None and for a flag that is off."""
+    """Yield the option as command-line words, or nothing for None and for a flag that is off."""
     name = option.opts[-1]
     if option.is_flag:
         yield from [name] if value else []
@@ -66,7 +71,7 @@ def _items(value: object) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """`(1, 8)` → `1,8`; a function goes by its module and name."""
+    """Return `1,8` for `(1, 8)`, and `module:name` for a function."""
     if callable(value):
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
     if isinstance(value, Iterable) and not isinstance(value, str):

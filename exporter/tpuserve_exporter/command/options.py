@@ -25,7 +25,7 @@ from tpuserve_exporter.options.signature_request import (
     scale_images,
 )
 
-# Parameters of the output on the screen and of reports, not of the export.
+# Parameters for screen output and reports. The export does not use them.
 REPORTING = ("as_json", "reports", "verbose")
 
 

@@ -1,4 +1,4 @@
-"""What options of the command line are read as, where click has no type for it."""
+"""Parameter types of the command line that click does not have."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class BatchSizes(click.ParamType[tuple[int, ...]]):
-    """`1,2,8`: ascending numbers of rows."""
+    """A list of positive numbers of rows, such as `1,2,8`. The result is sorted and has no duplicates."""
 
     name = "N,N,..."
 
@@ -45,7 +45,7 @@ class Version(click.ParamType[int | Literal["next", "timestamp"]]):
 
 
 class _Parsed(click.ParamType[_T]):
-    """What `parse` makes of the text, which raises OptionConflict; a value that is `made` already is taken as it is."""
+    """A type whose values `parse` makes from text, or raises OptionConflict. Values of type `made` pass unchanged."""
 
     def __init__(self, name: str, made: type, parse: Callable[[str], _T]) -> None:
         self.name = name
@@ -63,9 +63,9 @@ class _Parsed(click.ParamType[_T]):
             self.fail(str(error), param, ctx)
 
 
-# A directory, or `gs://BUCKET/PATH`, `s3://BUCKET/PATH`.
+# A directory, `gs://BUCKET/PATH` or `s3://BUCKET/PATH`.
 OUT_BASE: click.ParamType[OutBase] = _Parsed("OUT_BASE", StoreUri, parse_out_base)
-# `v5e:1x1,v6e-8`: TPUs by their topology or their machine.
+# `v5e:1x1,v6e-8`: TPUs by topology or machine type.
 TOPOLOGIES: click.ParamType[tuple[TpuTopology, ...]] = _Parsed("TPU,TPU,...", tuple, parse_topologies)
 # `data=2,model=4`.
 MESH: click.ParamType[DeviceMesh] = _Parsed("data=N,model=M", DeviceMesh, DeviceMesh.parse)

@@ -1,4 +1,4 @@
-"""What the commands of this distribution have in common: how they end, and how they say that they failed."""
+"""Code that the commands of this distribution share: their end and their failure reports."""
 
 import json
 import sys
@@ -10,21 +10,24 @@ from tpuserve_exporter.errors import BROKEN_OFF, ExportError
 
 
 def run_program(command: click.Command, name: str) -> NoReturn:
-    """Run `command`, which returns its exit code, with the process's arguments; users know it as `name`."""
+    """Run `command` with the process's arguments, and exit with the code that it returns.
+
+    `name` is the program's name in its help.
+    """
     arguments = sys.argv[1:]
     try:
         code = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         code = _report_usage(error, "--json" in arguments)
     except (click.Abort, KeyboardInterrupt):
-        # Before the options were read, or while the outcome was being reported.
+        # The interrupt came before the command read its options, or while it reported the outcome.
         click.echo("broken off", err=True)
         code = BROKEN_OFF
     sys.exit(code)
 
 
 def report_failure(error: ExportError, as_json: bool) -> int:
-    """Say what failed, one line or one document; the exit code."""
+    """Print the failure as one line or one JSON document, and return the exit code."""
     if as_json:
         _print_failure(str(error), error.kind, error.exit_code)
     else:
