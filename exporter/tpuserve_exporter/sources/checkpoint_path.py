@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: what a directory, a prefix or an `.index` file names."""
+"""Finds a checkpoint's path from a directory, a prefix or an `.index` file."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,11 @@ _TABLE_MARK = bytes.fromhex("57fb808b247547db")
 
 
 def find_prefix(source: Path) -> Path:
-    """The checkpoint's path without `.index`: the latest of a directory, by its `checkpoint` file where that holds."""
+    """Return the checkpoint's path without `.index`.
+
+    For a directory, return the checkpoint that its `checkpoint` file names if that exists, else the latest one. Raises
+    SourceUnreadable.
+    """
     if not source.is_dir():
         return source.with_suffix("") if source.suffix == ".index" else source
     named = _named_latest(source / "checkpoint")
@@ -31,13 +35,16 @@ def find_prefix(source: Path) -> Path:
 
 
 def find_variables(saved_model: Path) -> Path | None:
-    """The prefix of a SavedModel's variables; None where it has no files of them."""
+    """Return the prefix of a SavedModel's variables, or None if the SavedModel has no variable files."""
     prefix = saved_model / "variables" / "variables"
     return prefix if prefix.with_name(f"{prefix.name}.index").is_file() else None
 
 
 def _named_latest(state_file: Path) -> Path | None:
-    """What the `checkpoint` file calls the latest, looked for beside it: directories get moved."""
+    """Return the path of the latest checkpoint by the `checkpoint` file, or None.
+
+    The checkpoint must be in the same directory. The file's own path may be old, because users move directories.
+    """
     if not state_file.is_file():
         return None
     found = re.search(r'^model_checkpoint_path:\s*"(.*)"', state_file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -48,19 +55,19 @@ def _named_latest(state_file: Path) -> Path | None:
 
 
 def step_of(prefix: Path) -> int | None:
-    """The number at the end of a checkpoint's name: `model.ckpt-300`."""
+    """Return the number at the end of a checkpoint's name, such as 300 for `model.ckpt-300`, or None."""
     number = re.search(r"-(\d+)$", prefix.name)
     return int(number[1]) if number else None
 
 
 def _age(index: Path) -> tuple[int, float]:
-    """Sorts by the number at the end of the name, then by time."""
+    """Return a sort key: the number at the end of the name, then the modification time."""
     number = re.search(r"(\d+)$", index.stem)
     return (int(number[1]) if number else -1), index.stat().st_mtime
 
 
 def is_old_checkpoint(path: Path) -> bool:
-    """Whether it is a checkpoint of TensorFlow before 1.0, one table without an index, by the mark at its end."""
+    """Return whether `path` is a checkpoint of TensorFlow before 1.0: one table with a mark at its end, no index."""
     if not path.is_file() or path.suffix == ".index" or path.stat().st_size < len(_TABLE_MARK):
         return False
     with path.open("rb") as file:

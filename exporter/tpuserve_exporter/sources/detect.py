@@ -1,4 +1,4 @@
-"""Which kind of source a path is, told from what lies there and not from what it is called."""
+"""Finds the kind of a source from its files, and from file names only where the contents do not show it."""
 
 import zipfile
 from pathlib import Path
@@ -15,9 +15,9 @@ _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
 
 
 def detect(source: Path, has_builder: bool = True) -> SourceKind:
-    """The kind of `source`. Raises SourceUnreadable, saying what was looked for.
+    """Return the kind of `source`. Raises SourceUnreadable with the kinds that were looked for.
 
-    Beside a checkpoint by name there may be its graph, in a .meta file: it is the source where no builder is given.
+    A checkpoint by name may have its graph in a .meta file. Without a builder, that file is the source.
     """
     if source.is_dir():
         return _detect_directory(source, has_builder)
@@ -45,7 +45,7 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     if len(kinds) > 1:
         raise SourceUnreadable(_explain_several(source, kinds, []))
     (kind,) = kinds
-    # A file shows what its directory is. A subdirectory shows it only with no other source beside it.
+    # A file shows the kind of its directory. A subdirectory shows it only if the directory has no other source.
     if kinds[kind].endswith("/") and (others := list_others(source, kind)):
         raise SourceUnreadable(_explain_several(source, kinds, others))
     return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind
@@ -66,13 +66,13 @@ def _explain_several(source: Path, kinds: dict[DirectoryKind, str], others: list
 
 
 def _others(source: Path) -> str:
-    """The checkpoints that lie where a missing one was looked for."""
+    """Return a hint that lists the checkpoints in the directory of a missing one."""
     there = sorted(path.stem for path in source.parent.glob("*.index"))
     return f": {source.parent} holds {', '.join(there)}" if there else ""
 
 
 def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
-    """A TF2 checkpoint holds a graph of objects, one of TF1 names alone."""
+    """Return the kind of a TensorFlow checkpoint. One of TF2 has an object graph, one of TF1 only names."""
     prefix = find_prefix(source)
     if open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY):
         return "tf2-ckpt"
@@ -80,7 +80,10 @@ def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
 
 
 def _is_torch(source: Path) -> bool:
-    """By its name, or whatever its name (`pytorch_model.bin`, `last.ckpt`) by the archive that torch.save writes."""
+    """Return whether `source` is a PyTorch file, by its name or by the archive that torch.save writes.
+
+    Names such as `pytorch_model.bin` and `last.ckpt` do not show it.
+    """
     if source.suffix in _TORCH_SUFFIXES or source.name.endswith(INDEX_SUFFIX):
         return True
     if not zipfile.is_zipfile(source):

@@ -1,4 +1,4 @@
-"""Find sources in a directory: the kinds that it can be itself, and other sources in it."""
+"""Finds sources in a directory: the kinds that the directory itself can be, and other sources in it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
 
 
 def list_others(directory: Path, kind: DirectoryKind | None) -> list[str]:
-    """List files and subdirectories that are sources of other kinds than `kind`, the first few of many."""
+    """List sources of other kinds than `kind`: names of the first few, and the number of the others."""
     found = [*_files(directory), *_folders(directory, kind)]
     more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
     return [*found[:_MOST_NAMED], *more]
@@ -55,7 +55,7 @@ def _files(directory: Path) -> Iterator[str]:
 
 
 def _folders(directory: Path, kind: DirectoryKind | None) -> Iterator[str]:
-    # A SavedModel's variables are no source without its graph.
+    # The `variables` directory of a SavedModel is not a source without the graph.
     for folder in sorted(path for path in directory.iterdir() if path.is_dir() and path.name != "variables"):
         kinds = find_kinds(folder)
         if kinds and kind not in kinds:

@@ -1,4 +1,4 @@
-"""Whether a graph's operations can be run and saved here."""
+"""Checks whether this machine can run and save a graph's operations, and edits single nodes."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ def pass_on(node: "NodeDef", tensor: str, kind: int, *control_inputs: str) -> No
 
 
 def drop_unused_functions(graph_def: "GraphDef") -> None:
-    """Of the library, keep what the graph calls: a training step, or its gradients, may be in it."""
+    """Remove the library functions that the graph does not call, such as a training step or its gradients."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     used = set[str]()
     waiting = list(graph_def.node)
@@ -49,20 +49,23 @@ def drop_unused_functions(graph_def: "GraphDef") -> None:
 
 
 def called_by(node: "NodeDef") -> set[str]:
-    """Names of the functions that a node may call, among others: that of its operation, and an empty one."""
+    """Return the names of the functions that a node may call, and possibly other names.
+
+    The result includes the name of the node's operation, and an empty string.
+    """
     values = node.attr.values()
     return {node.op} | {one.func.name for one in values} | {one.name for value in values for one in value.list.func}
 
 
 def _by_operation(graph_def: "GraphDef") -> dict[str, str]:
-    """A node of each operation."""
+    """Return each operation with the name of one node that has it."""
     functions = {function.signature.name for function in graph_def.library.function}
     nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
     return {node.op: node.name for node in reversed(nodes) if node.op not in functions}
 
 
 def check_known(graph_def: "GraphDef") -> None:
-    """Raises SourceUnreadable for operations unknown here: all, by node."""
+    """Check that TensorFlow knows all operations. Raises SourceUnreadable with all unknown ones and their nodes."""
     from tensorflow.python.framework import op_def_registry
 
     by_op = _by_operation(graph_def)
@@ -75,7 +78,14 @@ def check_known(graph_def: "GraphDef") -> None:
 
 
 def check_operations(graph_def: "GraphDef") -> None:
-    """Raises SourceUnreadable for operations unknown here, CannotLower for those no CPU runs: all, by node."""
+    """Check that this machine can run all operations.
+
+    Raises:
+        SourceUnreadable: if TensorFlow does not know an operation.
+        CannotLower: if an operation keeps state other than variables, or does not run on a CPU.
+
+    Both errors list all such operations, with a node each.
+    """
     check_known(graph_def)
     by_op = _by_operation(graph_def)
     stateful = [f"{op} (node {name})" for op, name in by_op.items() if _makes_resource(op)]
@@ -93,7 +103,7 @@ def check_operations(graph_def: "GraphDef") -> None:
 
 
 def _makes_resource(op: str) -> bool:
-    """Lookup tables, iterators, queues and stacks: what the saved function could not hold."""
+    """Return whether `op` makes a lookup table, iterator, queue or stack, which the saved function cannot hold."""
     from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
 
@@ -104,7 +114,10 @@ def _makes_resource(op: str) -> bool:
 
 
 def _runs_on_cpu(op: str) -> bool:
-    """DEFAULT is every device. Operations of a TPU are built into TensorFlow, but run by none without one."""
+    """Return whether `op` has a kernel for the CPU.
+
+    DEFAULT means every device. TensorFlow defines TPU operations, but has no kernel for them without a TPU.
+    """
     from tensorflow.python.framework import kernels
 
     return bool({"CPU", "DEFAULT"} & {one.device_type for one in kernels.get_registered_kernels_for_op(op).kernel})

@@ -1,4 +1,4 @@
-"""The kinds of source there are: how each is opened, and which packages that takes."""
+"""The kinds of source: the module that opens each, and the packages that it needs."""
 
 import contextlib
 import importlib
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`module` in this package has a function `open_source(path, options)`; `title` is for people.
+    """One kind of source. `module` in this package has a function `open_source(path, options)`. Messages use `title`.
 
-    The packages that it imports beside TensorFlow come with `tpuserve-exporter[extra]`.
+    `tpuserve-exporter[extra]` installs the `packages` that the module imports in addition to TensorFlow.
     """
 
     name: SourceKind
@@ -49,12 +49,12 @@ KINDS = {
     )
 }
 
-# What may hold a model of Keras 3, which --int8 is for.
+# Kinds that may hold a Keras 3 model. Only these take --int8.
 _QUANTIZED = frozenset({"tf2-ckpt", "keras"})
 
 
 def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
-    """Read the source. Raises ExportError: MissingExtra, OptionConflict, or what its kind's module raises."""
+    """Read the source. Raises MissingExtra, OptionConflict, or another ExportError of the kind's module."""
     require_packages(kind, source.name)
     if options.int8 and kind not in _QUANTIZED:
         raise OptionConflict(
@@ -67,7 +67,10 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
 
 
 def open_as_said(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
-    """As `open_source`, of the kind that --from says. What it rather looks like is told where that cannot be."""
+    """Open the source as the kind that --from gives.
+
+    If that fails and the source looks like another kind, the error names that kind.
+    """
     try:
         return open_source(kind, source, options)
     except (SourceUnreadable, MissingExtra) as error:
@@ -86,7 +89,7 @@ def _detect(source: Path, options: ModelOptions) -> SourceKind | None:
 
 
 def require_packages(kind: SourceKind, name: str) -> None:
-    """Raises MissingExtra where packages that the kind takes are not installed. `name` is the source's."""
+    """Raise MissingExtra if packages that the kind needs are not installed. `name` is the source's name."""
     wanted = KINDS[kind]
     missing = [package for package in wanted.packages if importlib.util.find_spec(package) is None]
     if missing:

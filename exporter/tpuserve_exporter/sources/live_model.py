@@ -1,4 +1,4 @@
-"""A model that lives in this process, as at the end of a training script: nothing is read from disk."""
+"""Opens a model of this process, such as one at the end of a training script. It reads nothing from disk."""
 
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -16,7 +16,12 @@ _TAKEN = "a path, a Keras model, (apply_fn, params) of a JAX model, a Flax NNX o
 
 
 def open_live(model: object, options: ModelOptions) -> OpenedSource:
-    """Raises OptionConflict for what is no such model, and for options that are about files; BuilderFailed."""
+    """Open a model of this process.
+
+    Raises:
+        OptionConflict: if the model is of another type, or an option applies only to files.
+        BuilderFailed: if the model or a parameter cannot be served.
+    """
     given = {
         "model": options.builder, "rename": options.renames, "allow_missing": options.allow_missing,
         "allow_unused": options.allow_unused,
@@ -91,7 +96,7 @@ def _modules(value: object) -> set[str]:
     return {base.__module__.partition(".")[0] for base in type(value).__mro__}
 
 
-def _describe(value: Any) -> str:  # noqa: ANN401 - whatever a user gives
+def _describe(value: Any) -> str:  # noqa: ANN401 - any object from a user
     if isinstance(value, tuple) and value and callable(value[0]):
         return str(getattr(value[0], "__name__", "function"))
     return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,4 +1,4 @@
-"""What every kind of source comes to: something to write as a SavedModel, and something to compare it with."""
+"""The result of opening a source of any kind: a model to write as a SavedModel, and a reference to compare it with."""
 
 import gc
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from tpuserve_exporter.runnable import Releasable, Runnable
 
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
-    """A source that was read and understood.
+    """A source that was read.
 
-    `model` is the function to serve, or the directory of a SavedModel that is taken over as it is. `reference` answers
-    as the source model does; None where the SavedModel is itself the source. `compute_dtype` is a Keras policy name,
-    None where only the written graph can tell. `notes` are what a user should know, besides those of `restore`.
-    `live`: the model is the user's own, in this process. `jax` is what the model is made of where it is a JAX function,
-    with shapes for parameters. `quantized`: how far it is in 8 bits; the reference is not.
+    `model` is the function to serve, or the directory of a SavedModel that is served unchanged. `reference` answers as
+    the source model does; it is None if the SavedModel is itself the source. `compute_dtype` is a Keras policy name, or
+    None if only the written graph shows it. `notes` are for the user, in addition to the notes of `restore`. `live`
+    means that the model is the user's, in this process. `jax` is the JAX function behind `model`, if any, with shapes
+    as parameters. `quantized` describes the part of the model in 8 bits; the reference is not quantized.
     """
 
     kind: SourceKind | Literal["function"]
@@ -40,11 +40,11 @@ class OpenedSource:
 
     @property
     def has_choice(self) -> bool:
-        """Whether it could keep averages beside its weights: what is no checkpoint has one set of them."""
+        """Whether the source could hold averages in addition to its weights. Live models and SavedModels cannot."""
         return not self.live and not isinstance(self.model, Path)
 
     def release(self) -> None:
-        """Give the weights' memory back, when it is written and was asked; unless others go on using the model."""
+        """Free the memory of the weights, after the SavedModel is written and compared. Keep a live model's weights."""
         if self.live:
             return
         if not isinstance(self.model, Path):

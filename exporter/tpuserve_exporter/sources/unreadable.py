@@ -1,4 +1,4 @@
-"""Report files and directories of a source that the operating system refuses to read."""
+"""Reports files and directories of a source that the operating system refuses to read."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tpuserve_exporter.errors import SourceUnreadable
 
 @contextlib.contextmanager
 def source_errors(source: Path) -> Iterator[None]:
-    """Turn an OSError of the body that names the source, or a file in or beside it, into SourceUnreadable."""
+    """Turn an OSError of the body into SourceUnreadable if it names the source, or a file in it or next to it."""
     try:
         yield
     except OSError as error:
@@ -26,5 +26,5 @@ def unreadable(path: Path, error: OSError) -> SourceUnreadable:
 
 
 def _belongs(path: Path, source: Path) -> bool:
-    """Return whether `path` is the source, or lies in it or beside it, as the files of a checkpoint do."""
+    """Return whether `path` is the source, or is in it or next to it, as the files of a checkpoint are."""
     return path == source or path.is_relative_to(source) or path.parent == source.parent

@@ -1,6 +1,6 @@
-"""A Keras file opened without Keras: which version wrote it, what its configuration says, and the HDF5 file inside.
+"""A Keras file opened without Keras: its version, its configuration, and the HDF5 file inside.
 
-Nothing of it is run here: what a file is, and whether reading it would run code, has to be known before Keras reads it.
+This module runs no code from the file. The exporter must know whether a file is safe before Keras reads it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json
 
 @dataclass(frozen=True, slots=True)
 class KerasArchive:
-    """A `.keras` or `.h5` file. `config` is the model's, `optimizer` the optimizer's: empty where there is none."""
+    """A `.keras` or `.h5` file, with the model's `config` and the optimizer's. Each is empty if the file has none."""
 
     path: Path
     keras_version: str
@@ -34,7 +34,7 @@ class KerasArchive:
         return self.keras_version.startswith("2.")
 
     def check_safe(self, unsafe: bool) -> None:
-        """Raises UnsafeSource, unless `unsafe` is asked for, where reading the model would run code from the file."""
+        """Raise UnsafeSource if reading the model would run code from the file, unless `unsafe` is set."""
         layers = sorted(set(_lambdas(self.config)))
         if layers and not unsafe:
             raise UnsafeSource(
@@ -46,7 +46,7 @@ class KerasArchive:
 
     @contextlib.contextmanager
     def open_weights(self) -> "Iterator[h5py.File]":
-        """The HDF5 file with the weights. Raises SourceUnreadable."""
+        """Open the HDF5 file with the weights. Raises SourceUnreadable."""
         import h5py
 
         with contextlib.ExitStack() as opened:
@@ -57,7 +57,7 @@ class KerasArchive:
 
 
 def read_archive(path: Path) -> KerasArchive:
-    """Raises SourceUnreadable for a file that is neither, or is damaged."""
+    """Read a file's version and configuration. Raises SourceUnreadable if it is of another format or damaged."""
     with _reading(path):
         return _read_h5(path) if path.suffix == ".h5" else _read_zip(path)
 
@@ -83,12 +83,12 @@ def _read_h5(path: Path) -> KerasArchive:
 
 
 def _optimizer(config: object) -> dict[str, Any]:
-    """An optimizer's own configuration; a name alone has none."""
+    """Return an optimizer's settings, or an empty dictionary if the file has only its name."""
     found = config.get("config") if isinstance(config, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-# How HDF5 says so.
+# HDF5's messages for incomplete files.
 _NOT_WHOLE = ("truncated file", "file signature not found")
 
 
@@ -100,7 +100,7 @@ def _extracted(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What zip, HDF5 and JSON raise for damaged files becomes SourceUnreadable."""
+    """Turn zip, HDF5 and JSON errors for damaged files into SourceUnreadable."""
     try:
         yield
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -113,7 +113,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _lambdas(config: object) -> Iterator[str]:
-    """Names of layers, at any depth, that carry a function of their own."""
+    """Yield the names of layers, at any depth, that contain a function."""
     if isinstance(config, dict):
         if config.get("class_name") in ("Lambda", "__lambda__"):
             yield str((config.get("config") or {}).get("name", "unnamed"))

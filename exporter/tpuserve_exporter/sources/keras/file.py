@@ -1,4 +1,4 @@
-"""A Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a model the builder makes."""
+"""Opens a Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a builder's model."""
 
 import contextlib
 import importlib.util
@@ -46,7 +46,8 @@ class _Loaded(NamedTuple):
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Load the model.
 
-    Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, and CheckpointMismatch with a report.
+    Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, BuilderFailed, or CheckpointMismatch with a
+    report.
     """
     archive = read_archive(source)
     if options.builder is None:
@@ -56,7 +57,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     try:
         loaded = _load(archive, options)
     except SourceUnreadable:
-        # Keras 3 reads most .h5 files of Keras 2, but none with operations on tensors (TFOpLambda).
+        # Keras 3 reads most .h5 files of Keras 2, except those with operations on tensors (TFOpLambda).
         if options.builder is not None or not archive.is_keras_2:
             raise
         return _open_keras_2(archive, options)
@@ -77,7 +78,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 
 def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
-    """That the file holds a model, and that reading it is no risk nobody took."""
+    """Check that the file holds a model, and that reading it runs no code. Raises OptionConflict or UnsafeSource."""
     if not archive.config:
         raise OptionConflict(
             f"{archive.path.name} holds weights alone: name the function that builds the model, --model"
@@ -102,7 +103,7 @@ def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:
 
 @contextlib.contextmanager
 def _nothing_skipped(source: Path) -> Iterator[None]:
-    """Keras only warns where it leaves layers with fresh weights: that is a mismatch here."""
+    """Raise CheckpointMismatch if Keras warns that layers keep fresh weights."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -137,7 +138,7 @@ def _reading(archive: KerasArchive) -> Iterator[None]:
 
 
 def _unregistered(error: Exception) -> str | None:
-    """The class that Keras could not find, told from its message."""
+    """Return the class that Keras could not find, taken from its message, or None."""
     found = re.search(r"Could not locate class '([^']+)'|Unknown layer: '?([\w>]+)'?", str(error))
     return None if found is None else found[1] or found[2]
 

@@ -1,4 +1,4 @@
-"""Moving averages of the weights in a Keras file, where the optimizer that it was saved with kept them (`use_ema`)."""
+"""Moving averages of the weights in a Keras file, if the saved optimizer kept them (`use_ema`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def find_h5_averages(
     file: "h5py.File", archive: KerasArchive, model: "keras.Model", weights: Sequence[ModelVariable]
 ) -> dict[int, StoredVariable]:
-    """The average of each variable that has one, by its index."""
+    """Return the average of each variable that has one, by the variable's index."""
     if not archive.optimizer.get("use_ema"):
         return {}
     datasets = _named(file, model, weights) if is_named(file) else _in_order(file, archive, model, weights)
@@ -30,16 +30,19 @@ def find_h5_averages(
 
 
 def may_hold_averages(file: "h5py.File", archive: KerasArchive) -> bool:
-    """Whether there is an optimizer's state that nothing explains: a file of weights alone has no settings."""
+    """Return whether the file has optimizer state without the optimizer's settings, as files of only weights do."""
     return not archive.optimizer and bool(optimizer_state_names(file))
 
 
 def _in_order(
     file: "h5py.File", archive: KerasArchive, model: "keras.Model", weights: Sequence[ModelVariable]
 ) -> "dict[int, h5py.Dataset]":
-    """One for each trainable variable, after the count of steps and, in Keras 3 unless a schedule sets it, the rate."""
+    """Return the dataset of each trainable variable's average, by the variable's index.
+
+    The step count comes first, then in Keras 3 the learning rate, unless a schedule sets it.
+    """
     state = file.get("optimizer/vars")
-    if state is None or int(state["0"][()]) == 0:  # before the first step Keras has only zeros there
+    if state is None or int(state["0"][()]) == 0:  # averages are zero before the first step
         return {}
     first = 1 if archive.is_keras_2 or isinstance(archive.optimizer.get("learning_rate"), Mapping) else 2
     keys = {index: str(first + place) for place, index in enumerate(_trained(model, weights))}
@@ -47,15 +50,16 @@ def _in_order(
 
 
 def _trained(model: "keras.Model", weights: Sequence[ModelVariable]) -> list[int]:
-    """The trainable variables' indices, in the order that optimizers know them in."""
+    """Return the indices of the trainable variables, in the optimizer's order."""
     index_of = {id(one.node): index for index, one in enumerate(weights)}
     return [index_of[id(one)] for one in model.trainable_variables]
 
 
 def _named(file: "h5py.File", model: "keras.Model", weights: Sequence[ModelVariable]) -> "dict[int, h5py.Dataset]":
-    """Of `hidden/kernel`, Keras 3 calls it `adam/hidden_kernel_average`.
+    """Return the averages that have names. Keras 3 names that of `hidden/kernel` `adam/hidden_kernel_average`.
 
-    Keras 2 says `Adam/average/hidden/kernel:0`, in the trainable variables' order, which counts: names may differ.
+    Keras 2 writes `Adam/average/hidden/kernel:0`, in the order of the trainable variables. Only the order counts,
+    because names may differ.
     """
     group = file.get("optimizer_weights")
     names = [] if group is None else names_in(group, "weight_names")
@@ -70,5 +74,5 @@ def _named(file: "h5py.File", model: "keras.Model", weights: Sequence[ModelVaria
 
 
 def _is_count(name: str) -> bool:
-    """Of the optimizer's steps, before the first of which an average is none."""
+    """Return whether `name` is the optimizer's step count. Averages have no values before the first step."""
     return name.removesuffix(":0").rpartition("/")[2] == "iteration"

@@ -1,4 +1,4 @@
-"""Weights of a Keras file go into a model that a builder made, with a report of every variable of both."""
+"""Restores the weights of a Keras file into a builder's model, and reports every variable of both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +29,9 @@ _AS_TRAINED = "took the weights as trained: {} does not say whether its optimize
 
 
 def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
-    """Put the weights in the file into `model`, one by one.
+    """Assign the weights in the file to `model`, one by one.
 
-    Raises CheckpointMismatch before any value is set, with the report, and SourceUnreadable.
+    Raises SourceUnreadable, or CheckpointMismatch with the report before it assigns any value.
     """
     with archive.open_weights() as file:
         stored, weights = read_variables(file), model_variables(model)
@@ -56,10 +56,10 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
 
 
 def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
-    """Put the moving averages, if they are wanted and there, in the place of the weights of a model that Keras read.
+    """Replace the weights of a model that Keras read by their moving averages, if requested and present.
 
-    Returns the report of all weights, None where none is an average. Raises CheckpointMismatch where --weights asks for
-    what is not there.
+    Return the report of all weights, or None if it took no average. Raises CheckpointMismatch if --weights requires
+    averages that the file does not have.
     """
     with archive.open_weights() as file:
         weights = model_variables(model)
@@ -79,7 +79,7 @@ def choose_averages(
     weights: Sequence[ModelVariable],
     options: ModelOptions,
 ) -> dict[int, StoredVariable]:
-    """The averages to take, by index of the variable. Raises CheckpointMismatch where absent ones are asked for."""
+    """Return the averages to take, by the variable's index. Raises CheckpointMismatch if required ones are missing."""
     if options.weights == "raw":
         return {}
     averages = find_h5_averages(file, archive, model, weights)

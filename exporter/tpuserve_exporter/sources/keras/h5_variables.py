@@ -1,7 +1,7 @@
-"""The variables of an HDF5 file that Keras wrote, in either of its layouts, and those of a model they belong to.
+"""The variables of an HDF5 file from Keras, in either layout, and their match with a model's variables.
 
-Keras 3's layout counts layers by kind (`layers/dense_1/vars/0`), as does the last of Keras 2. The older one, `.h5`, has
-the names that variables had in training (`dense_7/kernel:0`).
+The layout of Keras 3 and of the last Keras 2 counts layers by kind (`layers/dense_1/vars/0`). The older layout of `.h5`
+files has the variables' training names (`dense_7/kernel:0`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import h5py
     import keras
 
-# Parts of a path that lead to no weights of the model.
+# Parts of a path that contain no weights of the model.
 _BOOKKEEPING = frozenset(
     {"metrics", "_metrics", "compile_metrics", "_loss_tracker", "seed_generator", "_seed_generator"}
 )
@@ -26,12 +26,12 @@ _OPTIMIZER = "optimizer"
 
 
 def is_named(file: "h5py.File") -> bool:
-    """Whether it is of the older layout, with names."""
+    """Return whether the file has the older layout, with names."""
     return "model_weights" in file or bool(names_in(file, "layer_names"))
 
 
 def read_variables(file: "h5py.File") -> list[StoredVariable]:
-    """The weights in `file`, in its order; without an optimizer's."""
+    """Return the weights in `file`, in its order, without optimizer state."""
     found = _read_named(file.get("model_weights", file)) if is_named(file) else _read_paths(file)
     return [
         StoredVariable(index, name, one.name, dtype_of(one), tuple(one.shape))
@@ -58,7 +58,7 @@ def _read_paths(file: "h5py.File") -> "Iterator[tuple[str, h5py.Dataset]]":
 
 
 def optimizer_state_names(file: "h5py.File") -> list[str]:
-    """Names of an optimizer's variables."""
+    """Return the names of an optimizer's variables."""
     if is_named(file):
         group = file.get("optimizer_weights")
         return [] if group is None else names_in(group, "weight_names")
@@ -69,7 +69,7 @@ def optimizer_state_names(file: "h5py.File") -> list[str]:
 def match_h5(
     model: "keras.Model", weights: Sequence[ModelVariable], stored: Sequence[StoredVariable], named: bool
 ) -> Matching:
-    """Pairs by path, which Keras derives from the model; in the older layout by name, by count, or in their order."""
+    """Match by path, which Keras derives from the model. In the older layout, match by name, by count, or in order."""
     if not named:
         paths = {one.name: one for one in stored}
         pairs = {index: paths[path] for index, path in _model_paths(model, weights).items() if path in paths}
@@ -88,16 +88,16 @@ def _matching(pairs: dict[int, StoredVariable], stored: Sequence[StoredVariable]
 
 
 def _pair_in_order(weights: Sequence[ModelVariable], stored: Sequence[StoredVariable]) -> dict[int, StoredVariable]:
-    """As Keras reads this layout, whatever the names: if there are as many, each of its place's shape."""
+    """Pair variables in order, as Keras reads this layout, if both sides have the same shapes. Ignore names."""
     if [one.shape for one in weights] != [one.shape for one in stored]:
         return {}
     return dict(enumerate(stored))
 
 
 def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict[int, str]:
-    """Where Keras would save each variable of the model, by its index.
+    """Return the path under which Keras would save each variable of the model, by the variable's index.
 
-    Asked of Keras' own walk over the model, with a store that notes what it is given and writes nothing.
+    Keras' own walk over the model gives the paths. The store below only notes them and writes nothing.
     """
     from keras.src.saving import saving_lib
 
@@ -123,19 +123,19 @@ def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict
 
 
 def dtype_of(dataset: "h5py.Dataset") -> str:
-    """HDF5 has no bfloat16: Keras says so beside the bytes."""
+    """Return the dtype. HDF5 has no bfloat16, so Keras stores the name in an attribute."""
     return str(dataset.attrs.get("dtype", dataset.dtype.name))
 
 
 def read_value(file: "h5py.File", stored: StoredVariable) -> Array:
-    """The value, in its own dtype. Raises OSError where the file is damaged."""
+    """Return the value in the stored dtype. Raises OSError if the file is damaged."""
     import tensorflow as tf
 
     return np.array(file[stored.key], dtype=tf.dtypes.as_dtype(stored.dtype).as_numpy_dtype)
 
 
 def names_in(group: "h5py.Group", attribute: str) -> list[str]:
-    """A list that Keras wrote as an attribute, in parts where it is longer than HDF5 takes; empty if there is none."""
+    """Return a list that Keras wrote as an attribute, possibly in several parts, or an empty list."""
     from keras.src.legacy.saving import legacy_h5_format
 
     return [str(name) for name in legacy_h5_format.load_attributes_from_hdf5_group(group, attribute)]

@@ -1,4 +1,4 @@
-"""An Orbax checkpoint of a JAX model, restored into what the builder's function takes."""
+"""Opens an Orbax checkpoint of a JAX model, and restores it into the parameters of the builder's function."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,10 +26,10 @@ _STEP = "step"
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Build, restore and lower. `source` is a saved tree, a step of a CheckpointManager, or its directory.
+    """Build, restore and lower the model. `source` is a saved tree, a step of a CheckpointManager, or its directory.
 
-    Raises OptionConflict, SourceUnreadable, BuilderFailed, CannotLower, and CheckpointMismatch with the report of what
-    does not fit.
+    Raises OptionConflict, SourceUnreadable, BuilderFailed, CannotLower, or CheckpointMismatch with a report of the
+    mismatches.
     """
     builder = _check_options(options)
     compute_on_cpu()
@@ -108,7 +108,7 @@ def _report(
     ]
     entries += [Entry(stored.name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
     return RestoreReport(
-        # A JAX model has no values of its own for what is missing.
+        # A JAX model has no initial values for missing parameters.
         allow(entries, (), options.allow_unused),
         optimizer_state=tuple(map(stored.name, left.optimizer_state)),
         other_models={part: tuple(map(stored.name, paths)) for part, paths in left.others.items()},
@@ -137,7 +137,7 @@ def _cast(value: Array, leaf: Any) -> Array:  # noqa: ANN401 - jax has no types 
 
 
 def read_step(tree: OrbaxTree) -> int | None:
-    """The training step: of the directory's name, or a counter of that name in the tree."""
+    """Return the training step from the directory's name or from a counter in the tree, or None."""
     if tree.layout.step is not None:
         return tree.layout.step
     paths = list(_step_paths(tree))
@@ -145,7 +145,7 @@ def read_step(tree: OrbaxTree) -> int | None:
 
 
 def _step_paths(tree: OrbaxTree) -> Iterator[KeyPath]:
-    """Nearest to the root first."""
+    """Yield the paths of step counters, nearest to the root first."""
     for path in sorted(tree.arrays, key=len):
         spec = tree.arrays[path]
         if _STEP in path[-2:] and not spec.shape and spec.dtype in ("int32", "int64", "uint32"):

@@ -1,8 +1,8 @@
-"""Where Orbax puts things: which step of a manager's directory, and which items of a step. No framework is needed.
+"""Layout of Orbax directories: the steps of a manager's directory and the items of a step. It imports no framework.
 
 An *item* is a directory with one saved tree; its `_METADATA` lists the leaves. StandardCheckpointer and
-PyTreeCheckpointer write one by itself; CheckpointManager writes them into a directory for each step, as `default` or
-under the names it was given.
+PyTreeCheckpointer write a single item. CheckpointManager writes a directory for each step, with items named `default`
+or as the user chose.
 """
 
 import re
@@ -15,13 +15,13 @@ TREE_FILE = "_METADATA"
 _STEP_FILE = "_CHECKPOINT_METADATA"
 _UNFINISHED = re.compile(r"\.orbax-checkpoint-tmp")
 _STEP = re.compile(r"(?:.*[_-])?(\d+)")
-# What a manager calls an item that it was given no name for.
+# The name that a manager gives to an item without a name.
 _ONLY = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class OrbaxLayout:
-    """`items` by name; that of a single tree is empty. `step` None where no directory's name tells."""
+    """A checkpoint's directories. `items` are by name, which is empty for a single tree. `step` is None if unknown."""
 
     name: str
     step: int | None
@@ -29,7 +29,7 @@ class OrbaxLayout:
 
 
 def is_orbax(directory: Path) -> bool:
-    """Whether Orbax wrote it, finished or not."""
+    """Return whether Orbax wrote the directory, finished or not."""
     return find_orbax(directory) is not None
 
 
@@ -61,7 +61,7 @@ def _nearby(directory: Path) -> list[Path]:
 
 
 def find_layout(source: Path) -> OrbaxLayout:
-    """An item, a step, or the latest step of a manager's directory. Raises SourceUnreadable."""
+    """Return the layout of an item, a step, or the latest step of a manager's directory. Raises SourceUnreadable."""
     if not source.is_dir():
         raise SourceUnreadable(f"{source} is no directory: Orbax saves directories")
     if _UNFINISHED.search(source.name):
@@ -88,7 +88,7 @@ def _items(directory: Path) -> dict[str, Path]:
 
 
 def _step_of(directory: Path) -> int | None:
-    """`300`, `step_300`: of a directory that was finished."""
+    """Return the step number from a name such as `300` or `step_300`, or None. Unfinished names do not match."""
     match = _STEP.fullmatch(directory.name)
     return int(match[1]) if match and directory.is_dir() else None
 

@@ -1,7 +1,7 @@
-"""Running Orbax's reads in a thread of their own, with an event loop that outlives its end.
+"""Runs Orbax's reads in a separate thread, with an event loop that ignores callbacks after it is closed.
 
-Orbax reads all arrays at once and closes its loop when one fails; the others then answer to a closed loop, and Python
-prints a traceback for each. The thread is for callers with a loop of their own, such as notebooks.
+Orbax reads all arrays at once, and closes its loop when one read fails. The other reads then call a closed loop, and
+Python prints a traceback for each. The thread allows callers that have a running loop, such as notebooks.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ class _Loop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.Handle:
-        """What comes after the end is dropped: nobody waits for it."""
+        """Ignore callbacks that come after the loop is closed, because no caller waits for them."""
         if self.is_closed():
             return asyncio.Handle(callback, args, self)
         return super().call_soon_threadsafe(callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """The first array that fails is told of; that others fail too, which nobody asked for, is not."""
+        """Report errors, except those that no caller retrieved: reads that failed after the first one."""
         if "never retrieved" not in str(context.get("message")):
             super().call_exception_handler(context)
 
@@ -45,6 +45,6 @@ def _patient_loops() -> Iterator[None]:
 
 
 def run_apart(read: Callable[[], _Answer]) -> _Answer:
-    """What `read` returns or raises. Blocks."""
+    """Run `read` in a separate thread. Return its result, or raise its error. Blocks."""
     with _patient_loops(), ThreadPoolExecutor(1, "orbax") as thread:
         return thread.submit(read).result()

@@ -1,4 +1,4 @@
-"""The saved tree of an Orbax checkpoint: which arrays it has, and their values without the devices that saved them."""
+"""The saved tree of an Orbax checkpoint: its arrays, and their values without the devices that saved them."""
 
 import json
 import logging
@@ -17,19 +17,19 @@ from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_
 from tpuserve_exporter.sources.orbax.loop import run_apart
 
 _Answer = TypeVar("_Answer")
-# How tensorstore begins to say so.
+# Start of tensorstore's messages for missing or damaged files.
 _NOT_WHOLE = re.compile(r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION): ")
 _AGAIN = "Copy the directory again, or export an earlier step"
 
 
 class OrbaxTree:
-    """One checkpoint. An item's name is the first key of its arrays' paths, where there are several."""
+    """One checkpoint. If it has several items, the first key of an array's path is the item's name."""
 
     def __init__(self, source: Path) -> None:
-        """Reads what arrays there are. Raises SourceUnreadable."""
+        """Read the list of arrays, without values. Raises SourceUnreadable."""
         import orbax.checkpoint
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # remarks on how arrays might be saved otherwise
+        logging.getLogger("absl").setLevel(logging.ERROR)  # advice on other ways to save arrays
         self.layout: OrbaxLayout = find_layout(source)
         self._handler = orbax.checkpoint.PyTreeCheckpointHandler()
         self._trees = {name: self._read_tree(path) for name, path in self.layout.items.items()}
@@ -42,19 +42,22 @@ class OrbaxTree:
         }
 
     def read(self, paths: Collection[KeyPath]) -> dict[KeyPath, Array]:
-        """The values of these arrays. Raises SourceUnreadable for files that are missing or damaged."""
+        """Return the values of these arrays. Raises SourceUnreadable if files are missing or damaged."""
         values: dict[KeyPath, Array] = {}
         for item in {self._item_of[path] for path in paths}:
             values |= {path: value for path, value in self._read_item(item, paths) if path in paths}
         return values
 
-    def _read_tree(self, path: Path) -> Any:  # noqa: ANN401 - a tree of whatever was saved
+    def _read_tree(self, path: Path) -> Any:  # noqa: ANN401 - a tree of any saved types
         from etils import epath
 
         return self._guard(path, lambda: self._handler.metadata(epath.Path(path.absolute())).tree)
 
     def _read_item(self, item: str, paths: Collection[KeyPath]) -> list[tuple[KeyPath, Any]]:
-        """As numpy arrays: an array's sharding names devices, which are not here. The others are not read."""
+        """Return the requested arrays of an item as numpy arrays, without reading the others.
+
+        An array's sharding names devices that this machine does not have.
+        """
         import jax
         import orbax.checkpoint as ocp
         from etils import epath
@@ -73,12 +76,12 @@ class OrbaxTree:
     def _guard(self, directory: Path, read: Callable[[], _Answer]) -> _Answer:
         try:
             return run_apart(read)
-        except Exception as error:  # JSON, file and tensorstore errors: all mean that it cannot be read
+        except Exception as error:  # JSON, file or tensorstore errors
             raise SourceUnreadable(f"cannot read {self.layout.name}: {_reason(error, directory)}") from error
 
 
 def leaves_of(tree: Any, item: str = "") -> list[tuple[KeyPath, Any]]:  # noqa: ANN401 - any tree
-    """Leaves and their paths."""
+    """Return the leaves of a tree with their paths."""
     prefix = _prefix(item)
     return [((*prefix, *keys_of(path)), leaf) for path, leaf in flatten(tree)]
 
@@ -88,7 +91,10 @@ def _prefix(item: str) -> KeyPath:
 
 
 def _reason(error: Exception, directory: Path) -> str:
-    """Without tensorstore's specification, and without the directories above; of what is not whole, what to do."""
+    """Return the cause, without tensorstore's specification and parent directories.
+
+    If files are missing or damaged, add advice.
+    """
     if isinstance(error, json.JSONDecodeError):
         return f"its description, {TREE_FILE} or a file beside it, is cut short or damaged. {_AGAIN}"
     said = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]

@@ -1,4 +1,4 @@
-"""What a stored tree has beside a model's parameters, told apart by where it lies and what it is called."""
+"""Sorts the stored arrays that are not a model's parameters, by their place in the tree and their names."""
 
 import re
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.sources.orbax.tree_matching import OPTIMIZER, TreeMatching
 
 _RANDOM = re.compile(r"(.*_)?(rngs?|prng|prng_key|random_key)(_.*)?")
-# Flax collections that belong to a model, so that one of them left over tells of another model.
+# Flax collections that belong to a model. A remaining one shows that the stored model was another one.
 _COLLECTIONS = frozenset({"params", "batch_stats"})
 
 
 @dataclass(slots=True)
 class Leftover:
-    """Stored paths. `unused` ones belong to the model that was saved, and the builder's has no use for them."""
+    """Stored paths that the model does not use. `unused` ones belonged to the saved model, but not to the builder's."""
 
     unused: list[KeyPath] = field(default_factory=list)
     optimizer_state: list[KeyPath] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Leftover:
 
 
 def sort_leftover(stored: Mapping[KeyPath, ArraySpec], matching: TreeMatching) -> Leftover:
-    """Every stored array that the matching did not take."""
+    """Sort every stored array that the matching did not take."""
     taken, leftover = set(matching.pairs.values()), Leftover()
     for path, spec in stored.items():
         if path not in taken:
@@ -56,13 +56,13 @@ def _is_within(name: KeyPath, root: KeyPath) -> bool:
 
 
 def _is_collection(name: KeyPath, roots: list[KeyPath]) -> bool:
-    """Whether it lies beside what was found, as a collection of the same model."""
+    """Return whether `name` is next to a found subtree, as a collection of the same model is."""
     parents = {root[:-1] for root in roots} | {()}
     return any(_is_within(name, parent) and _COLLECTIONS.intersection(name[len(parent) :][:1]) for parent in parents)
 
 
 def _part(name: KeyPath, roots: list[KeyPath]) -> str:
-    """`teacher`, or `state/teacher` where the model is within `state`, too."""
+    """Return the part that `name` is in: `teacher`, or `state/teacher` if the model is in `state`, too."""
     shared = max(_count_shared(name, root) for root in roots)
     return "/".join(name[: shared + 1])
 

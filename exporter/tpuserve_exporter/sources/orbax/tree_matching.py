@@ -1,7 +1,7 @@
-"""Which stored array belongs to which parameter of a JAX model.
+"""Matches stored arrays with the parameters of a JAX model.
 
-A training run stores its parameters somewhere in a tree, with optimizer state and more. So for each part of the model's
-tree (a Flax collection such as `params`, or all of it) the subtree of the stored one that fits best is looked for.
+A training run stores its parameters at some place in a tree, with optimizer state and more. The search finds the best
+stored subtree for each part of the model's tree. A part is a Flax collection such as `params`, or the whole tree.
 """
 
 import re
@@ -14,21 +14,21 @@ from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
 from tpuserve_exporter.restore_report import ArraySpec
 
-# Keys as training scripts call these parts of their state.
+# Common keys for these parts of a training state.
 OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?")
 AVERAGE = re.compile(r"(.*_)?(ema|averaged?|avg|polyak|swa)(_.*)?")
-# Of several subtrees that fit, the one to serve; a subtree of that name within another, too.
+# If several subtrees fit, the preferred names. They also apply to a subtree of that name within another.
 _PREFERRED = ("params", "model", "state")
-# What nnx.Param and linen's Partitioned are boxes around.
+# Keys of the boxes that nnx.Param and linen's Partitioned put around arrays.
 _BOXES = ("value", "raw_value")
 _PARAMS = "params"
 
 
 @dataclass(frozen=True, slots=True)
 class Subtree:
-    """A part of the stored tree where a part of the model was found: stored paths by the model's, both as they are.
+    """A stored subtree that fits a part of the model. `pairs` are original stored paths by the model's original paths.
 
-    `root` is as --rename left it.
+    `root` is the path after --rename.
     """
 
     root: KeyPath
@@ -41,7 +41,7 @@ class Subtree:
 
     @property
     def is_optimizer(self) -> bool:
-        """Momentum has the parameters' own names and shapes; an average that an optimizer keeps is none of it."""
+        """Whether the subtree is optimizer state. Momentum has the parameters' names and shapes. Averages are not."""
         return any(OPTIMIZER.fullmatch(key) for key in self.root) and not self.is_average
 
     @property
@@ -54,10 +54,10 @@ class Subtree:
 
 @dataclass(frozen=True, slots=True)
 class TreeMatching:
-    """Where each part of the model was found, and `notes` on what was chosen.
+    """The subtree for each part of the model, and `notes` on the choices.
 
-    `names` are all stored paths, without boxes and renamed, by what they are; `rivals` are roots, as renamed, of what
-    could have been taken as well.
+    `names` are all stored paths after unboxing and --rename, by original path. `rivals` are the roots of other subtrees
+    that fit, after --rename.
     """
 
     found: tuple[Subtree, ...]
@@ -83,7 +83,10 @@ def match_trees(
     weights: Weights = "auto",
     renames: Sequence[Rename] = (),
 ) -> TreeMatching:
-    """The best fit of every part. Raises CheckpointMismatch where a choice would be a guess, or no average is kept."""
+    """Return the best match of every part.
+
+    Raises CheckpointMismatch if several subtrees fit equally, or if `weights` requires an average and there is none.
+    """
     wanted, originals = _best_form(model, stored, renames)
     choices = [
         choice
@@ -128,7 +131,7 @@ def _split(paths: _Originals) -> _Originals | None:
 
 
 def unbox(paths: Iterable[KeyPath]) -> dict[KeyPath, KeyPath]:
-    """The paths themselves by what they are without the boxes around arrays."""
+    """Return the original paths by the paths without the boxes around arrays."""
     paths = list(paths)
     bare = {path: path[:-1] if len(path) > 1 and path[-1] in _BOXES else path for path in paths}
     taken = set(paths)
@@ -136,7 +139,7 @@ def unbox(paths: Iterable[KeyPath]) -> dict[KeyPath, KeyPath]:
 
 
 def _rename(paths: _Originals, names: TreeNames, renames: Sequence[Rename]) -> dict[KeyPath, KeyPath]:
-    """Raises OptionConflict where two arrays come to one name."""
+    """Return the original paths by their names after --rename. Raises OptionConflict if two arrays get one name."""
     renamed: dict[KeyPath, KeyPath] = {}
     for path, original in paths.items():
         before = names.name(path)
@@ -151,7 +154,7 @@ def _rename(paths: _Originals, names: TreeNames, renames: Sequence[Rename]) -> d
 
 
 def _parts(wanted: Iterable[KeyPath]) -> list[KeyPath]:
-    """A prefix for each collection of Flax linen variables; the empty one for any other tree."""
+    """Return a prefix for each collection of Flax linen variables, or only an empty one for any other tree."""
     heads = list(dict.fromkeys(path[0] for path in wanted if len(path) > 1))
     if _PARAMS not in heads or any(len(path) == 1 for path in wanted):
         return [()]
@@ -165,7 +168,7 @@ def _find_subtrees(
     model: Mapping[KeyPath, ArraySpec],
     stored: Mapping[KeyPath, ArraySpec],
 ) -> list[Subtree]:
-    """Every part of the stored tree that has a path of this part of the model's."""
+    """Return every stored subtree that shares a path with this part of the model."""
     tails = {path[len(part) :]: original for path, original in wanted.items() if path[: len(part)] == part}
     pairs: dict[KeyPath, dict[KeyPath, KeyPath]] = {}
     for path, original in originals.items():
@@ -203,7 +206,7 @@ def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _
 
 
 def _takes_average(trained: Sequence[Subtree], averages: Sequence[Subtree], weights: Weights) -> bool:
-    """By itself, where training kept a whole one."""
+    """Return whether to take the average. With `auto`, take it if it fits at least as well as the trained weights."""
     if not averages or weights == "raw":
         return False
     return weights == "ema" or not trained or averages[0].fit >= trained[0].fit
@@ -215,7 +218,7 @@ def _best(candidates: Sequence[Subtree]) -> list[Subtree]:
 
 
 def _prefer(tied: Sequence[Subtree], part: KeyPath) -> Subtree:
-    """Raises CheckpointMismatch where no name tells."""
+    """Return the candidate with the preferred name. Raises CheckpointMismatch if names do not decide."""
 
     def rank(one: Subtree) -> tuple[bool, bool]:
         last = one.root[-1:]

@@ -1,4 +1,4 @@
-"""An existing SavedModel, taken over file by file: its signatures are its own."""
+"""Opens an existing SavedModel, which the exporter copies file by file with its signatures."""
 
 import shutil
 from collections import Counter
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-# Written anew at every export: what another export left there speaks of another set of files.
+# Every export writes these files again. An old copy would describe another set of files.
 _OURS = "tpuserve"
-# What TensorFlow 2 adds to a variable's path.
+# Suffix that TensorFlow 2 adds to a variable's path.
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# Under which Keras keeps all of them, beside those of the layers.
+# Prefix under which Keras stores all variables a second time, in addition to those of the layers.
 _AGAIN = "_all_variables/"
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Raises OptionConflict for options that would change a model which is only copied, and SourceUnreadable for one
-    that is damaged or needs operations unknown here.
+    """Open a SavedModel.
+
+    Raises:
+        OptionConflict: if an option would change a model that is only copied.
+        SourceUnreadable: if the SavedModel is damaged or TensorFlow does not know an operation.
     """
     if options.builder is not None or options.inputs or options.outputs:
         raise OptionConflict("a SavedModel brings its own graph and names: --model, --input and --output do not apply")
@@ -54,12 +57,12 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 
 def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptions) -> OpenedSource:
-    """One of its signatures as a function: which, --signature-name says. Raises SourceUnreadable, OptionConflict."""
+    """Open the signature that --signature-name selects, as a function. Raises SourceUnreadable or OptionConflict."""
     import tensorflow as tf
 
     try:
         loaded = tf.saved_model.load(str(source))
-    except Exception as error:  # TensorFlow raises nearly anything here
+    except Exception as error:  # TensorFlow raises many types here
         raise SourceUnreadable(
             f"{source.name} does not load by Python ({reason_of(error)}), which --freeze, --signature and "
             "--batching take: leave them out"
@@ -82,7 +85,10 @@ def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptio
 
 
 def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions) -> str:
-    """The one of the name asked for; where others are to be put before it and it is the only one, whatever its name."""
+    """Return the name of the signature to take: the only one if it becomes a function, else --signature-name's.
+
+    Raises OptionConflict if no signature has that name.
+    """
     if options.as_function and len(signatures) == 1:
         return str(next(iter(signatures)))
     name = options.signature_name
@@ -107,13 +113,18 @@ def _check_predicts(source: Path, name: str) -> None:
 
 
 def copy_saved_model(source: Path, path: Path) -> None:
-    """Raises OptionConflict where the copy would lie in what is copied, SourceUnreadable for files that cannot be."""
+    """Copy a SavedModel.
+
+    Raises:
+        OptionConflict: if the copy would be inside the source.
+        SourceUnreadable: if a file cannot be copied.
+    """
     if path.resolve().is_relative_to(source.resolve()):
         raise OptionConflict(f"OUT_BASE lies within SOURCE ({source}): choose a directory beside it")
     try:
         shutil.copytree(source, path, ignore=_leave_out)
     except shutil.Error as error:
-        # (from, to, why) of each file: the last "why" says enough, the names would show where we work.
+        # Each file has a tuple (from, to, why). The message omits paths, which would show the scratch directory.
         raise SourceUnreadable(f"cannot copy {source.name}: {error.args[0][-1][2]}") from error
     except OSError as error:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.strerror}") from error
@@ -121,7 +132,10 @@ def copy_saved_model(source: Path, path: Path) -> None:
 
 
 def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
-    """Name and value of every floating-point variable, one value in memory at a time. Raises SourceUnreadable."""
+    """Yield name and value of every floating-point variable. Raises SourceUnreadable.
+
+    Memory holds one value at a time.
+    """
     prefix = find_variables(saved_model)
     if prefix is None:
         return
@@ -135,7 +149,7 @@ def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
 
 
 def _names(prefix: Path, reader: "tf.train.CheckpointReader") -> dict[str, str]:
-    """What training called the values, by their keys: TensorFlow 2 keeps that beside them."""
+    """Return the training names of the stored values, by key. TensorFlow 2 stores them in the object graph."""
     names = {key: key.removesuffix(_VALUE) for key in reader.get_variable_to_dtype_map()}
     if OBJECT_GRAPH_KEY in names:
         names |= {one.key: name_of_variable(one.name) for one in read_object_graph(prefix).variables.values()}

@@ -1,4 +1,4 @@
-"""The graphs of a SavedModel, read before anything runs them: what is damaged is said here, with what to do."""
+"""Reads a SavedModel's graphs before any code runs them, and reports damage with advice."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_saved_model(source: Path) -> "SavedModel":
-    """`saved_model.pb`, or `.pbtxt`. Raises SourceUnreadable where there is none, or it is damaged."""
+    """Read `saved_model.pb` or `saved_model.pbtxt`. Raises SourceUnreadable if it is missing or damaged."""
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -37,7 +37,7 @@ def read_saved_model(source: Path) -> "SavedModel":
 
 
 def check_whole(source: Path, saved: "SavedModel") -> None:
-    """Raises SourceUnreadable where its variables are not there, or operations are unknown here."""
+    """Raise SourceUnreadable if files of variables are missing or TensorFlow does not know an operation."""
     for meta_graph in saved.meta_graphs:
         if meta_graph.saver_def.restore_op_name and find_variables(source) is None:
             raise SourceUnreadable(

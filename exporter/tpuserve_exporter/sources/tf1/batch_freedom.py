@@ -1,4 +1,4 @@
-"""Graphs for TPUs are built for one size of batch, and write it into their reshapes: here they are made to take any."""
+"""Lets TPU graphs take any batch size. Such graphs are built for one size and contain it in their reshapes."""
 
 import contextlib
 from dataclasses import replace
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
-    """The graph with reshapes to `[rows, ...]`, or a multiple, that take what there is; and whether there were any.
+    """Return the graph with reshapes that infer their first dimension, and whether any reshape changed.
 
-    The rest of such a shape is what it was in batches of `rows`: for those, nothing changes.
+    A changed reshape had a fixed first dimension, `rows` or a multiple. Its other dimensions have their sizes for
+    a batch of `rows`, so nothing changes for such a batch.
     """
     import tensorflow as tf
 
@@ -49,9 +50,9 @@ def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
 
 
 def free_row_counts(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
-    """Return the graph with each `tf.shape(x)[0]` taken from an input again, and whether there were any.
+    """Return the graph with each `tf.shape(x)[0]` computed from an input again, and whether there were any.
 
-    In a graph built for batches of `rows`, TensorFlow writes that number in the place of `tf.shape(x)`.
+    In a graph built for batches of `rows`, TensorFlow writes that number instead of `tf.shape(x)`.
     """
     freed = type(graph.graph_def)()
     freed.CopyFrom(graph.graph_def)
@@ -73,7 +74,7 @@ def _has_free_rows(graph: V1Graph, name: str, spec: "tf.TensorSpec") -> bool:
 
 
 def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int) -> bool:
-    """Return whether `node` takes the first number, `rows`, of a constant called Shape."""
+    """Return whether `node` takes the first number, `rows`, of a constant whose name starts with Shape."""
     import tensorflow as tf
 
     taken = [nodes[node_of(one)] for one in node.input]
@@ -84,14 +85,14 @@ def _takes_row_count(node: "NodeDef", nodes: "Mapping[str, NodeDef]", rows: int)
 
 
 def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:
-    """Run the graph. Raises OptionConflict if it runs in batches of `rows`, and not in one of another size.
+    """Run the graph. Raises OptionConflict if it runs with `rows` rows, but not with another number.
 
-    Shape inference does not see into loops, so only a run can show it.
+    Shape inference does not see into loops, so only a run shows this.
     """
     import tensorflow as tf
 
     if any(spec.dtype == tf.string for spec in graph.inputs.values()):
-        return  # a graph may refuse any made-up string
+        return  # a graph may refuse any generated string
     with contextlib.closing(SessionReference(graph, values)) as model:
         try:
             model.answer(_zeros(graph, rows))
@@ -104,7 +105,7 @@ def check_runs(graph: V1Graph, values: "RestoredValues", rows: int) -> None:
 
 
 def _zeros(graph: V1Graph, rows: int) -> dict[str, Array]:
-    """Return zeros for each input: `rows` rows, and 1 in every other free dimension."""
+    """Return zeros for each input, with `rows` rows and size 1 in every other free dimension."""
     zeros = {}
     for name, spec in graph.inputs.items():
         first, *others = spec.shape.as_list() or [1]
@@ -121,7 +122,7 @@ def _only_for(graph: V1Graph, rows: int, error: Exception) -> OptionConflict:
 
 
 def check_free(graph: V1Graph, rows: int) -> None:
-    """Raises OptionConflict where the graph's shapes do not go together in batches of another size than `rows`."""
+    """Raise OptionConflict if the graph's shapes conflict for a batch size other than `rows`."""
     for other in (rows + 1, rows * 2 + 1):
         try:
             import_graph(_with_rows(graph, other))
@@ -130,7 +131,7 @@ def check_free(graph: V1Graph, rows: int) -> None:
 
 
 def _with_rows(graph: V1Graph, rows: int) -> "GraphDef":
-    """Its graph for batches of `rows`."""
+    """Return the graph for batches of `rows`."""
     fixed = type(graph.graph_def)()
     fixed.CopyFrom(graph.graph_def)
     placeholders = {node_of(tensor) for tensor in graph.feeds.values()}

@@ -1,4 +1,4 @@
-"""A TF1 checkpoint (tf.compat.v1.train.Saver) restored by name into the graph that a builder's function makes."""
+"""Opens a TF1 checkpoint (tf.compat.v1.train.Saver) and restores it by name into the graph of a builder's function."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Build the graph and restore it. `source` is a directory, a prefix or an `.index` file.
 
-    Raises SourceUnreadable, OptionConflict, BuilderFailed, and CheckpointMismatch with the report of what does not fit.
+    Raises SourceUnreadable, OptionConflict, BuilderFailed, or CheckpointMismatch with a report of the mismatches.
     """
     if options.builder is None:
         raise OptionConflict(
@@ -49,13 +49,13 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 @dataclass(frozen=True, slots=True)
 class BuiltGraph:
-    """What a builder made, and the part of it that is served."""
+    """The graph that a builder made, and the part of it that is served."""
 
     graph: "tf.Graph"
     served: V1Graph
 
     def initialize(self, names: Sequence[str]) -> dict[str, Array]:
-        """Values that the builder gives variables to begin with."""
+        """Return the values with which the builder initializes the variables `names`."""
         import tensorflow as tf
 
         variables = self.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -66,7 +66,7 @@ class BuiltGraph:
 
 
 def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
-    """Call the builder with a placeholder for each --input, by keyword. Raises BuilderFailed and OptionConflict."""
+    """Call the builder with a placeholder for each --input, by keyword. Raises BuilderFailed or OptionConflict."""
     import tensorflow as tf
 
     function = find_builder(builder)
@@ -80,7 +80,7 @@ def build_graph(builder: str, options: ModelOptions) -> BuiltGraph:
             outputs = function(**arguments, **options.builder_args)
         except Exception as error:  # the user's code
             raise builder_failure(builder, error) from error
-        # Each by a node of its own: one tensor may be two outputs, or an input.
+        # Each output gets a separate node, because one tensor may be two outputs, or an input.
         named = {name: tf.identity(one) for name, one in _name_outputs(builder, outputs, options.outputs).items()}
         feeds = {name: tensor.name for name, tensor in arguments.items()}
         fetches = {name: tensor.name for name, tensor in named.items()}
@@ -98,7 +98,7 @@ def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]": 
 
 
 def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
-    """Names of what it has to be given."""
+    """Return the names of the parameters that need an argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a callable written in C
@@ -107,7 +107,7 @@ def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
 
 
 def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[str, tf.Tensor]":
-    """A dictionary's keys; `outputs`, or `output_0`, `output_1` of a list; --output renames them in order."""
+    """Name the outputs: keys of a dictionary, `output_0`… for a list, or `outputs`. --output renames them."""
     import tensorflow as tf
 
     if isinstance(outputs, Mapping):

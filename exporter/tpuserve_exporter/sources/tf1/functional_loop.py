@@ -1,4 +1,4 @@
-"""Training loops as TensorFlow 2 writes them: the step is a function, which one node `While` of the graph calls."""
+"""Lifts training steps out of TensorFlow 2 training loops, where one `While` node calls the step as a function."""
 
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
 def lift_training_loops(graph_def: "GraphDef") -> None:
-    """Put the nodes of each training step, one that takes its data from the infeed, into `graph_def` itself.
+    """Move the nodes of each training step that reads from the infeed into `graph_def` itself.
 
-    They see a first iteration. Their names stay, but for those that the graph has already: `NAME_in_loop`.
+    The nodes compute a first iteration. They keep their names, or become `NAME_in_loop` if the name is taken.
     """
     functions = {function.signature.name: function for function in graph_def.library.function}
     for loop in [node for node in graph_def.node if node.op in _LOOPS]:
@@ -39,7 +39,7 @@ def _lift(graph_def: "GraphDef", loop: "NodeDef", body: "FunctionDef") -> None:
 
 
 def _rewire(tensor: str, given: dict[str, str], names: dict[str, str]) -> str:
-    """What an input of the function's node is called in the graph: the loop's own input for an argument."""
+    """Return the graph's name for a tensor of the function. An argument becomes the loop's input."""
     control = "^" if tensor.startswith("^") else ""
     name, colon, index = tensor.removeprefix("^").partition(":")
     if name in given:

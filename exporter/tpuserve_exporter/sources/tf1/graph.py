@@ -1,6 +1,6 @@
-"""A TF1 graph cut down to what is served: placeholders in, tensors out, and the variables in between.
+"""The served part of a TF1 graph: placeholders, output tensors, and the variables between them.
 
-Both kinds of TF1 source come to one: a graph that a builder made, and the one of a `.meta` file after surgery.
+Both kinds of TF1 source produce it: the graph of a builder, and the graph of a `.meta` file after surgery.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.variable_pb2 import VariableDef
 
 _PLACEMENT = ("_class", "_output_shapes", "_xla_inferred_shapes")
-# What a graph is imported under, so that no node of it meets the name of an argument.
+# Import scope, so that no node's name collides with the name of an argument.
 _SCOPE = "graph"
 
 
 @dataclass(frozen=True, slots=True)
 class V1Graph:
-    """`graph_def` holds what `fetches` need and no more. `feeds` are its placeholders, by the input's name.
+    """A graph that contains only the nodes that `fetches` need. `feeds` are its placeholders, by input name.
 
-    An input that no output depends on has no placeholder. `parts` are variables that are parts of others, by name.
+    An input that no output depends on has no placeholder. `parts` are the slices of partitioned variables, by name.
     """
 
     graph_def: "GraphDef"
@@ -41,15 +41,15 @@ class V1Graph:
     parts: Mapping[str, Slice] = field(default_factory=dict)
 
     def variables(self) -> list[GraphVariable]:
-        """Raises SourceUnreadable for one whose shape the graph does not say."""
+        """Return the graph's variables. Raises SourceUnreadable if a variable's shape is unknown."""
         variables = [read_variable(node) for node in self.graph_def.node if is_variable(node)]
         return [replace(one, part=self.parts.get(one.name)) for one in variables]
 
     def serve(self, values: RestoredValues) -> ServedFunction:
-        """The graph as a function of its inputs, over variables with these values. Raises SourceUnreadable."""
+        """Return the graph as a function of its inputs, with variables of these values. Raises SourceUnreadable."""
         import tensorflow as tf
 
-        # One after the other: no more than one value is in memory beside the variables.
+        # Values are read one by one, so that memory holds at most one value in addition to the variables.
         variables = {
             one.name: tf.Variable(values.read(one.name), dtype=one.dtype, name=one.name) for one in self.variables()
         }
@@ -61,14 +61,14 @@ class V1Graph:
             given = dict(zip(self.inputs, arguments, strict=True))
             mapped = {tensor: given[name] for name, tensor in self.feeds.items()}
             for name, variable in variables.items():
-                graph.watch_variable(variable)  # or it would be captured, and not be written
+                graph.watch_variable(variable)  # else it is captured, but not saved
                 mapped[f"{name}:0"] = graph.capture(variable.handle) if name in resources else variable.read_value()
             outputs: list[tf.Tensor] = tf.graph_util.import_graph_def(
                 graph_def, input_map=mapped, return_elements=list(self.fetches.values()), name=_SCOPE
             )
             return outputs
 
-        # A tf.function would put what is in TensorFlow 1's loops in order with what is outside of them.
+        # A tf.function would add control dependencies between nodes in and out of TensorFlow 1 loops.
         try:
             wrapped = tf.compat.v1.wrap_function(import_graph, list(self.inputs.values()))
         except (TypeError, ValueError) as error:
@@ -81,7 +81,7 @@ class V1Graph:
         return ServedFunction(self.inputs, call, list(variables.values()))
 
     def _without_variables(self) -> "GraphDef":
-        """The graph without what is given to it. A fetched variable is read by a node of its own."""
+        """Return the graph without fed placeholders and without variables."""
         kept = type(self.graph_def)()
         kept.CopyFrom(self.graph_def)
         del kept.node[:]
@@ -91,10 +91,10 @@ class V1Graph:
 
 
 class SessionReference:
-    """The source graph's own answers: in a session, over variables restored into it, as TensorFlow 1 runs it.
+    """Answers of the source graph in a session, with restored variables, as TensorFlow 1 runs it.
 
-    `rows`, if given, is the one size of batch that the graph takes: what is asked is asked in batches of it, the last
-    one filled up.
+    `rows`, if given, is the only batch size that the graph takes. Requests then run in batches of that size. The
+    last batch is padded.
     """
 
     def __init__(self, graph: V1Graph, values: RestoredValues, rows: int | None = None) -> None:
@@ -104,11 +104,11 @@ class SessionReference:
         self._session: tf.compat.v1.Session | None = None
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. `signature` is the one there is."""
+        """Return the outputs by name. The graph has only one signature, so `signature` is ignored."""
         return self.answer(inputs)
 
     def answer(self, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        """Return the outputs by name. Raises tf.errors.OpError if the graph does."""
         if self._session is None:
             self._session = self._open()
         if self._rows is None:
@@ -118,7 +118,7 @@ class SessionReference:
         return {name: np.concatenate([part[name] for part in parts])[:asked] for name in self._graph.fetches}
 
     def close(self) -> None:
-        """Give the variables' memory back."""
+        """Free the memory of the variables."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -153,7 +153,7 @@ class SessionReference:
 
 
 def _batches(inputs: Tensors, rows: int) -> Iterator[Tensors]:
-    """`rows` at a time; where rows are lacking, the last is repeated."""
+    """Yield batches of `rows`. Pad the last one by repeating its last row."""
     for start in range(0, count_rows(inputs), rows):
         part = take_rows(inputs, slice(start, start + rows))
         lacking = rows - count_rows(part)
@@ -167,15 +167,16 @@ def cut_graph(
     fetches: Mapping[str, str],
     variables: "Iterable[VariableDef]" = (),
 ) -> V1Graph:
-    """The part of `graph_def` that `fetches` need, placed nowhere; `graph_def` is changed. `variables` tell of parts.
+    """Return the part of `graph_def` that `fetches` need, without device placements. Changes `graph_def`.
 
-    Raises SourceUnreadable and CannotLower for operations that cannot be run.
+    `variables` describe the slices of partitioned variables. Raises SourceUnreadable or CannotLower for operations that
+    cannot run here.
     """
     import tensorflow as tf
 
     nodes = [tensor.split(":")[0] for tensor in fetches.values()]
     for node in graph_def.node:
-        # Where it was to run, which other nodes are gone, and what shapes it had before the inputs were replaced.
+        # These attributes hold old placements, references to removed nodes, and shapes from before the inputs changed.
         for attribute in _PLACEMENT:
             node.attr.pop(attribute, None)
         node.device = ""
@@ -193,5 +194,5 @@ def cut_graph(
 
 
 def variable_names(graph_def: "GraphDef") -> list[str]:
-    """All variables of a graph, served or not."""
+    """Return the names of all variables of a graph, served or not."""
     return [node.name for node in graph_def.node if is_variable(node)]

@@ -1,4 +1,4 @@
-"""Dtypes and shapes of a graph's tensors, and which of them are likely to be what is served."""
+"""Dtypes and shapes of a graph's tensors, and the tensors that are likely inputs and outputs."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# Where data comes into a training graph.
+# Operations by which data enters a training graph.
 _ENTRIES = frozenset(
     {"Placeholder", "PlaceholderWithDefault", "InfeedDequeue", "InfeedDequeueTuple", "IteratorGetNext", "FIFOQueueV2"}
     | {"QueueDequeueV2", "QueueDequeueManyV2"}
 )
-# Where a model is likely to end.
+# Operations at which a model is likely to end.
 _ENDS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "Tanh", "ArgMax", "TopKV2"})
 _LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
 _OUTFEEDS = frozenset({"OutfeedEnqueue", "OutfeedEnqueueTuple", "TPUReplicatedOutput"})
@@ -26,7 +26,7 @@ _MOST_LISTED = 8
 
 
 class GraphTensors:
-    """The tensors of `graph_def`, but for those that unknown operations make, or that come after them."""
+    """The tensors of `graph_def`, except those that depend on unknown operations."""
 
     def __init__(self, graph_def: "GraphDef") -> None:
         import tensorflow as tf
@@ -41,7 +41,7 @@ class GraphTensors:
             raise SourceUnreadable(f"the graph is damaged: {reason_of(error)}") from error
 
     def check(self, option: str, tensor: str) -> None:
-        """Raises OptionConflict, with names that come near, where the graph has no such tensor."""
+        """Raise OptionConflict, with similar names, if the graph has no such tensor."""
         if node_of(tensor) in self._names:
             return
         near = get_close_matches(node_of(tensor), self._names, 3)
@@ -49,7 +49,7 @@ class GraphTensors:
         raise OptionConflict(f"{option}: the graph has no tensor {tensor}{hint}")
 
     def find(self, tensor: str) -> "tf.Tensor | None":
-        """The tensor, for its dtype and shape."""
+        """Return the tensor for its dtype and shape, or None if it is missing or depends on unknown operations."""
         try:
             found: tf.Tensor = self._graph.get_tensor_by_name(tensor if ":" in tensor else f"{tensor}:0")
         except (KeyError, ValueError):
@@ -57,18 +57,18 @@ class GraphTensors:
         return found
 
     def rows(self, tensor: str) -> int | None:
-        """Its first dimension, where the graph was built for one size of batch."""
+        """Return the tensor's first dimension if the graph was built for one batch size, else None."""
         found = self.find(tensor)
         rows: int | None = found.shape[0] if found is not None and found.shape.rank else None
         return rows
 
     def has_default(self, tensor: str) -> bool:
-        """Whether it needs no feeding."""
+        """Return whether the tensor is a placeholder with a default, which needs no input."""
         found = self.find(tensor)
         return found is not None and found.op.type == "PlaceholderWithDefault"
 
     def describe(self, tensors: Sequence[str]) -> str:
-        """`logits/add (float32[16, 3]), …`, of the first few."""
+        """Return the first few tensors as text: `logits/add (float32[16, 3]), …`."""
         return ", ".join(self._describe(tensor) for tensor in tensors[:_MOST_LISTED])
 
     def _describe(self, tensor: str) -> str:
@@ -79,11 +79,11 @@ class GraphTensors:
         return f"{tensor} ({found.dtype.base_dtype.name}[{dims}])"
 
     def likely_inputs(self, outputs: Sequence[str]) -> list[str]:
-        """Where the data that `outputs` depend on comes in."""
+        """Return the tensors by which data enters that `outputs` depend on."""
         return find_entries(self._graph_def, [node_of(tensor) for tensor in outputs])
 
     def likely_outputs(self) -> list[str]:
-        """Ends of the model: activations that ends have, what losses are made of, what goes to the host."""
+        """Return likely ends of the model: final activations, inputs of losses, and tensors that go to the host."""
         return list(dict.fromkeys(tensor for tensor in self._ends() if self._is_data(tensor)))
 
     def _ends(self) -> Iterator[str]:
@@ -98,14 +98,14 @@ class GraphTensors:
 
 
 def find_entries(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
-    """Tensors by which data comes into what the nodes `fetched` depend on."""
+    """Return the entry tensors that the nodes `fetched` depend on."""
     entries = {node.name for node in graph_def.node if node.op in _ENTRIES}
     tensors = (tensor for node in reached(graph_def, fetched) for tensor in node.input)
     return sorted({tensor for tensor in tensors if node_of(tensor) in entries})
 
 
 def _known_part(graph_def: "GraphDef") -> "GraphDef":
-    """Without nodes of operations that are not registered here, and all that depend on them."""
+    """Return the graph without nodes of unregistered operations and without nodes that depend on them."""
     from tensorflow.python.framework import op_def_registry
 
     functions = {function.signature.name for function in graph_def.library.function}

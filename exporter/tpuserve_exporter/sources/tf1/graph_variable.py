@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where a part of a partitioned variable lies in the whole, which is what a checkpoint holds."""
+    """Position of a part in a partitioned variable. A checkpoint holds the whole variable."""
 
     whole: str
     whole_shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Slice:
 
     @classmethod
     def read(cls, info: "SaveSliceInfoDef") -> "Slice":
-        """`spec` is as RestoreV2 takes it: `20 4 0,10:0,4` is the first half of [20, 4]."""
+        """Return the slice. `spec` has RestoreV2's format: `20 4 0,10:0,4` is the first half of [20, 4]."""
         offsets = ":".join(f"{start},{size}" for start, size in zip(info.var_offset, info.var_shape, strict=True))
         whole = " ".join(str(size) for size in info.full_shape)
         return cls(info.full_name, tuple(info.full_shape), f"{whole} {offsets}")
@@ -30,7 +30,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GraphVariable:
-    """One variable of a graph: the name of its node, which is its name in a checkpoint, too, where it is no part."""
+    """One variable of a graph. `name` is its node's name, and its name in a checkpoint unless it is a `part`."""
 
     name: str
     dtype: "tf.DType"

@@ -1,4 +1,4 @@
-"""The `.meta` graph that TF1 training leaves beside its checkpoint, TPU operations and all: cut to what is served."""
+"""Opens the `.meta` graph that TF1 training writes with its checkpoint. Removes training and TPU operations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,8 @@ _PLACEHOLDER = "input_of_signature/"
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Cut the graph and restore it. `source` is a .meta file, or a prefix or directory with one.
 
-    Raises SourceUnreadable, OptionConflict, CannotLower, and CheckpointMismatch with the report of what does not fit.
+    Raises SourceUnreadable, OptionConflict, CannotLower, TrainingMode, or CheckpointMismatch with a report of the
+    mismatches.
     """
     _check_options(options)
     meta = source if source.suffix == ".meta" else _with_suffix(find_prefix(source), ".meta")
@@ -80,7 +81,7 @@ def _with_suffix(prefix: Path, suffix: str) -> Path:
 
 
 def read_meta_graph(meta: Path) -> "MetaGraphDef":
-    """What is in a .meta file that has its checkpoint beside it. Raises SourceUnreadable."""
+    """Return the contents of a .meta file, whose checkpoint must be next to it. Raises SourceUnreadable."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
@@ -103,7 +104,7 @@ def read_meta_graph(meta: Path) -> "MetaGraphDef":
 
 
 def _read_variables(meta_graph: "MetaGraphDef") -> "list[VariableDef]":
-    """What the file says of the variables, beside the graph: which are parts of one."""
+    """Return the variable definitions of the file, which describe the slices of partitioned variables."""
     from tensorflow.core.framework.variable_pb2 import VariableDef
 
     return [VariableDef.FromString(one) for one in meta_graph.collection_def["variables"].bytes_list.value]
@@ -111,7 +112,7 @@ def _read_variables(meta_graph: "MetaGraphDef") -> "list[VariableDef]":
 
 @dataclass(frozen=True, slots=True)
 class NoInitialValues:
-    """A graph taken from a file is not initialized: all it serves must be in the checkpoint."""
+    """No initial values: a graph from a file is not initialized, so the checkpoint must hold all served variables."""
 
     def initialize(self, names: Sequence[str]) -> Mapping[str, Array]:
         raise CheckpointMismatch(f"--allow-missing: a .meta graph has no values but the checkpoint's for {names[0]}")
@@ -133,10 +134,13 @@ class Prepared:
 
 
 def prepare(meta_graph: "MetaGraphDef", options: ModelOptions) -> Prepared:
-    """The graph from --input-tensor to --output-tensor, free of TPUs and of training; and what a user should know.
+    """Return the graph from --input-tensor to --output-tensor, without TPU and training operations, and notes.
 
-    Raises OptionConflict, with likely tensors, where they are missing or do not fit; SourceUnreadable and CannotLower
-    for operations that cannot be run; TrainingMode for what of training cannot be taken out.
+    Raises:
+        OptionConflict: if tensors are missing or do not fit. The message lists likely tensors.
+        SourceUnreadable: if TensorFlow does not know an operation, or the graph is damaged.
+        CannotLower: if an operation does not run here.
+        TrainingMode: if a training operation cannot be removed.
     """
     sums = {node.name for node in meta_graph.graph_def.node if node.op == "CrossReplicaSum"}
     plain = remove_tpu_operations(meta_graph.graph_def)
@@ -161,7 +165,7 @@ def prepare(meta_graph: "MetaGraphDef", options: ModelOptions) -> Prepared:
 
 
 def _free_rows(as_built: V1Graph, tensors: GraphTensors, names: Mapping[str, str], notes: Sequence[str]) -> Prepared:
-    """Let a graph take batches of any size that was built for one, where its inputs' first dimension is free."""
+    """Let a graph take any batch size, if training built it for one and its inputs' first dimension is free."""
     rows = {tensors.rows(names[name]) for name, spec in as_built.inputs.items() if spec.shape[:1] == [None]}
     fixed = next(iter(rows), None)
     if fixed is None or len(rows) > 1:
@@ -177,7 +181,7 @@ def _with_number(tensor: str) -> str:
 
 
 def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
-    """Tensors to serve, by their names in the signature."""
+    """Return the tensors to serve, by their names in the signature."""
     if not options.output_tensors:
         raise OptionConflict(
             "say what to serve, --output-tensor TENSOR[=NAME]; likely: "
@@ -192,7 +196,7 @@ def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
 
 
 def _inputs(tensors: GraphTensors, options: ModelOptions) -> "dict[str, tf.TensorSpec]":
-    """By the tensor of the graph: what takes its place, under its name in the signature."""
+    """Return the spec of each input by the graph's tensor that it replaces. The spec has the signature's name."""
     outputs = [naming.tensor for naming in options.output_tensors]
     if not options.input_tensors:
         raise OptionConflict(
@@ -208,7 +212,7 @@ def _inputs(tensors: GraphTensors, options: ModelOptions) -> "dict[str, tf.Tenso
 
 
 def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) -> "tf.TensorSpec":
-    """What the graph says, with a free first dimension: it was built for one size of batch. Or what --input says."""
+    """Return the graph's spec with a free first dimension, because training fixed it, or the spec of --input."""
     import tensorflow as tf
 
     tensors.check("--input-tensor", naming.tensor)

@@ -1,6 +1,7 @@
-"""Find the variable that keeps the moving average of a statistic, by its updates and not by its name.
+"""Finds the variable that keeps the moving average of a statistic, by its updates and not by its name.
 
-`v -= (v - s) * (1 - decay)` in any spelling: AssignSub, AssignAdd, Assign, AssignMovingAvg, by way of a biased average.
+An update is `v -= (v - s) * (1 - decay)` in any form: AssignSub, AssignAdd, Assign or AssignMovingAvg, possibly through
+a biased average.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _UPDATES = frozenset({"Assign", "AssignSub", "AssignAdd"})
 _UPDATES |= {"AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp"}
-# Operations of an update between the statistic and the variable.
+# Operations between the statistic and the variable in an update.
 _PASSED = frozenset({"Sub", "Add", "AddV2", "AddN", "Mul", "RealDiv", "Div", "Identity", "Cast", "Reshape", "Squeeze"})
 _PASSED |= {"ExpandDims", "StopGradient", "Switch", "Merge", "Select", "SelectV2", "IdentityN", "Enter", *_UPDATES}
 _READS = frozenset({"ReadVariableOp", "Identity", "Enter", "Switch", "Cast", "RefSwitch"})
@@ -25,14 +26,14 @@ _READS = frozenset({"ReadVariableOp", "Identity", "Enter", "Switch", "Cast", "Re
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """`variable` keeps the moving average of the tensor `statistic`, which is made of inputs."""
+    """`variable` keeps the moving average of the tensor `statistic`, which depends on inputs."""
 
     statistic: str
     variable: str
 
 
 def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average]:
-    """Return the moving averages in `graph_def` of tensors that the nodes `fetched` are made of."""
+    """Return the moving averages of tensors that the nodes `fetched` depend on."""
     walk = Walk(graph_def)
     served = walk.before(fetched)
     inputs = [node.name for node in graph_def.node if node.op.startswith("Placeholder")]
@@ -40,7 +41,7 @@ def find_averages(graph_def: "GraphDef", fetched: Sequence[str]) -> list[Average
 
 
 def find_served_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> "list[NodeDef]":
-    """Return the updates of moving averages whose results the nodes `fetched` are made of."""
+    """Return the updates of moving averages whose results the nodes `fetched` depend on."""
     walk = Walk(graph_def)
     updates = _Updates(walk, set(), set())
     return [
@@ -51,7 +52,7 @@ def find_served_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> "list[
 
 
 class _Updates:
-    """The updates of one graph. `served` nodes make the outputs; `fed` ones are made of inputs."""
+    """The updates of one graph. The outputs depend on `served` nodes, and `fed` nodes depend on inputs."""
 
     def __init__(self, walk: Walk, served: set[str], fed: set[str]) -> None:
         self._walk = walk
@@ -73,11 +74,11 @@ class _Updates:
         yield from self._without_biased(found, read)
 
     def reads_itself(self, update: "NodeDef") -> bool:
-        """Return whether the variable's new value is made of its old one."""
+        """Return whether the variable's new value depends on its old value."""
         return self._walk.root(update.input[0]) in self._follow(update.input[1])[1]
 
     def _without_biased(self, found: dict[str, str], read: dict[str, set[str]]) -> Iterator[Average]:
-        """Yield the averages. A biased one begins at zero, and the unbiased one that is made of it takes its place."""
+        """Yield the averages. A biased average starts at zero; the unbiased one computed from it replaces it."""
         for variable, statistic in found.items():
             shape = self._shape(variable)
             unbiased = [
@@ -95,9 +96,9 @@ class _Updates:
         return shape
 
     def _follow(self, tensor: str) -> tuple[set[str], set[str]]:
-        """Return the nearest served tensors that an update is made of, and the variables that it reads.
+        """Return the nearest served tensors that an update depends on, and the variables that it reads.
 
-        An update that is made of inputs in another way is no moving average and has no tensors.
+        An update that depends on inputs in another way is not a moving average and has no tensors.
         """
         statistics, variables, otherwise = set[str](), set[str](), False
         waiting, seen = [tensor], set[str]()
@@ -111,7 +112,7 @@ class _Updates:
             if is_variable(node):
                 variables.add(name)
             elif node.op.startswith("FusedBatchNorm") and not is_norm(node):
-                otherwise = True  # it passes on given averages
+                otherwise = True  # it returns the averages that it got
             elif name in self._fed and name in self._served:
                 statistics.add(tensor.removesuffix(":0"))
             elif node.op in _PASSED or node.op in _READS:
@@ -121,7 +122,7 @@ class _Updates:
         return set() if otherwise else statistics, variables
 
     def _parts(self, node: "NodeDef") -> list[str]:
-        """Return the inputs whose values an operation passes on, without conditions and shapes."""
+        """Return the inputs whose values an operation forwards, without conditions and shapes."""
         values = [one for one in node.input if one[0] != "^"]
         if node.op in ("Select", "SelectV2"):
             return values[1:]

@@ -1,4 +1,4 @@
-"""A TF1 checkpoint: variables by name and nothing else. What it holds, and how that meets a graph's variables."""
+"""TF1 checkpoints, which store variables by name only: their contents, and the match with a graph's variables."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ from tpuserve_exporter.sources.variables.object_graph import (
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# What tf.train.ExponentialMovingAverage calls the average of a variable, below its name.
+# Suffix that tf.train.ExponentialMovingAverage adds to a variable's name for its average.
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = frozenset({"global_step", "save_counter"})
-# What optimizers keep beside a slot for every variable.
+# Scalars that optimizers keep in addition to a slot for every variable.
 OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a checkpoint. `key` is its name there, before any --rename."""
+    """One tensor of a checkpoint. `key` is its stored name, before any --rename."""
 
     key: str
     dtype: str
@@ -44,18 +44,18 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class NameBasedCheckpoint:
-    """What is `stored`, by name."""
+    """A checkpoint with its `stored` tensors, by name after --rename."""
 
     prefix: Path
     reader: "tf.train.CheckpointReader"
     stored: Mapping[str, Stored]
 
     def read(self, stored: Stored) -> Array:
-        """The value. Raises SourceUnreadable for a shard that is missing or cut short."""
+        """Return the value. Raises SourceUnreadable if a shard is missing or truncated."""
         return read_tensor(self.reader, self.prefix, stored.key)
 
     def step(self) -> int | None:
-        """What `global_step` counted to, else the number at the end of the checkpoint's name."""
+        """Return the value of `global_step`, else the number at the end of the checkpoint's name, or None."""
         counted = self.stored.get("global_step")
         if counted is not None and counted.shape == ():
             return int(self.read(counted))
@@ -64,9 +64,9 @@ class NameBasedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RestoredValues:
-    """The values of a graph's variables: read when asked for, each in its variable's dtype.
+    """The values of a graph's variables, read on request, each in its variable's dtype.
 
-    `initial` are those of variables that the checkpoint may lack.
+    `initial` are the values of variables that the checkpoint lacks.
     """
 
     checkpoint: NameBasedCheckpoint
@@ -74,7 +74,7 @@ class RestoredValues:
     initial: Mapping[str, Array]
 
     def read(self, name: str) -> "tf.Tensor":
-        """Raises SourceUnreadable."""
+        """Read the value of the variable `name`. Raises SourceUnreadable."""
         import tensorflow as tf
 
         if name in self.initial:
@@ -85,9 +85,9 @@ class RestoredValues:
 
 
 def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
-    """What the checkpoint `prefix` (without `.index`) holds, by the names that --rename makes.
+    """Read the list of tensors in the checkpoint `prefix` (without `.index`), and apply --rename.
 
-    Raises SourceUnreadable, and CheckpointMismatch where two tensors get one name.
+    Raises SourceUnreadable, or CheckpointMismatch if two tensors get one name.
     """
     reader = open_checkpoint(prefix)
     if reader.has_tensor(OBJECT_GRAPH_KEY):
@@ -103,7 +103,7 @@ def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
 
 
 class Initializer(Protocol):
-    """What a graph's variables begin with."""
+    """Source of initial values for a graph's variables."""
 
     def initialize(self, names: Sequence[str]) -> Mapping[str, Array]: ...
 
@@ -112,10 +112,10 @@ def restore(
     checkpoint: NameBasedCheckpoint, variables: Sequence[GraphVariable], options: ModelOptions, what: str,
     initializer: Initializer, left_out: Iterable[str] = (),
 ) -> tuple[RestoredValues, RestoreReport]:  # fmt: skip
-    """Pair `variables` with what is stored. `left_out` are variables that the graph has and does not serve;
-    `initializer` tells what those that --allow-missing lets pass begin with.
+    """Match `variables` with the stored tensors. Raises CheckpointMismatch, with a report, if they do not fit `what`.
 
-    Raises CheckpointMismatch with the report of all that does not fit `what`.
+    `left_out` are variables of the graph that are not served. `initializer` gives the values of variables that the
+    checkpoint lacks and --allow-missing allows.
     """
     chosen, averages = _choose(checkpoint, variables, options.weights)
     pairs = {one.name: (one, chosen[one.name]) for one in variables if one.name in chosen}
@@ -123,7 +123,7 @@ def restore(
     entries = [_compare(one, chosen.get(one.name), one.name in averaged) for one in variables]
     report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
     if report.problems:
-        # A graph taken from a file has no values of its own.
+        # A graph from a file has no initial values.
         message = report.refusal(f"{checkpoint.prefix.name} does not fit {what}", may_miss=options.builder is not None)
         raise CheckpointMismatch(message, restore=report)
     missing = [one.name for one in variables if one.name not in pairs]
@@ -133,7 +133,7 @@ def restore(
 def _choose(
     checkpoint: NameBasedCheckpoint, variables: Sequence[GraphVariable], weights: Weights
 ) -> tuple[dict[str, Stored], int]:
-    """The tensor to take for each variable, and for how many it is the average."""
+    """Return the tensor to take for each variable, and the number of averages among them."""
     stored = checkpoint.stored
     raw = {one.name: stored[one.stored_name] for one in variables if one.stored_name in stored}
     shadows = {one.name: one.stored_name + _AVERAGE for one in variables}
@@ -184,7 +184,7 @@ def _report(
 
 
 def _slots(rest: Iterable[str], stored: Mapping[str, Stored]) -> Iterator[str]:
-    """Names of optimizer state: below a variable's name (`dense/kernel/Adam_1`), perhaps in a scope, or counts."""
+    """Yield the names of optimizer state: scalars, and names below a variable's name (`dense/kernel/Adam_1`)."""
     variables = [name for name, one in stored.items() if one.shape or "/" in name]
     for name in rest:
         inside = f"/{name}/"

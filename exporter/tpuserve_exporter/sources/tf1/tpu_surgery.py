@@ -1,8 +1,8 @@
-"""Makes the graph that training on TPUs leaves one that runs anywhere.
+"""Changes a graph of TPU training so that it runs on any device.
 
-`tpu.rewrite` and `tpu.shard` put the model between TPUReplicatedInput and TPUReplicatedOutput. TPUEstimator puts it
-into a loop besides, which takes its batches from the infeed. None of it has a kernel without a TPU: not even a restore
-works (`No OpKernel was registered to support Op 'TPUReplicatedInput'`).
+`tpu.rewrite` and `tpu.shard` put the model between TPUReplicatedInput and TPUReplicatedOutput. TPUEstimator also puts
+it into a loop that takes its batches from the infeed. These operations have no kernel without a TPU, so even a restore
+fails (`No OpKernel was registered to support Op 'TPUReplicatedInput'`).
 """
 
 from collections import defaultdict
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# They stand for the program that a TPU runs, and compute nothing.
+# These operations represent the TPU program and compute nothing.
 _METADATA, _COMPILATION = "TPUReplicateMetadata", "TPUCompilationResult"
-# What one of several replicas sees of them is their first input.
+# With one replica, the output of these operations is their first input.
 _ONE_OF_MANY = frozenset(
     {"TPUReplicatedInput", "TPUPartitionedInput", "TPUPartitionedInputV2", "CrossReplicaSum", "XlaSharding"}
 )
-# One input, given to every replica or partition.
+# These operations give one input to every replica or partition.
 _MANY_OF_ONE = {
     "TPUReplicatedOutput": "num_replicas",
     "TPUPartitionedOutput": "num_splits",
@@ -37,7 +37,7 @@ _ATTRIBUTE_PREFIXES = ("_tpu_", "_xla_", "_Xla")
 
 
 def remove_tpu_operations(graph_def: "GraphDef") -> "GraphDef":
-    """A copy that runs anywhere, in one replica. Names of nodes stay; shapes and placements go."""
+    """Return a copy that runs on any device, in one replica. Node names stay, and shapes and placements are removed."""
     copy = type(graph_def)()
     copy.CopyFrom(graph_def)
     lift_training_loops(copy)
@@ -70,7 +70,7 @@ def _make_plain(node: "NodeDef") -> None:
 
 
 def _kind(node: "NodeDef") -> int:
-    """The dtype it passes on. Only asking for an attribute that a node has not would give it one."""
+    """Return the dtype that `node` passes on, or 0. Reading a missing attribute would create it, hence the check."""
     return node.attr["T"].type if "T" in node.attr else 0
 
 
@@ -82,7 +82,7 @@ def _remove_attributes(node: "NodeDef") -> None:
 
 
 def replace_inputs(graph_def: "GraphDef", inputs: "Mapping[str, tuple[str, tf.TensorSpec]]") -> None:
-    """Put a placeholder of a name and a spec in the place of each tensor (`node` or `node:1`), in `graph_def`."""
+    """Replace each tensor (`node` or `node:1`) by a placeholder with a name and a spec, in `graph_def`."""
     for node in graph_def.node:
         for index, tensor in enumerate(node.input):
             if tensor in inputs:
@@ -94,10 +94,10 @@ def replace_inputs(graph_def: "GraphDef", inputs: "Mapping[str, tuple[str, tf.Te
 
 
 def leave_training_loop(graph_def: "GraphDef", fetched: Iterable[str]) -> None:
-    """Take the nodes `fetched` out of the loops around them, in `graph_def`: what they see is a first iteration.
+    """Take the nodes `fetched` out of the loops around them, in `graph_def`. They then compute a first iteration.
 
-    Loops and branches that the model itself has stay. Control dependencies go, as they would bring the training step
-    along, except those that say that a constant is part of a loop or a branch that stays.
+    Loops and branches of the model itself stay. Control dependencies are removed, because they would keep the training
+    step. The exceptions mark a constant as part of a loop or a branch that stays.
     """
     frames = _find_frames(graph_def)
     nodes = {node.name: node for node in graph_def.node}
@@ -119,7 +119,7 @@ def leave_training_loop(graph_def: "GraphDef", fetched: Iterable[str]) -> None:
 
 
 def _is_of_loop(node: "NodeDef", nodes: "Mapping[str, NodeDef]") -> bool:
-    """Return whether `node` controls a loop. Branches have operations of the same names."""
+    """Return whether `node` controls a loop. Branches use operations of the same names."""
     if node.op == "Merge":
         return any(nodes[node_of(one)].op == "NextIteration" for one in node.input)
     return bool(node.op == "Enter" or (node.op == "Switch" and nodes[node_of(node.input[1])].op == "LoopCond"))
@@ -149,7 +149,7 @@ def _enclosing(frame: _Frame) -> Iterator[_Frame]:
 
 
 def _find_frames(graph_def: "GraphDef") -> dict[str, _Frame]:
-    """The loops that each node is in, outermost first: `Enter` leads into one, `Exit` out of it."""
+    """Return the loops around each node, outermost first. `Enter` leads into a loop, `Exit` out of it."""
     consumers = defaultdict[str, list["NodeDef"]](list)
     for node in graph_def.node:
         for tensor in node.input:

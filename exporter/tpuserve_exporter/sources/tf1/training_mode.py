@@ -1,6 +1,6 @@
-"""Remove what only training does from a graph: dropout, and statistics of the batch.
+"""Removes training operations from a graph: dropout and batch statistics.
 
-The moving statistics that inference uses instead are variables of the same graph.
+The moving statistics that inference uses are variables of the same graph.
 """
 
 import math
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# From random numbers to the mask of dropout: `floor(keep + random)` of old, `random >= rate` since.
+# Operations from random numbers to the dropout mask: `floor(keep + random)` formerly, `random >= rate` now.
 _MASKING = frozenset({"Add", "AddV2", "Sub", "Mul", "Floor", "GreaterEqual", "Cast", "Identity"})
 _SCALING = frozenset({"Mul", "RealDiv"})
-# What a share kept may be made of.
+# Operations that may compute the kept share.
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
 # The variables that a fused batch norm takes at inference, in the order of its inputs.
 _STATISTICS = ("moving_mean", "moving_variance")
@@ -61,7 +61,10 @@ def _remove_dropouts(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[
 
 
 def _dropped_out(node: "NodeDef", nodes: "dict[str, NodeDef]") -> str | None:
-    """The tensor that `node` drops of, by `scaled * mask` or `mask ? scaled : 0`. None where it is no dropout."""
+    """Return the tensor that `node` applies dropout to, or None.
+
+    Dropout is `scaled * mask` or `mask ? scaled : 0`.
+    """
     inputs = [one for one in node.input if one[0] != "^"]
     if node.op in ("SelectV2", "Select") and _is_mask(nodes[node_of(inputs[0])], nodes):
         return _unscaled(nodes[node_of(inputs[1])], nodes)
@@ -73,14 +76,14 @@ def _dropped_out(node: "NodeDef", nodes: "dict[str, NodeDef]") -> str | None:
 
 
 def _unscaled(scaled: "NodeDef", nodes: "dict[str, NodeDef]") -> str | None:
-    """What was divided by the share kept, or multiplied by its inverse: always the left side."""
+    """Return the left side of a division by the kept share, or of a multiplication by its inverse, or None."""
     if scaled.op not in _SCALING or nodes[node_of(scaled.input[1])].op not in _SHARE:
         return None
     return str(scaled.input[0])
 
 
 def _is_mask(node: "NodeDef", nodes: "dict[str, NodeDef]") -> bool:
-    """Made of uniform random numbers, by a comparison or a floor."""
+    """Return whether `node` is computed from uniform random numbers by a comparison or a floor."""
     compared = False
     while node.op in _MASKING:
         compared |= node.op in ("Floor", "GreaterEqual")
@@ -90,7 +93,7 @@ def _is_mask(node: "NodeDef", nodes: "dict[str, NodeDef]") -> bool:
 
 
 def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
-    """Put moving averages in the place of batch statistics.
+    """Replace batch statistics by their moving averages.
 
     Raises TrainingMode for batch renormalisation, which uses both.
     """
@@ -106,7 +109,7 @@ def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Ite
 
 
 def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
-    """Read moving averages without their updates, where outputs use the result, as ranges of quantisation do."""
+    """Remove updates of moving averages whose results reach outputs, such as quantisation ranges. Keep the averages."""
     updates = find_served_updates(graph_def, fetched)
     for node in updates:
         pass_on(node, node.input[0], node.attr["T"].type)
@@ -116,7 +119,7 @@ def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str
 
 
 def _check_renormalised(there: set[str], averages: Mapping[str, str]) -> None:
-    """Check that outputs use no statistic and its average both. `there` are the nodes that make the outputs."""
+    """Raise TrainingMode if the outputs use both a statistic and its average. `there` makes the outputs."""
     if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
         raise TrainingMode(
             f"the outputs are normalised by batch statistics and by their moving averages: {', '.join(both)}. "
@@ -147,7 +150,7 @@ def _given_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[Nod
 
 
 def _moving_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
-    """The variables `…/moving_mean` and `…/moving_variance` beside that of its scale or offset."""
+    """Return the variables `…/moving_mean` and `…/moving_variance` in the scope of the scale or offset, or None."""
     for tensor in norm.input[1:3]:
         scope = _variable_of(tensor, nodes).name.rpartition("/")[0]
         found = [nodes.get(f"{scope}/{name}") for name in _STATISTICS]
@@ -164,7 +167,7 @@ def _variable_of(tensor: str, nodes: "dict[str, NodeDef]") -> "NodeDef":
 
 
 def _replace_statistics(graph_def: "GraphDef", averages: Mapping[str, str]) -> list[str]:
-    """Put averages in the place of tensors, in the same shape. Return the replaced tensors.
+    """Replace tensors by their averages, in the same shape. Return the replaced tensors.
 
     A tensor in a remaining loop stays, because its values differ between iterations.
     """

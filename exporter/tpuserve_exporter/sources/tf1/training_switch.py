@@ -1,6 +1,6 @@
-"""Set the boolean placeholders that switch a TensorFlow 1 graph to training (`is_training`) to inference.
+"""Sets the boolean placeholders that switch a TensorFlow 1 graph to training (`is_training`) to inference.
 
-The graph shows the value: with the other one, the outputs depend on more operations of training.
+The graph shows the right value: with the other one, the outputs depend on more training operations.
 """
 
 from collections import defaultdict
@@ -25,9 +25,9 @@ _CHOICES = frozenset({"Switch", "RefSwitch"})
 
 
 def set_to_inference(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
-    """Remove switches of training before the nodes `fetched` from `graph_def`. Return a note for each.
+    """Remove training switches that the nodes `fetched` depend on from `graph_def`. Return a note for each.
 
-    A placeholder stays if the outputs depend on as many operations of training with either value.
+    A placeholder stays if the outputs depend on as many training operations with either value.
     """
     notes = []
     for name in [node.name for node in reached(graph_def, fetched) if _is_switch(node)]:
@@ -49,7 +49,7 @@ def _is_switch(node: "NodeDef") -> bool:
 
 
 def _count_training(graph_def: "GraphDef", fetched: Sequence[str]) -> int:
-    """Count the operations of training that the nodes `fetched` depend on."""
+    """Count the training operations that the nodes `fetched` depend on."""
     averaged = {node_of(one.statistic) for one in find_averages(graph_def, fetched)}
     norms = {one.name for one in reached(graph_def, fetched) if is_norm(one)}
     random = {one.name for one in find_random(graph_def, fetched)}
@@ -103,7 +103,7 @@ def _truth(node: "NodeDef", known: dict[str, bool]) -> bool | None:
 
 
 def _fold_branches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
-    """Put the taken side in the place of each decided `tf.cond` of TensorFlow 2 and `tf.where`."""
+    """Replace each decided `tf.cond` of TensorFlow 2 and each decided `tf.where` by the taken side."""
     for node in graph_def.node:
         if node.op in _BRANCHES and node_of(node.input[0]) in known:
             taken = node.attr["then_branch" if known[node_of(node.input[0])] else "else_branch"].func

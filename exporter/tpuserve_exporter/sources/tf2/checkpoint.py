@@ -1,4 +1,4 @@
-"""A TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) restored into a builder's model."""
+"""Opens a TF2 object checkpoint (tf.train.Checkpoint, CheckpointManager, save_weights) for a builder's model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,9 @@ _STEP_NAMES = ("step", "global_step", "iterations", "_iterations")
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Build, restore and name. `source` is a directory, a prefix or an `.index` file.
+    """Build, restore and name the model. `source` is a directory, a prefix or an `.index` file.
 
-    Raises SourceUnreadable, BuilderFailed, and CheckpointMismatch with the report of what does not fit.
+    Raises OptionConflict, SourceUnreadable, BuilderFailed, or CheckpointMismatch with a report of the mismatches.
     """
     if options.builder is None:
         raise OptionConflict(
@@ -50,7 +50,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """What the builder returned, and how it is served. `compute_dtype` None: only the graph can tell."""
+    """The builder's model and its served function. `compute_dtype` is None if only the graph shows it."""
 
     model: Any
     function: ServedFunction
@@ -58,7 +58,7 @@ class _Built:
     quantized: Quantized | None = None
 
     def settle(self) -> None:
-        """After the variables are set."""
+        """Update the model's constants after the variables are set."""
         import keras
 
         if isinstance(self.model, keras.Model):
@@ -66,7 +66,7 @@ class _Built:
 
 
 def _build(builder: str, options: ModelOptions) -> _Built:
-    """A model with all of its variables, not restored."""
+    """Return a model with all of its variables, not restored."""
     import keras
 
     model = build_trackable(builder, options.builder_args)
@@ -81,7 +81,7 @@ def _build(builder: str, options: ModelOptions) -> _Built:
 
 
 def _build_to_compute(builder: str, graph: ObjectGraph, options: ModelOptions) -> _Built:
-    """Another model, which computes as was asked for. Raises OptionConflict for what is not Keras 3."""
+    """Return a second model with --compute-dtype and --int8 applied. Raises OptionConflict unless Keras 3 built it."""
     import keras
 
     model = _build(builder, options).model
@@ -93,7 +93,10 @@ def _build_to_compute(builder: str, graph: ObjectGraph, options: ModelOptions) -
 
 
 def read_step(graph: ObjectGraph) -> int | None:
-    """The training step: a variable of that name at the root, the optimizer's count, or the checkpoint's number."""
+    """Return the training step, or None.
+
+    It is a step variable at the root, the optimizer's iteration count, or the number in the checkpoint's name.
+    """
     holders = [graph.children[ROOT], graph.children.get(graph.children[ROOT].get("optimizer", -1), {})]
     for children in holders:
         for name in _STEP_NAMES:

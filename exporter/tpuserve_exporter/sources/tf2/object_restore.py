@@ -1,4 +1,4 @@
-"""Stored variables of an object checkpoint go into a model's, with a report of every one of both."""
+"""Restores the stored variables of an object checkpoint into a model, and reports every variable of both."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from tpuserve_exporter.sources.variables.model_variables import ModelVariable, m
 from tpuserve_exporter.sources.variables.moving_average import is_averaged_model
 from tpuserve_exporter.sources.variables.object_graph import ObjectGraph
 
-# What holds averages that are in no object of their own: Keras' use_ema, slots called `average`.
+# The name in reports for averages without a separate model: Keras' use_ema, slots named `average`.
 OPTIMIZER = "optimizer"
 
 
 def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreReport:  # noqa: ANN401 - Keras or tf.Module
-    """Put the stored values into the model, one by one.
+    """Assign the stored values to the model's variables, one by one.
 
-    Raises CheckpointMismatch before any value is set, with the report.
+    Raises CheckpointMismatch, with the report, before it assigns any value.
     """
     idle = idle_renames([variable.name for variable in graph.variables.values()], options.renames)
     graph, weights = graph.renamed(options.renames), model_variables(model)
@@ -57,14 +57,14 @@ def _report(
 
 
 def averages_from(matching: Matching) -> str:
-    """What of the checkpoint holds the averages that were taken; empty where none was."""
+    """Return the name of the checkpoint's part whose averages were taken, or an empty string."""
     if not matching.averages:
         return ""
     return matching.root if is_averaged_model(matching.root) else OPTIMIZER
 
 
 def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
-    """What a user should know of how a model was matched."""
+    """Yield notes for users on how the model was matched."""
     if any(entry.fate is not Fate.MISSING for entry in entries):
         if matching.way is Way.POSITION:
             yield "names differ from the checkpoint's: matched by position in the model"
@@ -79,6 +79,6 @@ def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions
 
 
 def describe_averages(averages: int, variables: int, wanted: Weights, where: str = "") -> str:
-    """What was taken, and how to have the other."""
+    """Return a note that averages were taken, and which option takes the trained weights."""
     how = "--weights ema" if wanted == "ema" else "--weights raw takes them as trained"
     return f"took the moving averages{where} of {averages} of {variables} variables ({how})"

@@ -1,4 +1,4 @@
-"""What PyTorch leaves: weights (`.pt`, safetensors) for a module that the builder makes, or a program (`.pt2`)."""
+"""Opens PyTorch files: weights (`.pt`, safetensors) for a builder's module, or an exported program (`.pt2`)."""
 
 import copy
 import inspect
@@ -26,10 +26,10 @@ from tpuserve_exporter.sources.opened import OpenedSource
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Read, restore and lower. `source` is a file, or a directory of safetensors.
+    """Read, restore and lower the model. `source` is a file, or a directory of safetensors.
 
-    Raises SourceUnreadable, UnsafeSource, OptionConflict, BuilderFailed, CannotLower, and CheckpointMismatch with the
-    report of what does not fit.
+    Raises SourceUnreadable, UnsafeSource, OptionConflict, BuilderFailed, CannotLower, or CheckpointMismatch with a
+    report of the mismatches.
     """
     if not source.exists():
         raise SourceUnreadable(f"there is no file or directory {source}")
@@ -37,7 +37,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 
 def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSource:
-    """A module or a program that lives in this process, wherever its weights are. It stays as it is."""
+    """Open a module or program of this process, with weights on any device. Leave it unchanged."""
     if isinstance(model, ExportedProgram):
         program = SavedProgram(model, options.inputs)
         return _opened(
@@ -92,7 +92,7 @@ def _opened(
 
 
 def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
-    """The builder's module, or the pickled one that an unsafe reading gave."""
+    """Return the builder's module, or the pickled module if --unsafe allowed to read it."""
     if options.builder is None:
         if file.module is not None:
             return file.module
@@ -111,7 +111,7 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
 
 
 def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInput]:
-    """As --input gives them: a module does not know what it is called with."""
+    """Return the inputs of --input. A torch module does not know its argument shapes."""
     arguments = ", ".join(inspect.signature(module.forward).parameters)
     if not options.inputs or any(given.dims is None for given in options.inputs):
         raise OptionConflict(
@@ -130,5 +130,5 @@ def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInpu
 
 
 def _word(dim: int | str) -> int | str | None:
-    """A size or the word for a free one; None for what is no word (`?`, `...`), which names nothing."""
+    """Return a size or the name of a free dimension, or None for a text that is no name (`?`, `...`)."""
     return dim if isinstance(dim, int) or dim.isidentifier() else None

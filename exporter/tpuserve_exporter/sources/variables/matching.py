@@ -1,9 +1,8 @@
-"""Which stored variable belongs to which variable of a model.
+"""Matches stored variables with the variables of a model.
 
-Three ways, of which the best fit is taken. By name (`conv1/kernel`) survives layers added, removed or moved. By
-position in the object graph, as tf.train.Checkpoint restores, survives names that were counted otherwise (`dense_3` for
-`dense`). By count, layers of one kind in the order of their numbers, survives Keras 2 and 3 laying their object graphs
-out differently as well.
+The match takes the best of three ways. By name (`conv1/kernel`) allows added, removed and moved layers. By position in
+the object graph, as tf.train.Checkpoint restores, allows names with other numbers (`dense_3` for `dense`). By count
+takes layers of one kind in the order of their numbers. It also allows the different object graphs of Keras 2 and 3.
 """
 
 import re
@@ -23,13 +22,13 @@ from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of several models in one checkpoint, the one to serve: tf.train.Checkpoint(model=..., teacher=...).
+# If a checkpoint has several models, the name of the one to serve: tf.train.Checkpoint(model=..., teacher=...).
 _PREFERRED = "model"
 _COUNTED = re.compile(r"(.+?)(?:_(\d+))?")
 
 
 class Way(IntEnum):
-    """How pairs were found. Of ways that fit alike, the higher is taken."""
+    """How the pairs were found. If several ways fit equally, the highest wins."""
 
     COUNT = 0
     POSITION = 1
@@ -38,10 +37,10 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Stored variables by the index of the model's variable they belong to, and those of that model left over.
+    """Stored variables by the index of the matching variable of the model, and the model's other stored variables.
 
-    `root` is what the checkpoint calls the object they are under, empty for its root itself. `rivals` are others that
-    would have fitted as well. `averages` are to be taken in the place of those in `pairs`.
+    `root` is the checkpoint's name for the object that holds them, empty for the root object. `rivals` are other
+    objects that fit equally. `averages` replace the variables of `pairs`.
     """
 
     root: str
@@ -52,7 +51,10 @@ class Matching:
     averages: Mapping[int, StoredVariable] = field(default_factory=dict)
 
     def fit(self, weights: Sequence[ModelVariable]) -> tuple[int, Way, int]:
-        """Higher is better: pairs of one shape, the way, little left over (much where nothing fits: that says most)."""
+        """Return a sort key, higher for a better fit: pairs of the same shape, the way, and the number of leftovers.
+
+        Fewer leftovers are better. Without any pair, more are better, because the report then shows the most.
+        """
         left = len(self.leftover)
         return self.same_shape(weights), self.way, -left if self.pairs else left
 
@@ -61,7 +63,7 @@ class Matching:
 
     @property
     def taken(self) -> dict[int, StoredVariable]:
-        """What goes into the model's variables."""
+        """Stored values for the model's variables, with averages instead of trained values."""
         return {**self.pairs, **self.averages}
 
     @property
@@ -70,20 +72,20 @@ class Matching:
 
     @property
     def uncounted_names(self) -> list[str]:
-        """Names without the numbers Keras tells layers of one kind apart by: `dense_3/kernel` is `dense/kernel`."""
+        """Names without the numbers by which Keras distinguishes layers: `dense_3/kernel` is `dense/kernel`."""
         return sorted("/".join(_uncount(part)[0] for part in one.name.split("/")) for one in self.pairs.values())
 
 
 def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, wanted: Weights) -> Matching:  # noqa: ANN401 - anything trackable
-    """The best fit between the model and the root of the checkpoint or one of its children.
+    """Return the best match between the model and the checkpoint's root or one of its children.
 
-    Of several that fit as well, the one that holds averages, if that is what is `wanted`; else the one called `model`.
-    Raises CheckpointMismatch where none is called so, because any choice would be a guess, and where the checkpoint
-    does not have what is wanted.
+    If several objects fit equally, prefer one that holds averages if `wanted` allows it, then the one named `model`.
+    Raises CheckpointMismatch if several remain and none has that name, because any choice would be a guess. Also raises
+    it if the checkpoint does not have the `wanted` weights.
     """
-    roots = {**graph.models(), "": ROOT}  # the root, which holds all of them, where none alone fits as well
+    roots = {**graph.models(), "": ROOT}  # the root last, if no single model fits as well
     best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
-    # Of a module of several parts, one part may have as much in common with the model as the whole.
+    # One part of a module may share as many variables with the model as the whole module.
     best = max(best_of_each, key=lambda candidate: (candidate.fit(weights), len(candidate.pairs)))
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
     chosen = _choose(tied, graph, wanted)
@@ -125,7 +127,7 @@ def _averages(
 
 
 def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVariable]]:
-    """Variables of what else the checkpoint's root holds, by its name there, without those `known`."""
+    """Return the variables of the root's other models, by model name, without those in `known`."""
     seen, others = set(known), dict[str, list[StoredVariable]]()
     for name, root in graph.models().items():
         found = [variable for node, variable in graph.model_variables(root).items() if node not in seen]
@@ -147,7 +149,7 @@ def _match_root(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph
 
 
 def _is_rival(one: Matching, best: Matching, weights: Sequence[ModelVariable]) -> bool:
-    """Whether `one` is another object that fits as well. A name is a better fit, but not for its number alone."""
+    """Return whether `one` is another object that fits equally. A name that differs only by its number is no worse."""
     if one.nodes == best.nodes or len(one.pairs) != len(best.pairs) or not best.same_shape(weights):
         return False
     if (one.same_shape(weights), len(one.leftover)) != (best.same_shape(weights), len(best.leftover)):
@@ -156,7 +158,7 @@ def _is_rival(one: Matching, best: Matching, weights: Sequence[ModelVariable]) -
 
 
 def compare(weights: Sequence[ModelVariable], matching: Matching) -> list[Entry]:
-    """One entry for every variable of the model, then one for every stored variable left over."""
+    """Return an entry for every variable of the model, then for every stored variable that remains."""
     taken = matching.taken
     entries = [
         Entry.compare(variable.name, variable.spec, _spec(taken.get(index)), index in matching.averages)
@@ -170,7 +172,7 @@ def _spec(stored: StoredVariable | None) -> ArraySpec | None:
 
 
 def pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
-    """Whole names; or layer and variable alone where one side puts the model's own name before them."""
+    """Pair equal names. If there are none, compare only layer and variable: one side may have the model's name."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]
     whole = _pair_names(mine, theirs, stored)
@@ -178,7 +180,7 @@ def pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariab
 
 
 def pair_by_count(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
-    """As by name, where both sides count each kind of layer anew: `dense_7` and `dense_9` are the first and second."""
+    """Pair names after counting the layers of each kind again: `dense_7` and `dense_9` are the first and second."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]
     whole = _pair_names(_recount(mine), _recount(theirs), stored)
@@ -200,7 +202,7 @@ def _recount(names: Sequence[str]) -> list[str]:
 
 
 def _counted_parts(name: str) -> "Iterator[tuple[str, str, int]]":
-    """Of each part of a name what is before it, its kind, and its number (-1 where it has none)."""
+    """Yield for each part of a name its parent, its kind, and its number (-1 if it has none)."""
     parent = ""
     for part in name.split("/"):
         yield parent, *_uncount(part)
@@ -215,7 +217,7 @@ def _uncount(part: str) -> tuple[str, int]:
 def _pair_names(
     wanted: Sequence[str], names: Sequence[str], stored: Sequence[StoredVariable]
 ) -> dict[int, StoredVariable]:
-    """Names that are there twice on either side tell nothing."""
+    """Pair equal names, without names that occur twice on one side, because those are ambiguous."""
     unique = {name for name, count in Counter(names).items() if count == 1}
     unique -= {name for name, count in Counter(wanted).items() if count > 1}
     by_name = dict(zip(names, stored, strict=True))
@@ -232,7 +234,7 @@ def _pair_by_position(
     graph: ObjectGraph,
     root: int,
 ) -> dict[int, StoredVariable]:
-    """Walk the model's objects and the stored ones side by side, along edges of one name."""
+    """Walk the model's objects and the stored objects together, along edges of the same name."""
     import tensorflow as tf
 
     index_of = {id(one.node): index for index, one in enumerate(weights)}

@@ -1,4 +1,4 @@
-"""The variables of a model that was built, whatever it was built with, ready to be met with stored ones."""
+"""The variables of a built model of any framework, for the match with stored variables."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelVariable:
-    """`node` is what stands for it in the model's object graph: Keras' wrapper, or the TensorFlow variable itself."""
+    """One variable. `node` is its object in the model's object graph: Keras' wrapper, or the TensorFlow variable."""
 
     name: str
     dtype: str
@@ -26,9 +26,10 @@ class ModelVariable:
 
 
 def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras model, or any tf.Module
-    """What a checkpoint of the model holds, in its own order; of Keras layers their weights (no generators' state).
+    """Return the variables that a checkpoint of the model holds, in the model's order.
 
-    A tf.Module's own list of variables lacks those of objects that are no modules: embedding tables of a TPU, Keras 3.
+    Keras layers give their weights, without the state of random generators. A tf.Module's own list of variables lacks
+    those of objects that are not modules, such as TPU embedding tables and Keras 3 objects.
     """
     return [_describe(variable) for variable in _distinct(_walk(model))]
 

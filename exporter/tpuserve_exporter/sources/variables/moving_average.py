@@ -1,25 +1,25 @@
-"""Moving averages of the weights in a TF2 checkpoint: whose they are follows from the object graph, not from names."""
+"""Moving averages of the weights in a TF2 checkpoint. The object graph shows which variable each belongs to."""
 
 import re
 from collections.abc import Iterator
 
 from tpuserve_exporter.sources.variables.object_graph import ObjectGraph, StoredVariable
 
-# What people call a model that holds the averages, beside the one that is trained.
+# Usual names of a model that holds averages of the trained one.
 _AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)
 _SLOT = "average"
 _TRAINED, _AVERAGES, _COUNT = "_trainable_variables", "_model_variables_moving_average", "_iterations"
 
 
 def is_averaged_model(name: str) -> bool:
-    """Whether an object of that name, as in tf.train.Checkpoint(model=..., ema=...), holds averages of another."""
+    """Return whether `name`, as in tf.train.Checkpoint(model=..., ema=...), suggests averages of another model."""
     return _AVERAGED_MODEL.search(name) is not None
 
 
 def find_averages(graph: ObjectGraph) -> dict[int, StoredVariable]:
-    """The moving average of each variable that has one, by the variable's number.
+    """Return the moving average of each variable that has one, by the variable's number.
 
-    Kept by a Keras optimizer with `use_ema`, or in a slot called `average` (Model Garden, TensorFlow Addons).
+    Averages are in a Keras optimizer with `use_ema`, or in a slot named `average` (Model Garden, TensorFlow Addons).
     """
     return dict(_kept_in_slots(graph)) | dict(_kept_by_optimizers(graph))
 
@@ -39,7 +39,7 @@ def _kept_by_optimizers(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariabl
 
 
 def _is_unused(optimizer: dict[str, int], graph: ObjectGraph) -> bool:
-    """Before the first step Keras 3 has only zeros there."""
+    """Return whether the optimizer took no step yet. Keras 3 averages are zero until then."""
     count = graph.variables.get(optimizer.get(_COUNT, -1))
     return count is not None and int(graph.read(count)) == 0
 
@@ -47,14 +47,14 @@ def _is_unused(optimizer: dict[str, int], graph: ObjectGraph) -> bool:
 def _by_index(
     averages: dict[str, int], trained: dict[str, int], graph: ObjectGraph
 ) -> Iterator[tuple[int, StoredVariable]]:
-    """Keras 3 keeps two lists in one order."""
+    """Yield the averages of Keras 3, which keeps averages and variables as two lists in the same order."""
     for index, node in averages.items():
         if index in trained and node in graph.variables:
             yield trained[index], graph.variables[node]
 
 
 def _by_name(averages: dict[str, int], graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
-    """Keras 2 names the average of `dense/kernel` `Adam/average/dense/kernel`."""
+    """Yield the averages of Keras 2, which names the average of `dense/kernel` `Adam/average/dense/kernel`."""
     nodes = {variable.name: node for node, variable in graph.variables.items()}
     for node in averages.values():
         stored = graph.variables.get(node)

@@ -1,8 +1,8 @@
-"""The variables of a TF2 object checkpoint, read from the object graph stored in it.
+"""The variables of a TF2 object checkpoint, read from its stored object graph.
 
-The keys of a checkpoint follow the shortest path to each variable: with an optimizer saved, a kernel may sit under
-`optimizer/_trainable_variables/0`. So nothing here reads meaning from a key. What a variable is follows from which
-objects hold it (TrackableObjectGraph in tensorflow/core/protobuf/trackable_object_graph.proto).
+The keys of a checkpoint follow the shortest path to each variable. With a saved optimizer, a kernel may have the key
+`optimizer/_trainable_variables/0`. So this module ignores the meaning of keys. The objects that hold a variable show
+its role (TrackableObjectGraph in tensorflow/core/protobuf/trackable_object_graph.proto).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """One variable in the checkpoint. `name` is the one it had in training, such as `conv1/kernel`."""
+    """One variable in the checkpoint. `name` is its name in training, such as `conv1/kernel`."""
 
     node: int
     name: str
@@ -47,7 +47,7 @@ class StoredVariable:
 
 
 def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) -> dict[int, StoredVariable]:
-    """The same variables by other names. Raises CheckpointMismatch where two of one name come of it."""
+    """Return the variables with new names. Raises CheckpointMismatch if --rename gives several variables one name."""
     named = {node: rename(variable.name, renames) for node, variable in variables.items()}
     before, after = Counter(one.name for one in variables.values()), Counter(named.values())
     clashing = sorted({name for node, name in named.items() if after[name] > before[variables[node].name]})
@@ -60,7 +60,7 @@ def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) 
 class ObjectGraph:
     """Objects by number (0 is the root), their children by name, and the variables among them.
 
-    `slots` are variables that an optimizer keeps of others: of each, the other's number and the slot's name.
+    `slots` are variables that an optimizer keeps for other variables. Each has the other's number and the slot's name.
     """
 
     prefix: Path
@@ -70,11 +70,11 @@ class ObjectGraph:
     slots: dict[int, tuple[int, str]]
 
     def renamed(self, renames: Sequence[Rename]) -> "ObjectGraph":
-        """The same with other names. Raises CheckpointMismatch where two variables of one name come of it."""
+        """Return the graph with new names. Raises CheckpointMismatch if --rename gives several variables one name."""
         return replace(self, variables=renamed(self.variables, renames))
 
     def reachable(self, start: int, without: frozenset[str]) -> Iterator[int]:
-        """Objects under `start`, nearest first, not following edges named in `without`."""
+        """Yield the objects under `start`, nearest first. Do not follow edges named in `without`."""
         seen, queue = {start}, [start]
         for node in queue:
             yield node
@@ -84,30 +84,30 @@ class ObjectGraph:
                     queue.append(child)
 
     def model_variables(self, start: int) -> dict[int, StoredVariable]:
-        """Variables of the model at `start`, without its optimizer, metrics and generators."""
+        """Return the variables of the model at `start`, without its optimizer, metrics and generators."""
         nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
         return {node: self.variables[node] for node in nodes if node in self.variables and node not in self.slots}
 
     def models(self) -> dict[str, int]:
-        """What the root holds by name, other than optimizers, bookkeeping and bare variables."""
+        """Return the root's children by name, without optimizers, bookkeeping and bare variables."""
         without = _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES
         children = self.children[ROOT].items()
         return {name: child for name, child in children if name not in without and child not in self.variables}
 
     def optimizer_variables(self) -> dict[int, StoredVariable]:
-        """Variables nothing but an optimizer holds, and its slots."""
+        """Return the variables that only an optimizer holds, and its slots."""
         others = set(self.reachable(ROOT, _OPTIMIZER_EDGES))
         return {n: variable for n, variable in self.variables.items() if n in self.slots or n not in others}
 
     def read(self, variable: StoredVariable) -> Array:
-        """The value. Raises SourceUnreadable as `read_tensor` does."""
+        """Return the value. Raises SourceUnreadable as `read_tensor` does."""
         return read_tensor(self.reader, self.prefix, variable.key)
 
     def read_into(self, variable: StoredVariable, target: "tf.Variable") -> None:
-        """Put the value into a variable of its shape, in the variable's dtype.
+        """Assign the value to a variable of its shape, in the variable's dtype.
 
-        The tensor that was read becomes the variable's: no copy of it is made, in TensorFlow or in Python. Raises
-        SourceUnreadable as `read_tensor` does.
+        The read tensor becomes the variable's value, without a copy in TensorFlow or in Python. Raises SourceUnreadable
+        as `read_tensor` does.
         """
         target.assign(restore_tensor(self.prefix, variable.key, variable.dtype, target.dtype), read_value=False)
 
@@ -136,7 +136,7 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
 
 
 def _table_slots(children: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[int, str]]:
-    """tf.tpu.experimental.embedding.TPUEmbedding holds each table's state beside it: `_variables/TABLE/parameters`."""
+    """Return the slots of TPUEmbedding tables, which are next to the parameters: `_variables/TABLE/parameters`."""
     tables = [
         children[table]
         for owner in children.values()
@@ -150,7 +150,7 @@ def _table_slots(children: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[i
 
 
 def _slots(graph: "TrackableObjectGraph") -> dict[int, tuple[int, str]]:
-    """Keras 2 optimizers keep their state as slots, and so does an average of the weights."""
+    """Return the slots that optimizers of Keras 2 and weight averages use for their state."""
     return {
         slot.slot_variable_node_id: (slot.original_variable_node_id, slot.slot_name)
         for node in graph.nodes
@@ -159,7 +159,7 @@ def _slots(graph: "TrackableObjectGraph") -> dict[int, tuple[int, str]]:
 
 
 def open_checkpoint(prefix: Path) -> "tf.train.CheckpointReader":
-    """A reader of the checkpoint `prefix`, of either kind. Raises SourceUnreadable."""
+    """Return a reader of the checkpoint `prefix`, of TF1 or TF2. Raises SourceUnreadable."""
     import tensorflow as tf
 
     with _reading(f"{prefix.name}.index", prefix):
@@ -167,19 +167,19 @@ def open_checkpoint(prefix: Path) -> "tf.train.CheckpointReader":
 
 
 def read_tensor(reader: "tf.train.CheckpointReader", prefix: Path, key: str) -> Array:
-    """The value under `key`. Raises SourceUnreadable for a shard that is missing or cut short."""
+    """Return the value under `key`. Raises SourceUnreadable if a shard is missing or truncated."""
     import numpy as np
 
     with _reading(f"the data of {prefix.name}", prefix):
         value = reader.get_tensor(key)
-    # numpy's own strings would lose the zeros at a string's end.
+    # numpy's string dtype would drop zero bytes at a string's end.
     return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType", part: str = "") -> "tf.Tensor":
-    """The value under `key`, of dtype `stored`, as `wanted`, with no copy of it in Python. Raises as `read_tensor`.
+    """Return the value under `key`, of dtype `stored`, as `wanted`, without a copy in Python. Raises as `read_tensor`.
 
-    `part` is the slice of it to read, as RestoreV2 takes it; empty for all.
+    `part` is the slice to read, in RestoreV2's format, or empty for the whole value.
     """
     import tensorflow as tf
 
@@ -191,7 +191,7 @@ def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType", part
 
 @contextlib.contextmanager
 def _reading(what: str, prefix: Path) -> Iterator[None]:
-    """What TensorFlow raises for damaged files becomes SourceUnreadable."""
+    """Turn TensorFlow's errors for damaged files into SourceUnreadable."""
     import tensorflow as tf
 
     try:
@@ -200,7 +200,7 @@ def _reading(what: str, prefix: Path) -> Iterator[None]:
         raise SourceUnreadable(f"cannot read {what}: {_reason(error, prefix)}") from error
 
 
-# What TensorFlow says of files that are not whole, and what that means.
+# TensorFlow's messages for incomplete files, and their meanings.
 _NOT_WHOLE = (
     ("not an sstable", "it is cut short, or no index of a checkpoint"),
     ("Read less bytes than requested", "it is cut short"),
@@ -210,7 +210,7 @@ _NOT_WHOLE = (
 
 
 def _reason(error: Exception, prefix: Path) -> str:
-    """TensorFlow's first line, without the directory; of files that are not whole, what to do."""
+    """Return TensorFlow's first line without the directory. For incomplete files, return the meaning and advice."""
     said = reason_of(error).replace(f"{prefix.parent}/", "")
     for words, meaning in _NOT_WHOLE:
         if words in said:
