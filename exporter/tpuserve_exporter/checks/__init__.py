@@ -1,1 +1,1 @@
-"""What a written version must pass before it is published, and what it is asked."""
+"""Checks that a written version must pass before it is published, and the inputs for them."""

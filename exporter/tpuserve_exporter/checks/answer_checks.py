@@ -1,4 +1,4 @@
-"""Check in a session that each answer depends only on its own row, and stays the same when asked again."""
+"""Checks in a session that each answer depends only on its own row, and that repeated requests get equal answers."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,14 +23,14 @@ from tpuserve_exporter.version.loaded_model import SessionModel
 
 
 class Answers(NamedTuple):
-    """The findings on one signature."""
+    """The results for one signature."""
 
     deterministic: bool
     rows_independent: bool
 
 
 class AnswerChecks:
-    """The answer checks of one version. `warn` takes what a user should know of a signature that passes."""
+    """The answer checks of one version. `warn` takes messages for the user about a signature that passes."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class AnswerChecks:
         return Answers(deterministic=True, rows_independent=signature.is_batchable and found.independent)
 
     def _find_dependence(self, signature: Signature, samples: Tensors) -> Finding:
-        """Look for dependence between rows, of a fixed batch too. Not checked if inputs or outputs have no rows."""
+        """Look for dependence between rows, also in a fixed batch. Skip the check if inputs or outputs have no rows."""
         if signature.is_batchable:
             if len(distinct_rows(samples)) < 2:
                 samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)

@@ -1,6 +1,6 @@
-"""Putting the questions of the comparison to the source, and to what was written: as Python loads it, as programs.
+"""Runs the source, and then the written version in Python and as device programs, on the inputs of the comparison.
 
-One after the other, and before a session has the version open: each of them holds all of the weights.
+They run one after the other, before a session opens the version, because each holds all of the weights.
 """
 
 import gc
@@ -26,17 +26,17 @@ from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
 from tpuserve_formats.manifest.device import ManifestDevice
 
-# The row-independence check wants neighbours, also where the largest batch is of one row.
+# The row-independence check needs neighbours, even if the largest batch has only one row.
 LEAST_ROWS = 4
 
 
 @dataclass(slots=True)
 class Asked:
-    """Samples by signature, and what the source and `python` answered to every case made of them.
+    """Samples by signature, and the answers of the source and of `python` to every case.
 
-    `raw` holds the source's answers to images of known pixels, and `numerics` the findings of --tpu-numerics.
-    `programs` holds the answers of device programs, by their names in the comparison. All are empty for a version that
-    does not load by Python: only the session answers then.
+    `raw` has the source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. `programs`
+    has the answers of device programs, by their names in the comparison. If the version does not load in Python, all
+    fields are empty, and only the session answers.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Asked:
 
 
 class Asking:
-    """Asks for one export. `warn` takes what a user should know of a version that passes."""
+    """Runs the models of one export. `warn` takes messages for the user about a version that passes."""
 
     def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
         self._options = options
@@ -56,9 +56,9 @@ class Asking:
         self._warn = warn
 
     def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
-        """Ask all that the comparison will. The source has given its weights' memory back when this returns.
+        """Run all cases of the comparison, and free the memory of the source's weights.
 
-        Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed where `version` does not load by Python.
+        Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed if `version` does not load in Python.
         """
         if source.reference is None:
             python = self._load_by_python(version)
@@ -96,7 +96,7 @@ class Asking:
         with self._progress.step("Load it by Python, ask it") as step:
             try:
                 python = PythonModel(version)
-            except Exception as error:  # TensorFlow raises nearly anything here
+            except Exception as error:  # TensorFlow raises many types here
                 raise ParityFailed(f"the SavedModel does not load by Python: {reason_of(error)}") from error
             answers = self._answers_to_cases(written, asked, python)
             step.detail = f"{len(answers)} question(s)"
@@ -112,7 +112,7 @@ class Asking:
         return answers
 
     def _ask_programs(self, written: WrittenModel, asked: Asked, version: Path, device: ManifestDevice | None) -> None:
-        """Put their answers into `asked`, and what --tpu-numerics found."""
+        """Add the answers of the programs and the results of --tpu-numerics to `asked`."""
         if device is None or asked.source is None:
             return
         options, progress, warn = self._options, self._progress, self._warn
@@ -124,30 +124,30 @@ class Asking:
             )
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
-        """Models that load in a session alone are served all the same, if they came so."""
+        """Load the version in Python, or warn and return None. A copied SavedModel may load only in a session."""
         with self._progress.step("Load it by Python"):
             try:
                 return PythonModel(version)
-            except Exception as error:  # TensorFlow raises nearly anything here
+            except Exception as error:  # TensorFlow raises many types here
                 reason = reason_of(error)
         self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
         return None
 
     def open_given(self) -> SampleFile | None:
-        """The user's own inputs, if there are any. Raises SamplesUnfit."""
+        """Open the user's inputs, or return None without --check. Raises SamplesUnfit."""
         options = self._options
         return None if options.check is None else open_samples(options.check, options.sequences.pad_values)
 
     def find_samples(self, signature: Signature, given: SampleFile | None, model: Sampled) -> Tensors:
-        """Inputs to check `signature` with, for `model` to take. Raises SamplesUnfit."""
+        """Return inputs to check `signature` with, that `model` takes. Raises SamplesUnfit."""
         rows = max(*self._options.batch_sizes, LEAST_ROWS)
         buckets = self._options.sequences.buckets
-        # Every program is to be asked, that for the shortest too.
+        # Samples must fit every program, including the one for the shortest sequences.
         longest = buckets[:1] if self._options.device_programs else buckets[-1:]
         return find_samples(signature, rows, given, model, *longest)
 
     def _questions(self, signature: Signature, samples: Tensors) -> Iterator[Tensors]:
-        """What each case asks the source, which is never padded; and of a batch a row alone."""
+        """Yield the inputs of each case without padding, and of a batch also the first row alone."""
         for case in list_cases(signature, samples, self._options.batch_sizes, padded=True):
             yield case.real
         if signature.is_batchable:
@@ -155,7 +155,7 @@ class Asking:
 
 
 def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions, device: ManifestDevice | None) -> None:
-    """That there is something to pad, in a signature or behind its host part. Raises OptionConflict."""
+    """Raise OptionConflict if --sequence-buckets or --pad-value applies to no signature and no host part's output."""
     inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
     names = {name for name, spec in inputs if spec.free_axes}
     parts = () if device is None else device.parts.values()

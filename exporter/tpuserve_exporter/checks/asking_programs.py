@@ -1,4 +1,4 @@
-"""Putting the questions of the comparison to a version's device programs, run on this machine's CPU."""
+"""Runs a version's device programs on this machine's CPU, on the inputs of the comparison."""
 
 import contextlib
 import gc
@@ -28,12 +28,15 @@ def ask_programs(
     *,
     in_bfloat16: bool = False,
 ) -> dict[str, RecordedAnswers]:
-    """Answers to every case of every signature, by what the comparison calls the programs: one way for each length.
+    """Return the programs' answers to every case of every signature, by their name in the comparison, one per length.
 
-    `in_bfloat16`, products are of operands rounded to that, as a TPU's are.
+    With `in_bfloat16`, operands of products are rounded to bfloat16, as on a TPU. `warn` takes the names of programs
+    that had no inputs.
 
-    `warn` is told of programs that nothing was put to. Raises ParityFailed where one does not run, SessionLoadFailed
-    where the host part does not load, and SamplesUnfit for what cannot be padded.
+    Raises:
+        ParityFailed: if a program does not run.
+        SessionLoadFailed: if the host part does not load.
+        SamplesUnfit: if inputs cannot be padded.
     """
     title = "Emulate products of bfloat16, as on a TPU" if in_bfloat16 else "Run the device programs on the CPU"
     with progress.step(title) as step, _open_host(version, device) as host:
@@ -55,7 +58,7 @@ def _ask(
     samples: Mapping[str, Tensors],
     options: ExportOptions,
 ) -> tuple[RecordedAnswers, list[str]]:
-    """The answers, and the signatures whose inputs are too long for these programs."""
+    """Return the answers, and the signatures whose inputs are too long for these programs."""
     answers, left = RecordedAnswers(), []
     for name, signature in signatures.items():
         if not programs.has(signature):

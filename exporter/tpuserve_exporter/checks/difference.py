@@ -1,4 +1,4 @@
-"""How far one set of answers is from another: what counts as the same, the largest and mean difference, top-1."""
+"""Compares two sets of answers: tolerance, largest and mean difference, and top-1 agreement."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tpuserve_exporter.signature import Array, Tensors
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """An element may differ by `atol + rtol * |expected|`. In `top1` of the rows the same class comes first."""
+    """Allowed differences. An element may differ by `atol + rtol * |expected|`. `top1` is the least top-1 agreement."""
 
     atol: float
     rtol: float
@@ -19,11 +19,11 @@ class Tolerance:
 
     @classmethod
     def choose(cls, computes_in: str, converted: bool, atol: float | None, rtol: float | None) -> "Tolerance":
-        """What was asked for, else a few units in the last place of the coarsest dtype that the model computes in.
+        """Return the given tolerance, or a few units in the last place of the coarsest dtype that the model uses.
 
-        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %) and float16 11 (0.05 to 0.1 %), and kernels for other
-        batch sizes round at other places. `converted` to another compute dtype, a model rounds everywhere else. In int8
-        it has 127 steps, wherever it has weights, so that classes count too; unless another tolerance was asked for.
+        bfloat16 has 8 bits of mantissa (a unit is 0.4 to 0.8 %), and float16 11 bits (0.05 to 0.1 %). Kernels for other
+        batch sizes round at other places. A model `converted` to another compute dtype rounds everywhere differently.
+        int8 weights have 127 steps, so without a given tolerance the classes must agree too.
         """
         if computes_in == "int8" and atol is None and rtol is None:
             return cls(5e-2, 5e-2, 0.9)
@@ -36,16 +36,16 @@ class Tolerance:
         return f"{self.atol:g} + {self.rtol:g} * |expected|{classes}"
 
 
-# Of dtypes coarser than float32, the coarsest first.
+# Dtypes coarser than float32, coarsest first.
 COARSE = {"bfloat16": Tolerance(2e-2, 2e-2), "float16": Tolerance(2.5e-3, 2.5e-3)}
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """How far one output is off, over `elements` elements. Of what is no float, an element that differs counts as 1.
+    """Difference of one output over `elements` elements. Outside floats, an element that differs counts as 1.
 
-    `agreeing` of `ranked` rows have their largest element at the same place; 0 of 0 for outputs that are no scores of
-    classes. `beyond` says what is outside the tolerance; empty when nothing is.
+    In `agreeing` of `ranked` rows, the largest element is at the same place. Both are 0 if the output has no class
+    scores. `beyond` describes a difference outside the tolerance, or is empty.
     """
 
     max_abs: float
@@ -60,7 +60,7 @@ class OutputDifference:
         return self.agreeing / self.ranked if self.ranked else None
 
     def to_json(self) -> dict[str, Any]:
-        """None stands for an infinite difference, which JSON does not have."""
+        """Return the values for JSON. None stands for an infinite difference, which JSON does not have."""
         return {
             "max_abs_difference": self.max_abs if np.isfinite(self.max_abs) else None,
             "mean_abs_difference": self.mean_abs if np.isfinite(self.mean_abs) else None,
@@ -69,7 +69,7 @@ class OutputDifference:
 
 
 def merge(differences: Iterable[OutputDifference]) -> OutputDifference:
-    """One output over several comparisons, each element of each counted once."""
+    """Return the difference of one output over several comparisons. Each element counts once per comparison."""
     found = list(differences)
     elements = sum(one.elements for one in found)
     total = sum(one.mean_abs * one.elements for one in found if one.elements)
@@ -85,7 +85,7 @@ def merge(differences: Iterable[OutputDifference]) -> OutputDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one answer is from another, by output. `others` says so where the outputs are not even the same."""
+    """Difference of two answers, by output. `others` describes differing output names, or is empty."""
 
     outputs: Mapping[str, OutputDifference]
     others: str = ""
@@ -96,17 +96,17 @@ class Difference:
 
     @property
     def is_misshapen(self) -> bool:
-        """True if the names or shapes of outputs differ, and not only values."""
+        """Whether names or shapes of outputs differ, and not only values."""
         return bool(self.others) or any(one.beyond and not one.elements for one in self.outputs.values())
 
     @property
     def beyond(self) -> str:
-        """What is outside the tolerance, of the first output that is; empty when nothing is."""
+        """Description of the first difference outside the tolerance, or an empty string."""
         return self.others or next((one.beyond for one in self.outputs.values() if one.beyond), "")
 
 
 def compare(expected: Tensors, actual: Tensors, tolerance: Tolerance) -> Difference:
-    """Floats within the tolerance, NaN equal to NaN; everything else exactly."""
+    """Compare floats within the tolerance, with NaN equal to NaN, and all other values exactly."""
     if expected.keys() != actual.keys():
         return Difference({}, f"outputs {sorted(actual)} instead of {sorted(expected)}")
     return Difference(
@@ -130,7 +130,7 @@ def _compare_arrays(name: str, expected: Array, actual: Array, tolerance: Tolera
 
 
 def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolerance) -> OutputDifference:
-    """In float64, or complex128: bfloat16 (kind V) has no arithmetic of its own worth comparing in."""
+    """Compare in float64 or complex128, because arithmetic in bfloat16 (kind V) is too coarse."""
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     want, got = expected.astype(wide), actual.astype(wide)
     same = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -152,7 +152,7 @@ def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolera
 
 
 def _count_top1(want: Array, got: Array) -> tuple[int, int]:
-    """Rows of scores [rows, classes ≥ 2] whose best class is the same, of how many. Of two equals either is best."""
+    """Count the rows of scores [rows, classes ≥ 2] with the same best class, and all rows. Equal best scores agree."""
     if want.ndim != 2 or want.shape[1] < 2:
         return 0, 0
     best, chosen = want.argmax(axis=1), got.argmax(axis=1)

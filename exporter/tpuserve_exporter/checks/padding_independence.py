@@ -1,4 +1,4 @@
-"""Whether padding changes what is no padding. Only where it does not may servers pad sequences to buckets."""
+"""Checks whether padding changes the results of real elements. If it does, servers may not pad to sequence buckets."""
 
 from tpuserve_exporter.checks.difference import Tolerance, compare
 from tpuserve_exporter.checks.sequence_padding import pad_sequence
@@ -8,17 +8,20 @@ from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.samples import take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
-# A few are enough: whether they depend on each other is another check's question.
+# A few rows are enough, because another check tests whether rows depend on each other.
 _ROWS = 4
 
 
 def check_padding(
     signature: Signature, samples: Tensors, sequences: SequenceOptions, model: Runnable, tolerance: Tolerance
 ) -> int:
-    """Compare rows as they are with the same rows padded to each bucket, by one element or more.
+    """Compare unpadded rows with the same rows padded to each bucket, by one element or more.
 
-    Outputs are cut as servers cut them: in free dimensions that have the padded length. Returns the number of
-    comparisons. Raises ParityFailed for the first that is off, SamplesUnfit for a padding value of another dtype.
+    Cut outputs as servers do, in free dimensions that have the padded length. Return the number of comparisons.
+
+    Raises:
+        ParityFailed: for the first difference beyond the tolerance.
+        SamplesUnfit: if a padding value has the wrong dtype, or the model fails on the rows.
     """
     buckets = [bucket for bucket in sequences.buckets if bucket > 1]
     for bucket in buckets:

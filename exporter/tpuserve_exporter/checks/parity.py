@@ -1,4 +1,4 @@
-"""Whether the written SavedModel answers as the source model does: at every size, padded, and loaded both ways."""
+"""Compares the written SavedModel with the source model: at every batch size, padded, and loaded in every way."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from tpuserve_exporter.signature import Array, Signature, Tensors
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Inputs to compare with: a batch size's, or the last of more rows. Of a padded batch, the first rows are real."""
+    """Inputs to compare with: a batch of one size, or remaining rows. A padded batch begins with `real_rows`."""
 
     name: str
     inputs: Tensors
@@ -24,7 +24,7 @@ class Case:
 
     @property
     def real(self) -> Tensors:
-        """What the source is asked: it is never padded."""
+        """Inputs for the source, which never gets padding."""
         return _take_real(self.inputs, self.real_rows)
 
 
@@ -39,10 +39,10 @@ def compare_cases(
     padded: bool,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> ParityResult:
-    """Compare `loaded`, by the way each was loaded, with `reference`; `require_parity` has the verdict.
+    """Compare the `loaded` models, by the way of loading, with `reference`. `require_parity` judges the result.
 
-    `padded` compares a padded batch with one that is not, which only models with independent rows can pass. `advance`
-    is told how many cases are done, of how many. Raises ParityFailed where one cannot be run.
+    With `padded`, also compare a padded batch with an unpadded one. Only models with independent rows pass that.
+    `advance` gets the numbers of done cases and of all cases. Raises ParityFailed if a case does not run.
     """
     comparisons: list[Comparison] = []
     proven: set[str] = set()
@@ -60,7 +60,7 @@ def compare_cases(
 
 
 def require_parity(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
-    """Raises ParityFailed, with all that was compared, where that is not the same within the tolerance."""
+    """Raise ParityFailed, with all comparisons, if one is outside the tolerance or too few first classes agree."""
     if result.failed:
         raise _failure(signature, result, tolerance)
     if below := result.below(tolerance.top1):
@@ -72,20 +72,20 @@ def require_parity(signature: Signature, result: ParityResult, tolerance: Tolera
 
 
 def require_shapes(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
-    """Check a model whose answers change each time. Raises ParityFailed where outputs or their shapes differ."""
+    """Check a model whose answers change each time. Raises ParityFailed if outputs or their shapes differ."""
     if misshapen := [one for one in result.failed if one.difference.is_misshapen]:
         raise _failure(signature, replace(result, comparisons=tuple(misshapen)), tolerance)
 
 
 def _is_all_nan(value: Array) -> bool:
-    """Of bfloat16 too, which numpy knows as kind V. An empty output has no NaN."""
+    """Return whether all values are NaN, also of bfloat16, whose kind in numpy is V. An empty output has none."""
     if value.dtype.kind not in "fc" and value.dtype.name != "bfloat16":
         return False
     return value.size > 0 and bool(np.isnan(value.astype(np.complex128)).all())
 
 
 def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[Case]:
-    """Every batch size, every row, and a batch that lacks a row of the largest size."""
+    """Yield a case for every batch size, for the remaining rows, and for a padded batch of the largest size."""
     if not signature.is_batchable:
         yield Case("as it is", samples)
         return
@@ -102,7 +102,7 @@ def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int
 
 
 def _pad(inputs: Tensors, rows: int) -> Tensors:
-    """Repeat the last row, as servers do: a real row, because a model may divide by its norm."""
+    """Repeat the last row, as servers do. A real row is safe for models that divide by its norm."""
     last = {name: np.repeat(value[-1:], rows - len(value), axis=0) for name, value in inputs.items()}
     return {name: np.concatenate([value, last[name]]) for name, value in inputs.items()}
 
@@ -121,7 +121,7 @@ def _run(model: Runnable, signature: Signature, case: Case, way: str) -> Tensors
 
 
 def _failure(signature: Signature, result: ParityResult, tolerance: Tolerance) -> ParityFailed:
-    """The first that is off, how many are, and all of them in the details."""
+    """Return an error that names the first failed comparison and their number, with all comparisons in the details."""
     first, largest = result.failed[0], result.max_abs_difference
     return ParityFailed(
         f"{signature.name}, {first.where}: {first.difference.beyond}, allowed is {tolerance} (--atol, --rtol); "

@@ -1,4 +1,4 @@
-"""What comparing a version with its source found: every comparison, and what they come to by output and by bucket."""
+"""The result of comparing a version with its source: every comparison, and totals by output and by bucket."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from tpuserve_exporter.checks.difference import Difference, OutputDifference, me
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One batch, answered by the version loaded one way, against the source's own answer.
+    """One batch: the answer of the version, loaded in one way, against the source's answer.
 
-    `bucket` is the batch size it stands for, None where a signature has no batch dimension.
+    `bucket` is the batch size, or None if the signature has no batch dimension.
     """
 
     case: str
@@ -29,7 +29,7 @@ class Comparison:
 class ParityResult:
     """Comparisons of one signature over `rows` different rows.
 
-    `all_nan` are outputs of which the source model never answered anything but NaN: equal, and yet nothing is proven.
+    `all_nan` are outputs for which the source only returned NaN. Equal NaN values do not prove that the models agree.
     """
 
     rows: int
@@ -49,14 +49,14 @@ class ParityResult:
         return [one for one in self.comparisons if one.difference.beyond]
 
     def other_classes(self) -> list[str]:
-        """Where the largest of an output's scores is not always the source's: `scores: 2 of 64`."""
+        """Return the outputs whose largest score is not always at the source's class: `scores: 2 of 64`."""
         found = self.outputs.items()
         return [
             f"{name}: {one.ranked - one.agreeing} of {one.ranked}" for name, one in found if one.agreeing < one.ranked
         ]
 
     def below(self, top1: float) -> list[str]:
-        """Outputs that have the source's class first in less than that part of the rows: `scores: 60.0%`."""
+        """Return the outputs whose top-1 agreement with the source is below `top1`: `scores: 60.0%`."""
         shares = {name: one.top1_agreement for name, one in self.outputs.items()}
         return [f"{name}: {share:.1%}" for name, share in shares.items() if share is not None and share < top1]
 

@@ -1,4 +1,4 @@
-"""A version's signatures as its device programs answer them: prepared on the host, padded to a bucket, cut again."""
+"""Runs a version's signatures by its device programs: host part, padding to a bucket, program, cut, host part."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,9 @@ from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, Dev
 
 
 class ProgramAnswers:
-    """Answers by the programs for one length of sequences, None where a part has none.
+    """Answers of the programs for one sequence length, or for no sequences if `length` is None.
 
-    `host` has the host parts, None where no signature has one.
+    `host` has the host parts, or is None if no signature has one.
     """
 
     def __init__(
@@ -27,17 +27,17 @@ class ProgramAnswers:
         self._host = host
 
     def has(self, signature: Signature) -> bool:
-        """Whether there are programs of this length for the signature."""
+        """Return whether the signature has programs of this length."""
         return signature.name in self._device.signatures and bool(self._programs(signature))
 
     def takes(self, signature: Signature, inputs: Tensors) -> bool:
-        """Whether the inputs are no longer than its programs."""
+        """Return whether the inputs fit the length of its programs."""
         if self._length is None:
             return True
         return _longest(self._part(signature), self._prepare(signature, inputs)) <= self._length
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises ParityFailed where a program does not run, SamplesUnfit for what cannot be padded."""
+        """Return the outputs by name. Raises ParityFailed if a program fails, SamplesUnfit if padding does."""
         entry, part = self._device.signatures[signature.name], self._part(signature)
         given = self._prepare(signature, inputs)
         program = self._choose(signature, given)
@@ -57,7 +57,7 @@ class ProgramAnswers:
         return [one for one in self._part(signature).programs if one.sequence_length == self._length]
 
     def _prepare(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """The part's inputs, in its order."""
+        """Return the part's inputs, in its order."""
         entry, part = self._device.signatures[signature.name], self._part(signature)
         if entry.host is None or entry.host.before is None:
             mapped = {entry.inputs[name]: value for name, value in inputs.items()}
@@ -78,7 +78,7 @@ class ProgramAnswers:
         return self._host.run(half, {name: values[name] for name in half.inputs})
 
     def _choose(self, signature: Signature, given: Tensors) -> DeviceProgram:
-        """The smallest that the rows fit into."""
+        """Return the program with the smallest batch size that takes all rows."""
         programs = self._programs(signature)
         if programs[0].batch_size is None:
             return programs[0]
@@ -91,14 +91,14 @@ class ProgramAnswers:
             value = pad_sequence(name, TensorSpec(tensor.dtype, tensor.shape), value, self._length, tensor.pad_value)
         if program.batch_size is None:
             return value
-        # As servers do: a real row, because a model may divide by its norm.
+        # Servers also pad with a real row, because a model may divide by its norm.
         return np.concatenate([value, np.repeat(value[-1:], program.batch_size - len(value), axis=0)])
 
 
 def list_answers(
     model: ProgramModel, device: ManifestDevice, host: SessionModel | None
 ) -> Iterator[tuple[str, ProgramAnswers]]:
-    """One for each length of sequences that there are programs for, by what the comparison calls it."""
+    """Yield the programs' answers for each sequence length, with the name of the length for the comparison."""
     lengths = {program.sequence_length for part in device.parts.values() for program in part.programs}
     for length in sorted(lengths, key=lambda one: one or 0):
         name = "program" if length is None else f"program of length {length}"
@@ -115,6 +115,6 @@ def _count_rows(inputs: Tensors) -> int:
 
 
 def _cut(axes: tuple[int, ...], value: Array, rows: int | None, padded: int | None, longest: int) -> Array:
-    """To the rows that came; and in free dimensions of the padded length to the length that came."""
+    """Cut an output to the given rows, and cut its free dimensions of the padded length to the given length."""
     ends = [longest if axis in axes and size == padded else None for axis, size in enumerate(value.shape)]
     return value[tuple(map(slice, [rows, *ends[1:]] if rows is not None else ends))]

@@ -1,4 +1,4 @@
-"""Refuse versions that call Python code: it runs only in the process that traced it, and in no server."""
+"""Refuses versions that call Python code, which runs only in the process that traced it, and never in a server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compare a signature of image files with the source, which gets the same pixels prepared without TensorFlow."""
+"""Compares a signature of image files with the source, which gets the same pixels prepared without TensorFlow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class RawAnswer:
 
 
 def ask_raw_images(source: WrappedReference, samples: Mapping[str, Tensors]) -> dict[str, RawAnswer]:
-    """Ask the source about images of known pixels, by signature. Other inputs are those of `samples`."""
+    """Return the source's answers to images of known pixels, by signature. Other inputs are those of `samples`."""
     return {
         name: _ask(source, raw.name, raw.prepare(pixels), pixels, samples[name])
         for name, raw in source.raw_images.items()
@@ -41,7 +41,7 @@ def _ask(source: WrappedReference, name: str, prepared: Array, pixels: Array, sa
 
 
 def check_raw_images(signature: Signature, raw: RawAnswer, version: Runnable, tolerance: Tolerance) -> None:
-    """Compare the answers of `version` to the files. Raises ParityFailed where they differ."""
+    """Compare the answers of `version` to the files. Raises ParityFailed if they differ."""
     difference = compare(raw.expected, version.run(signature, raw.inputs), tolerance)
     if difference.beyond:
         raise ParityFailed(

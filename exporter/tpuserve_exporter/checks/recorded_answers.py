@@ -1,4 +1,4 @@
-"""What a model answered, kept when the model itself is gone: only one at a time holds its weights."""
+"""Answers of a model, kept after the model is released. Memory holds the weights of one model at a time."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from tpuserve_exporter.signature import Signature, Tensors
 
 
 class RecordedAnswers:
-    """Answers again what it has heard. Asked anything else, it raises KeyError: that is an error in the exporter."""
+    """A model that repeats recorded answers. For other inputs it raises KeyError, which is an error in the exporter."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, bytes], Tensors | Exception] = {}
@@ -19,11 +19,11 @@ class RecordedAnswers:
         return len(self._answers)
 
     def knows(self, signature: Signature) -> bool:
-        """Whether it has heard anything of it."""
+        """Return whether any answer for the signature is recorded."""
         return any(name == signature.name for name, _ in self._answers)
 
     def record(self, model: Runnable, signature: Signature, questions: Iterable[Tensors]) -> None:
-        """Ask `model`, and keep its answers. A TensorFlow error is kept too, and raised when that is asked for."""
+        """Run `model` on the inputs and keep its answers. TensorFlow errors are kept too, and `run` raises them."""
         import tensorflow as tf
 
         for inputs in questions:
@@ -35,7 +35,7 @@ class RecordedAnswers:
                     self._answers[key] = error
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name, as they were. Raises tf.errors.OpError where the model did."""
+        """Return the recorded outputs by name. Raises tf.errors.OpError if the model did."""
         answer = self._answers[signature.name, _digest(inputs)]
         if isinstance(answer, Exception):
             raise answer
@@ -43,7 +43,7 @@ class RecordedAnswers:
 
 
 def _digest(inputs: Tensors) -> bytes:
-    """Of names, dtypes, shapes and values."""
+    """Return a digest of names, dtypes, shapes and values."""
     digest = hashlib.sha256()
     for name, value in sorted(inputs.items()):
         array = np.asarray(value)

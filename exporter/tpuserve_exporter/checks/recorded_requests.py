@@ -1,4 +1,4 @@
-"""Compare a version's answers to recorded requests, its own or another version's, with the recorded answers."""
+"""Compares a version's answers to recorded requests, its own or another version's, with the recorded answers."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from tpuserve_formats.manifest import MANIFEST_FILE
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A tolerance and `reason`: the dtype and the manifest, or the options, that it comes from."""
+    """A tolerance and the `reason` for it: the dtype and the manifest, or the options."""
 
     tolerance: Tolerance
     reason: str
@@ -28,7 +28,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCheck:
-    """`requests` compared; `output` differs most, by `largest`; `beyond` names what is outside the tolerance."""
+    """The result of comparing `requests`. `output` differs most, by `largest`. `beyond` describes the first failure."""
 
     golden: Path
     requests: int
@@ -65,10 +65,14 @@ class RecordedCheck:
 def check_recorded(
     version: Path, golden: Path, atol: float | None, rtol: float | None, advance: Callable[[int, int], None]
 ) -> RecordedCheck:
-    """Ask `version`, on this machine's CPU, the requests that `golden` recorded, and compare the answers.
+    """Send `version`, on this machine's CPU, the requests that `golden` recorded, and compare the answers.
 
-    TensorFlow must be up. The tolerance comes from the options, or is the wider one of the two manifests. Raises
-    SourceUnreadable without recorded requests, SessionLoadFailed, and SamplesUnfit for requests that `version` refuses.
+    TensorFlow must be started. The tolerance comes from the options, or is the wider one of the two manifests.
+
+    Raises:
+        SourceUnreadable: if `golden` has no recorded requests.
+        SessionLoadFailed: if `version` does not load.
+        SamplesUnfit: if `version` refuses a request.
     """
     allowed = choose_allowed((version, golden), atol, rtol)
     found = []
@@ -101,7 +105,7 @@ def _ask(session: SessionModel, signature: Signature, inputs: Tensors) -> Tensor
 
 
 def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float | None) -> Allowed:
-    """Return the options' values, or for a missing one the widest in the manifests of `versions`."""
+    """Return the options' values. For a missing one, return the widest value in the manifests of `versions`."""
     found = [manifest for version in dict.fromkeys(versions) for manifest in _tolerance(version)]
     widest, dtype, origin = max(
         found or [(Tolerance.choose("float32", False, None, None), "float32", "")],

@@ -1,4 +1,4 @@
-"""Check that a model gives the same answer to the same request each time, whatever it answered before."""
+"""Checks that a model gives the same answer to the same request each time, after any other request."""
 
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ class Change(StrEnum):
 
 
 def find_change(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> tuple[Change, str]:
-    """Ask `model` the same twice, then something else, then the same. Return when and how the answer changes.
+    """Send `model` the same request twice, then another one, then the first again. Return when and how answers change.
 
     If the model refuses the other request, only the first two answers count.
     """
@@ -37,7 +37,7 @@ def find_change(signature: Signature, samples: Tensors, model: Runnable, toleran
 
 
 def _reverse(asked: Tensors, signature: Signature) -> Tensors:
-    """Return the same rows in reverse order, or without rows the reversed values."""
+    """Return the same rows in reverse order, or reversed values if the inputs have no rows."""
     if signature.is_batchable:
         return {name: value[::-1] for name, value in asked.items()}
     return {name: np.flip(value) for name, value in asked.items()}

@@ -1,4 +1,4 @@
-"""Whether a row's result depends on the rows beside it. Only where it does not may requests share a batch."""
+"""Checks whether a row's result depends on the other rows. If it does, requests may not share a batch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from tpuserve_exporter.runnable import Runnable
 from tpuserve_exporter.samples.samples import distinct_rows, take_rows
 from tpuserve_exporter.signature import Array, Signature, Tensors
 
-# Enough rows to have neighbours on both sides; every row of them is checked.
+# Enough rows to have neighbours on both sides. The trials check every row.
 _ROWS = 4
 _NEIGHBOURS = "its neighbours"
 _OTHERS = "the rows beside it"
@@ -18,7 +18,7 @@ _OTHER_ROWS = "outputs have another number of rows than the inputs"
 
 
 class Finding(NamedTuple):
-    """The result of the trials. `dependence` names what a row depends on. `checked` is False if they show nothing."""
+    """The result of the trials. `dependence` names what a row depends on. `checked` is False if trials show nothing."""
 
     dependence: str = ""
     checked: bool = True
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A batch, and which of the baseline's rows each of the rows `at` ought to equal."""
+    """A batch. The results of the rows `at` should equal those of the rows `baseline` of the first batch."""
 
     what: str
     inputs: Tensors
@@ -38,11 +38,11 @@ class _Trial(NamedTuple):
 
 
 def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> Finding:
-    """Whether a row's result depends on anything but the row.
+    """Return whether a row's result depends on anything except the row.
 
-    The rows are compared with themselves alone, in reverse order, and beside neighbours of NaN (floats only): a NaN
-    that gets across shows where a difference would drown in the tolerance. Rows that all get one answer tell nothing
-    of their neighbours: then NaN must have told, or the rows count as not checked.
+    The trials compare each row with itself alone, in reverse order, and with neighbours of NaN (floats only). NaN shows
+    influence that the tolerance would hide. If all rows get the same answer, only a NaN trial can show independence.
+    Without one, the rows count as not checked.
     """
     rows = _choose_rows(samples)
     baseline = model.run(signature, rows)
@@ -65,10 +65,10 @@ def find_dependence(signature: Signature, samples: Tensors, model: Runnable, tol
 def find_dependence_in_fixed(
     signature: Signature, samples: Tensors, rows: int, model: Runnable, tolerance: Tolerance
 ) -> Finding:
-    """Find out whether a row of a batch that always has `rows` rows depends on the rows beside it.
+    """Find out whether a row depends on the other rows of a batch that always has `rows` rows.
 
-    All rows except one become another row, and then NaN (floats only). The rows count as not checked if all get one
-    answer, or if the outputs have no such rows.
+    The trials replace all rows except one by another row, and then by NaN (floats only). The rows count as not checked
+    if all get the same answer, or if the outputs have no such rows.
     """
     baseline = model.run(signature, samples)
     if _has_other_rows(baseline, rows):
@@ -108,7 +108,7 @@ def _has_other_rows(outputs: Tensors, rows: int) -> bool:
 
 
 def _choose_rows(samples: Tensors) -> Tensors:
-    """Rows that differ, as far as there are such."""
+    """Return different rows, if the samples have enough."""
     distinct = np.array(distinct_rows(samples))
     return take_rows(samples, distinct[np.arange(_ROWS) % len(distinct)])
 
@@ -134,12 +134,12 @@ def _spoil(value: Array, kept: int) -> Array:
 
 
 def _is_float(value: Array) -> bool:
-    """Whether NaN can be written to it: numpy's floats, and bfloat16, which numpy knows as kind V."""
+    """Return whether the array takes NaN: numpy's floats, and bfloat16, whose kind in numpy is V."""
     return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
 
 
 def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None:
-    """None where a model refuses NaN outright: that says nothing on its rows."""
+    """Run a trial, or return None if the model rejects NaN, which says nothing about its rows."""
     import tensorflow as tf
 
     try:

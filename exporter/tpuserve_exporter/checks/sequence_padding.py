@@ -1,4 +1,4 @@
-"""Padding sequences as servers pad them: to a bucket's length, with what the model takes for nothing."""
+"""Pads sequences to a bucket's length as servers do, with the value that the model ignores."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tpuserve_exporter.signature import Array, TensorSpec
 
 
 def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, said: PadValue | None) -> Array:
-    """At each free dimension's end; with zero, or an empty string, where nothing is said. Raises SamplesUnfit."""
+    """Pad each free dimension at its end with `said`, by default zero or an empty string. Raises SamplesUnfit."""
     shape = tuple(bucket if axis in spec.free_axes else size for axis, size in enumerate(value.shape))
     if spec.dtype == "string":
         padding: object = said.encode() if isinstance(said, str) else b""
@@ -24,7 +24,7 @@ def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, said: P
 
 
 def _fits(value: float, dtype: "np.dtype[np.generic]") -> bool:
-    """Whether integers hold it exactly; floating point rounds."""
+    """Return whether an integer dtype holds the value exactly. Floating-point dtypes may round."""
     if dtype.kind not in "biu":
         return True
     return float(value).is_integer() and bool(np.asarray(int(value)).astype(dtype) == value)

@@ -1,6 +1,6 @@
-"""`--tpu-numerics`: how far answers move where products are of bfloat16 operands, as on a TPU. An emulation on the CPU.
+"""Emulates products of bfloat16 operands on the CPU, as on a TPU, and compares the answers (`--tpu-numerics`).
 
-What a TPU adds besides is not emulated: the order of sums, and its own functions for exp, tanh and others.
+The emulation omits other TPU differences: the order of sums, and its own functions for exp, tanh and others.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,9 +29,9 @@ def compare_numerics(
     progress: Progress,
     warn: Callable[[str], None],
 ) -> dict[str, ParityResult]:
-    """Every program's answers so computed against the source's, by signature; nothing fails for being off.
+    """Compare every program's emulated answers with the source's, by signature. Differences do not fail the export.
 
-    `warn` is told what is off by more than bfloat16 usually is, or puts another class first. Raises as `ask_programs`.
+    `warn` takes differences beyond bfloat16's usual ones, and rows with another first class. Raises as `ask_programs`.
     """
     answers = ask_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
     found = {}

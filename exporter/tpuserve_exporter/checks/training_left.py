@@ -1,4 +1,4 @@
-"""Find training operations in a written version by data flow, and describe them in messages of the export."""
+"""Finds training operations in a written version by data flow, and describes them in messages of the export."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from tpuserve_exporter.sources.tf1.training_mode import GIVE_INFERENCE
 _MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` that it is called with"
 _PUBLISH = "--allow-nondeterminism publishes the model as it is"
-# The scope that the graph of a `.meta` is imported under.
+# The scope into which the graph of a `.meta` file is imported.
 _OF_TF1_GRAPH = "graph/"
 _STATE = (
     "A server has one model for all clients, so all clients would share the state. Let each request bring the state as "
@@ -51,7 +51,7 @@ def describe_change(name: str, change: Change, difference: str, training: Depend
 
 
 def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) -> str:
-    """Explain why signature `name` must not average over its rows, and what to do."""
+    """Explain that answers of signature `name` depend on batch statistics, and what to do."""
     places = [one.removeprefix(_OF_TF1_GRAPH) for one in training.statistics]
     mend = (
         f"The graph has no variable with their moving average. {GIVE_INFERENCE}"
@@ -66,7 +66,7 @@ def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) 
 
 
 def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
-    """Yield what a user should know of a signature whose answers do not change."""
+    """Yield messages for users about a signature whose answers do not change."""
     if training.random:
         yield f"{name} draws random numbers, in {_list(training.random)}; its answers were the same each time"
     if training.written:

@@ -1,4 +1,4 @@
-"""Check a written version: it loads, it answers as its source does, and its answers depend only on their rows."""
+"""Checks a written version: it loads, it answers as its source does, and its answers depend only on their rows."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ from tpuserve_formats.manifest.device import ManifestDevice
 
 @dataclass(frozen=True, slots=True)
 class CheckedSignature:
-    """One signature that passed, and the inputs it passed with."""
+    """One signature that passed the checks, with the inputs of the checks."""
 
     signature: Signature
     samples: Tensors
@@ -39,7 +39,7 @@ class CheckedSignature:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """What the checks found of a written version. `reference` answers as the source does, while the session is open."""
+    """The results for one written version. `reference` answers as the source does while the session is open."""
 
     signatures: Mapping[str, CheckedSignature]
     tolerance: Tolerance
@@ -49,12 +49,12 @@ class CheckedVersion:
 
     @property
     def everywhere(self) -> list[str]:
-        """Signatures that can be warmed: where there is a model for LiteRT, one it lacks would keep it from loading."""
+        """Signatures that may have warm-up requests. LiteRT cannot load a request for a signature that it lacks."""
         return [name for name in self.signatures if self.lite_signatures is None or name in self.lite_signatures]
 
 
 class Checks:
-    """Runs the checks of one export. `warn` takes what a user should know of a version that passes."""
+    """Runs the checks of one export. `warn` takes messages for the user about a version that passes."""
 
     def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
         self._options = options
@@ -63,12 +63,12 @@ class Checks:
         self._asking = Asking(options, progress, warn)
 
     def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
-        """Ask the source, and then `version` as Python loads it, and its programs; before it is opened. See Asking."""
+        """Run the source, then `version` in Python, then its programs, before `open` loads `version`. See Asking."""
         return self._asking.ask(source, version, device)
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
-        """Load `version` into a session for as long as the body lasts. Raises SessionLoadFailed."""
+        """Load `version` into a session for the body's duration. Raises SessionLoadFailed."""
         with contextlib.ExitStack() as open_models:
             with self._progress.step("Load it in a session") as step:
                 session = open_models.enter_context(open_session(version))
@@ -122,7 +122,7 @@ class Checks:
         samples: Mapping[str, Tensors],
         tolerance: Tolerance,
     ) -> Mapping[str, Answers]:
-        """Check before any comparison: a source in training mode agrees with its copy, which proves nothing."""
+        """Check the answers before the comparison, because a source in training mode agrees with its copy."""
         of_tf1_graph = source.kind == "tf1-meta"
         checks = AnswerChecks(self._options, self._progress, self._warn, session, tolerance, of_tf1_graph=of_tf1_graph)
         training = find_training(version, samples)
@@ -132,9 +132,9 @@ class Checks:
         }
 
     def _warn_of_rows(self, checked: Mapping[str, CheckedSignature], device: ManifestDevice | None) -> None:
-        """A program takes as many rows as it takes, and what cannot be padded has to have just as many.
+        """Warn about batch sizes without a program. Dependent rows cannot be padded to the next larger program.
 
-        Rows that depend on each other by what the host makes of them alone can be padded between the two.
+        Rows that depend on each other only in the host part can be padded between host part and program.
         """
         if device is None:
             return
@@ -148,7 +148,7 @@ class Checks:
                 )
 
     def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
-        """What the source was asked, which the session has to take; where nobody was asked, what the session takes."""
+        """Return the source's samples, which the session must take, or without a source, samples for the session."""
         if asked.source is None:
             given = self._asking.open_given()
             return {name: self._asking.find_samples(one, given, session) for name, one in session.signatures.items()}
@@ -167,11 +167,11 @@ class Checks:
         return model
 
     def _choose_tolerance(self, source: OpenedSource, session: SessionModel) -> Tolerance:
-        """StableHLO within a graph does not show what it computes in: then the source knows."""
+        """Return the tolerance for the coarsest dtype, which the source shows if the graph hides it in StableHLO."""
         options = self._options
         stated = source.compute_dtype or ""
         coarsest = next((dtype for dtype in COARSE if dtype in stated or session.makes(dtype)), "float32")
-        # What is folded is rounded elsewhere, as what is computed in another dtype.
+        # Folding changes where values are rounded, as another dtype does.
         converted = options.model.compute_dtype != "keep" or (options.model.freeze and coarsest in COARSE)
         if source.quantized is not None:
             coarsest = "int8"
