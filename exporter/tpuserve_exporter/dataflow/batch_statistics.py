@@ -1,6 +1,6 @@
-"""Find averages over the rows of a batch in a flat graph, as a batch norm computes them in training.
+"""Finds averages over the rows of a batch in a flat graph, such as those of a batch norm in training mode.
 
-Maxima, softmaxes and products over rows do not count: models that rank a list have them at inference, too.
+Maxima, softmaxes and products over rows do not count, because models that rank a list also have them at inference.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _AVERAGES = frozenset({"Mean", "Sum", "EuclideanNorm"})
 _NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul"})
-# Operations between the powers of a softmax and their sum: masks, and operations that keep values.
+# Operations between the exponentials of a softmax and their sum: masks, and operations that keep values.
 _OF_SOFTMAX = frozenset({"Mul", "Cast", "Identity", "SelectV2", "Select", "Reshape", "Transpose", "Squeeze"})
 _OF_SOFTMAX |= {"ExpandDims", "AddV2", "Add", "Maximum", "RealDiv"}
 
@@ -25,16 +25,16 @@ def is_norm(node: "NodeDef") -> bool:
 
 
 class StatisticsFinder:
-    """Finder of the nodes that average over rows. `axes` is None for a graph that takes only one batch size."""
+    """Finds the nodes that average over rows. `axes` is None for a graph that takes only one batch size."""
 
     def __init__(self, walk: Walk, axes: RowAxes | None, of_rows: set[str]) -> None:
-        """Take the names `of_rows` of the nodes whose values depend on the inputs."""
+        """Create a finder. The nodes named in `of_rows` have values that depend on the inputs."""
         self._walk = walk
         self._axes = axes
         self._of_rows = of_rows
 
     def averages_rows(self, node: "NodeDef") -> bool:
-        """Return whether `node` averages over rows. Where shapes are unknown, rows are taken to come first."""
+        """Return whether `node` averages over rows. If shapes are unknown, assume that rows come first."""
         values = [one for one in node.input if one[0] != "^"]
         of_rows = [one for one in values if node_of(one) in self._of_rows]
         if node.op in _PRODUCTS or node.op == "L2Loss":
@@ -57,7 +57,7 @@ class StatisticsFinder:
         if reduced is None:
             return rows is None or bool(rows)
         if rows is None or rank is None:
-            # By convention rows come first, and an axis counted from the end is not theirs.
+            # By convention rows come first, so a negative axis does not count as theirs.
             return 0 in reduced
         return any(axis % rank in rows for axis in reduced if rank)
 
@@ -72,7 +72,7 @@ class StatisticsFinder:
         return [int(one) for one in tf.make_ndarray(node.attr["value"].tensor).reshape(-1)]
 
     def _norms_rows(self, node: "NodeDef", tensor: str) -> bool:
-        """Return whether rows are in a dimension other than that of the channels, which a norm keeps."""
+        """Return whether rows are in a dimension other than the channels, which a norm keeps."""
         rows = self._axes.find(tensor) if self._axes is not None else None
         rank = self._axes.rank(tensor) if self._axes is not None else None
         if rows is None or rank is None:

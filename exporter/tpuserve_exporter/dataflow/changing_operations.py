@@ -1,4 +1,4 @@
-"""Operations that make answers change: those that draw random numbers, and those that write variables and tables."""
+"""Operations that make answers change: they draw random numbers, or write variables or tables."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from tpuserve_exporter.dataflow.graph_walk import Walk
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# All lists hold the beginnings of names. These operations keep a state of their own, or use a generator's.
+# All lists hold prefixes of names. These operations keep a random state, or use a generator's.
 _RANDOM = (
     "Random",
     "TruncatedNormal",
@@ -22,7 +22,7 @@ _RANDOM = (
     "RngReadAndSkip",
 )
 _NOT_RANDOM = ("RandomDataset", "RandomShuffleQueue")
-# These take a seed as an input.
+# These operations take a seed as an input.
 _SEEDED = (
     "StatelessRandom",
     "StatelessTruncated",
@@ -50,7 +50,7 @@ _GENERATORS = ("RngReadAndSkip", "RngSkip", "Stateful")
 
 
 def is_random(node: "NodeDef", walk: Walk) -> bool:
-    """Return whether `node` draws other numbers each time. A constant seed gives the same numbers."""
+    """Return whether `node` draws different numbers each time. A constant seed gives the same numbers."""
     if node.op.startswith(_SEEDED):
         return any(_changes(one) for one in walk.before(node.input).values())
     return (node.op.startswith(_RANDOM) and not node.op.startswith(_NOT_RANDOM)) or "CandidateSampler" in node.op
@@ -62,7 +62,7 @@ def is_write(node: "NodeDef") -> bool:
 
 
 def is_generator(node: "NodeDef") -> bool:
-    """Return whether `node` moves on the state of a random generator, which its first input names."""
+    """Return whether `node` advances the state of a random generator, which its first input names."""
     return node.op.startswith(_GENERATORS) and bool(node.input)
 
 

@@ -1,4 +1,4 @@
-"""Find the batch statistics, random numbers and assignments that the outputs of a graph depend on."""
+"""Finds the batch statistics, random numbers and assignments that the outputs of a graph depend on."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# A constant of this size holds weights, and no axis, shape or seed.
+# A larger constant holds weights. Smaller ones may hold axes, shapes or seeds.
 _LARGE_BYTES = 65536
 _CALLS = re.compile(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)")
-# The part of an operation's name that follows the name of its layer.
+# The part of an operation's name after the name of its layer.
 _OWN = re.compile(r"/(stateless_|stateful_|random_|truncated_|dropout/|Assign|Random|Stateless).*")
 
 
@@ -27,8 +27,8 @@ _OWN = re.compile(r"/(stateless_|stateful_|random_|truncated_|dropout/|Assign|Ra
 class Dependence:
     """The operations (`statistics`) and layers that outputs depend on, by name.
 
-    Layers in `assigned` change variables or tables that the outputs read. Layers in `written` change any.
-    `sees_all` is False where a program cannot be read.
+    Layers in `assigned` change variables or tables that the outputs read. Layers in `written` change any variable or
+    table. `sees_all` is False if a program cannot be read.
     """
 
     statistics: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Dependence:
 def find_dependence(
     graph_def: "GraphDef", outputs: Sequence[str], inputs: Mapping[str, tuple[int | None, ...]]
 ) -> Dependence:
-    """Return what the tensors `outputs` depend on. `inputs` are the shapes that are fed, by placeholder."""
+    """Return what the tensors `outputs` depend on. `inputs` are the shapes of fed placeholders, by name."""
     import tensorflow as tf
 
     names = list(dict.fromkeys(map(node_of, outputs)))
@@ -54,7 +54,7 @@ def find_dependence(
     programs = [node for node in before.values() if node.op == "XlaCallModule"]
     in_programs = [_find_in_program(node, walk, inputs) for node in programs]
     for node in programs:
-        node.attr["module"].s = b""  # it may hold weights, which shape inference would copy for each batch size
+        node.attr["module"].s = b""  # it may hold weights; shape inference would copy them per batch size
     statistics = _find_statistics(flat, walk, ends, inputs) + [one for found in in_programs for one in found or ()]
     return Dependence(
         statistics=_places(statistics),
@@ -68,9 +68,9 @@ def find_dependence(
 def _find_writes(
     walk: Walk, before: "Mapping[str, NodeDef]", ends: Sequence[str], random: "Sequence[NodeDef]"
 ) -> tuple[list[str], list[str]]:
-    """Return the operations that change what the outputs read, and those that change anything.
+    """Return the operations that change what the outputs read, and the operations that change anything.
 
-    The states of random generators do not count. `before` are the nodes that the outputs are made of.
+    The states of random generators do not count. `before` are the nodes that the outputs depend on.
     """
     writes = [node for node in walk.needed(ends).values() if is_write(node)]
     seeds = roots_read(walk, (one for node in random for one in walk.before(node.input).values()))
@@ -83,7 +83,7 @@ def _find_writes(
 
 
 def _without_weights(graph_def: "GraphDef") -> "GraphDef":
-    """Return a copy with placeholders for large constants: each later step would copy frozen weights."""
+    """Return a copy with placeholders for large constants, because each later step would copy frozen weights."""
     light = type(graph_def)()
     light.versions.CopyFrom(graph_def.versions)
     for node in graph_def.node:
@@ -127,7 +127,7 @@ def _find_in_program(program: "NodeDef", walk: Walk, inputs: Iterable[str]) -> l
 
 
 def _places(names: Iterable[str]) -> tuple[str, ...]:
-    """Remove the calls from names, which leaves the names within the functions of the layers."""
+    """Return names without the calls in them, which leaves the names within the functions of the layers."""
     return tuple(sorted({_CALLS.sub("", name).removeprefix("/") for name in names}))
 
 

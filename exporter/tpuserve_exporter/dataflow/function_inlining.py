@@ -1,4 +1,4 @@
-"""Inline functions: put the bodies of functions in the place of their calls."""
+"""Replaces function calls by the bodies of the functions."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "TPUPartitionedCall", "BatchFunction"})
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
-# The attributes that hold the functions of a branch with two sides, and of a loop. `Case` has a list instead.
+# Attributes with the functions of a two-sided branch and of a loop. `Case` has a list instead.
 _PARTS = ("then_branch", "else_branch", "cond", "body")
-# In this many iterations, a value reaches all variables of most loops.
+# After this many iterations, a value has reached all variables of most loops.
 _ITERATIONS = 2
 
 
 def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
-    """Return a copy that computes the same without calls, and the names of `tensors` in it.
+    """Return a copy without calls that computes the same, and the names of `tensors` in it.
 
     Branches and loops keep their functions.
     """
@@ -33,15 +33,15 @@ def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphD
 def inline_to_analyse(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
     """Return a copy without functions, for analysis only, and the names of `tensors` in it.
 
-    A `Merge` of all sides, which waits for the condition, takes the place of a branch. A loop becomes its first
-    iterations. A call of a function within itself stays.
+    A `Merge` of all sides with the condition as a control input replaces a branch. The first iterations replace a loop.
+    A recursive call stays.
     """
     inlining = _Inlining(graph_def, control_flow=True)
     return inlining.run(), [inlining.resolve(one) for one in tensors]
 
 
 class _Inlining:
-    """One pass over one graph. `_renamed` holds the replacements for outputs of removed nodes, by tensor."""
+    """One pass over one graph. `_renamed` has the replacements for outputs of removed nodes, by tensor."""
 
     def __init__(self, graph_def: "GraphDef", *, control_flow: bool) -> None:
         self._source = graph_def
@@ -65,9 +65,9 @@ class _Inlining:
         return self._flat
 
     def _add(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
-        """Add `node`, whose inputs have their names in the flat graph, under `name`; or the functions that it calls.
+        """Add `node` under `name`, or the functions that it calls. Its inputs have the names of the flat graph.
 
-        `within` are the functions around the node. A call of one of them stays a call, or inlining would not end.
+        `within` are the functions around the node. A call of one of them stays a call, because inlining would not end.
         """
         called = self._called(node)
         if not called or not within.isdisjoint(called):
@@ -127,7 +127,7 @@ class _Inlining:
         self._ends[name] = [*(one for result in results for one in result), *ends]
 
     def _free(self, name: str) -> str:
-        """Return `name`, or one like it that no node has, and reserve it."""
+        """Return `name`, or a similar name that no node has, and reserve it."""
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
         free: str = next(one for one in names if one not in self._taken)
         self._taken.add(free)
@@ -136,7 +136,7 @@ class _Inlining:
     def _body(
         self, function: str, name: str, inputs: Sequence[str], within: frozenset[str]
     ) -> tuple[list[str], list[str]]:
-        """Add the nodes of `function`, called with `inputs`, below `name`; return its results and control outputs."""
+        """Add the nodes of `function`, called with `inputs`, below `name`. Return its results and control outputs."""
         body = self._functions[function]
         given = [one for one in inputs if one[0] != "^"]
         order = [one for one in inputs if one[0] == "^"]

@@ -1,4 +1,4 @@
-"""Walk a flat graph along its data, to the nodes that a tensor is made of and to those made of it."""
+"""Walks a flat graph along its data, to the nodes that a tensor depends on, or to the nodes that depend on it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Operations whose results depend on the shape of their input, not on its values.
+# Operations whose results depend on the shape of their input, and not on its values.
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "TensorListLength"})
-# The result of a branch depends on the condition that it waits for.
+# The result of a branch depends on its condition, which is a control input.
 _WAITING = frozenset({"Merge"})
-# Operations that pass on a resource or a reference.
+# Operations that return a resource or a reference unchanged.
 _PASSING = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "RefIdentity", "IdentityN"})
 _PASSING |= {"NextIteration", "Exit"}
 
 
 def node_of(tensor: str) -> str:
-    """Return the name of the node in an input of another node: `node`, `node:1` or `^node`."""
+    """Return the node's name from a tensor name in another node's inputs: `node`, `node:1` or `^node`."""
     return tensor.removeprefix("^").split(":")[0]
 
 
@@ -29,7 +29,7 @@ class Walk:
         self.nodes = {node.name: node for node in graph_def.node}
 
     def before(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
-        """Return the nodes whose values `tensors` are made of, their own included, nearest first."""
+        """Return the nodes whose values `tensors` depend on, their own nodes included, nearest first."""
         return self._collect(tensors, self.values_of)
 
     def reached(self, tensors: Iterable[str]) -> dict[str, "NodeDef"]:
@@ -82,7 +82,7 @@ class Walk:
         return node_of(tensor) if node is None else node.name
 
     def back(self, tensor: str, passing: frozenset[str]) -> "Iterator[NodeDef]":
-        """Yield each node that a walk back from `tensor` meets. It continues only through operations in `passing`."""
+        """Yield each node on the way back from `tensor`. Continue only through operations in `passing`."""
         waiting, seen = [node_of(tensor)], set[str]()
         while waiting:
             node = self.nodes.get(waiting.pop())

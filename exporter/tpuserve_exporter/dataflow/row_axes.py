@@ -1,4 +1,4 @@
-"""Find the dimensions of tensors that carry the rows of a batch: their size changes with the batch size."""
+"""Finds the dimensions of tensors that carry the rows of a batch. Their size changes with the batch size."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -7,14 +7,14 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# Shapes of inputs by the names of their placeholders, rows first.
+# Shapes of inputs by placeholder name, rows first.
 Sizes: TypeAlias = Mapping[str, tuple[int | None, ...]]
-# Batch sizes to infer shapes for. Neither is a factor of the other, nor of usual dimensions.
+# Batch sizes for shape inference. Neither divides the other, or usual dimensions.
 _ROWS = (7, 11)
 
 
 class RowAxes:
-    """The shapes of a flat graph for two batch sizes, by TensorFlow's shape inference. Nothing runs."""
+    """The shapes of a flat graph for two batch sizes. Shape inference finds them without running the graph."""
 
     def __init__(self, graph_def: "GraphDef", sizes: Sizes) -> None:
         """Infer the shapes for inputs of `sizes`. Raises ValueError if the graph takes only one batch size."""

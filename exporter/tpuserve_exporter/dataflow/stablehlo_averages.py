@@ -1,10 +1,10 @@
-"""Find averages over rows in a StableHLO program, the form of JAX and PyTorch models in a graph."""
+"""Finds averages over rows in a StableHLO program, which a graph contains for a JAX or PyTorch model."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Operations between the powers of a softmax and their sum.
+# Operations between the exponentials of a softmax and their sum.
 _OF_SOFTMAX = frozenset({"stablehlo.multiply", "stablehlo.convert", "stablehlo.select", "stablehlo.reshape"})
 # Operations between that sum and the division by it.
 _BETWEEN = frozenset({"stablehlo.abs", "stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
@@ -14,8 +14,8 @@ _BETWEEN |= {"stablehlo.dynamic_broadcast_in_dim", "stablehlo.optimization_barri
 def find_averages(program: bytes, fed: Sequence[int], count: int) -> list[str] | None:
     """Return the places of sums over rows and of batch norms in training mode.
 
-    Rows are the first dimension of the arguments that are made of inputs: numbers `fed` of the last `count`. Returns
-    None if jaxlib is missing or cannot read the program.
+    Rows are the first dimension of the arguments that depend on inputs: numbers `fed` of the last `count`. Return None
+    if jaxlib is missing or cannot read the program.
     """
     if importlib.util.find_spec("jaxlib") is None:
         return None
@@ -59,7 +59,7 @@ def _averages(operation: Any, rows: set[int | None]) -> bool:  # noqa: ANN401
 
 
 def _first_size(value: Any) -> list[int | None]:  # noqa: ANN401
-    """Return a list of the first dimension, None if it is free. The list is empty for a scalar or a single row."""
+    """Return a list with the first dimension, or None if it is free. The list is empty for a scalar or a single row."""
     from jaxlib.mlir import ir
 
     shape = ir.RankedTensorType(value.type)
@@ -99,6 +99,6 @@ def _is_of_powers(value: Any) -> bool:  # noqa: ANN401
 
 
 def _place(operation: Any) -> str:  # noqa: ANN401
-    """Return the name of the operation in the source code, if the program has it, else an empty string."""
+    """Return the operation's name in the source code, or an empty string if the program has none."""
     text = str(operation.location)
     return text.split('"')[1] if text.startswith('loc("') and "/" in text.split('"')[1] else ""

@@ -1,1 +1,1 @@
-"""--freeze: what follows from the weights alone is computed at export, and what is of training alone goes."""
+"""Implements --freeze: computes what depends only on weights at export, and drops operations of training."""

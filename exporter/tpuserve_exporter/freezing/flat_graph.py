@@ -1,4 +1,4 @@
-"""What a source computes as one flat graph: no calls of functions in between, and everything it captures named."""
+"""A source's computation as one flat graph: without function calls, and with a name for each capture."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ _PROGRAM = "XlaCallModule"
 
 @dataclass(slots=True)
 class FlatGraph:
-    """`graph_def` may be changed. `feeds` are placeholders by input, `fetches` tensors by output.
+    """A flat graph. Callers may change `graph_def`. `feeds` are placeholders by input, `fetches` tensors by output.
 
-    `captures` are what its other placeholders stand for: handles of variables and tables, and tensors. Of those that
-    are variables, `variables` has the variable and `names` what its framework calls it.
+    `captures` are the tensors behind the other placeholders: handles of variables and tables, and values. For captures
+    that are variables, `variables` has the variable and `names` the framework's name of it.
     """
 
     graph_def: "GraphDef"
@@ -38,19 +38,19 @@ class FlatGraph:
     def import_into(
         self, graph: "tf.Graph", given: "Mapping[str, tf.Tensor]", fetched: Sequence[str]
     ) -> "list[tf.Tensor]":
-        """Import it into the function that is being built, `given` values for placeholders besides its captures."""
+        """Import the graph into the function under construction, with `given` values for the other placeholders."""
         import tensorflow as tf
 
         there = {node.name for node in self.graph_def.node}
         mapped = {f"{name}:0": value for name, value in given.items() if name in there}
         for name, captured in self.captures.items():
             if name in self.variables and name in there:
-                graph.watch_variable(self.variables[name])  # or it would be captured, and not be written
+                graph.watch_variable(self.variables[name])  # else it is captured, but not saved
             if name in there:
                 mapped[f"{name}:0"] = graph.capture(captured)
         part = type(self.graph_def)()
         part.CopyFrom(self.graph_def)
-        del part.node[:]  # a placeholder that is given to it would stay, and wait for a value
+        del part.node[:]  # a replaced placeholder would stay and require a value
         part.node.extend(node for node in self.graph_def.node if f"{node.name}:0" not in mapped)
         tensors: list[tf.Tensor] = tf.graph_util.import_graph_def(
             part, input_map=mapped, return_elements=[_with_number(name) for name in fetched], name="graph"
@@ -59,9 +59,10 @@ class FlatGraph:
 
 
 def flatten(function: ServedFunction) -> FlatGraph:
-    """Trace `function` and put the functions it calls in their callers' place.
+    """Trace `function`, and replace calls by the bodies of the called functions.
 
-    Raises CannotLower for a graph that is a compiler's program, or that changes its variables; BuilderFailed.
+    Raises CannotLower if the graph is a StableHLO program or changes its variables, or BuilderFailed if it cannot be
+    traced.
     """
     import tensorflow as tf
 
@@ -114,7 +115,7 @@ def _inline(traced: "tf.types.experimental.ConcreteFunction") -> "GraphDef":
 
     graph_def: GraphDef = _run_inline_graph_optimization(traced, lower_control_flow=False, aggressive_inlining=True)
     drop_unused_functions(graph_def)
-    # That loops stay functions was for the inlining alone.
+    # Only the inlining needed loops as functions.
     for node in _all_nodes(graph_def):
         if _LOWERED in node.attr:
             node.attr[_LOWERED].b = True

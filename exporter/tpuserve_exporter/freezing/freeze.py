@@ -1,4 +1,4 @@
-"""A source's function made into one that answers the same with less to do at each request."""
+"""Turns a source's function into one that gives the same answers with less work per request."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """The function, and what was done: scales folded into kernels, other values computed, operations dropped."""
+    """The frozen function, and the numbers of scales folded into kernels, values computed, and operations dropped."""
 
     function: ServedFunction
     folded: int
@@ -32,9 +32,9 @@ class Frozen:
 
 
 def freeze(function: ServedFunction) -> Frozen:
-    """Fold, compute and drop what can be. The function that is given keeps its variables.
+    """Fold, compute and drop what is possible. The given function keeps its variables.
 
-    Raises CannotLower for what cannot be frozen, and BuilderFailed.
+    Raises CannotLower if the function cannot be frozen, or BuilderFailed if it cannot be traced.
     """
     flat = flatten(function)
     dropped = drop_training_operations(flat.graph_def)
@@ -47,14 +47,14 @@ def freeze(function: ServedFunction) -> Frozen:
 
 @dataclass(slots=True)
 class _MadeVariables:
-    """New variables by the placeholder that stands for them; one for each value, however often it is met."""
+    """New variables, by placeholder. Equal values share one variable."""
 
     variables: "dict[str, tf.Variable]" = field(default_factory=dict)
     _by_content: "dict[str, tf.Variable]" = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
 
     def make(self, value: Array, name: str) -> str:
-        """A placeholder's name for a variable of this value, called `name` if no other is."""
+        """Return the name of a placeholder for a variable of this value. Name the variable like `name`."""
         import tensorflow as tf
 
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
@@ -82,7 +82,7 @@ def _fold(flat: FlatGraph, made: _MadeVariables) -> tuple[FlatGraph, int]:
 
 
 def _apply(folding: Folding, values: WeightValues, graph_def: "GraphDef", made: _MadeVariables) -> dict[str, str]:
-    """Changes the nodes that are folded. Returns tensors by another name."""
+    """Change the folded nodes. Return the tensors that other tensors replace."""
     name = values.name_of(folding.scaled.kernel)
     kernel = made.make(folding.kernel, f"{name}/folded")
     shift = None
@@ -95,7 +95,7 @@ def _apply(folding: Folding, values: WeightValues, graph_def: "GraphDef", made: 
 
 
 def _compute(flat: FlatGraph, made: _MadeVariables) -> tuple[FlatGraph, int]:
-    """Put values in place of what is computed from variables alone, where anything else takes it."""
+    """Compute what depends only on variables, and replace it by the values where other nodes use it."""
     values = WeightValues(flat)
     taken = [name for node in values.nodes.values() if not values.is_known(node.name) for name in node.input]
     wanted = [name for name in dict.fromkeys([*taken, *flat.fetches.values()]) if name[0] != "^"]
@@ -115,7 +115,7 @@ def _add_placeholder(graph_def: "GraphDef", name: str, made: _MadeVariables) -> 
 
 
 def _passed_on(nodes: "Iterable[NodeDef]") -> dict[str, str]:
-    """Tensors that are others under another name: by each, the other."""
+    """Return the inputs of identity nodes, by the nodes' outputs."""
     found = dict[str, str]()
     for node in nodes:
         if node.op in ("Identity", "IdentityN"):
@@ -125,7 +125,7 @@ def _passed_on(nodes: "Iterable[NodeDef]") -> dict[str, str]:
 
 
 def _rename(flat: FlatGraph, renamed: Mapping[str, str]) -> FlatGraph:
-    """Let whatever takes one of these tensors take the other."""
+    """Replace each tensor in `renamed` in the inputs of all nodes and in the fetches."""
 
     def resolve(name: str) -> str:
         name = name.removesuffix(":0")
@@ -141,7 +141,7 @@ def _rename(flat: FlatGraph, renamed: Mapping[str, str]) -> FlatGraph:
 
 
 def _prune(flat: FlatGraph) -> FlatGraph:
-    """The same with the nodes that its outputs need, its inputs, and no others."""
+    """Return the graph with only the nodes, functions and captures that its outputs need."""
     import tensorflow as tf
 
     wanted = [tensor.split(":")[0] for tensor in flat.fetches.values()]
@@ -155,7 +155,7 @@ def _prune(flat: FlatGraph) -> FlatGraph:
 
 
 def _serve(function: ServedFunction, flat: FlatGraph, made: _MadeVariables) -> ServedFunction:
-    """The graph as a function of its inputs, over the variables that it still reads and those that were made."""
+    """Return the graph as a function of its inputs, with the remaining variables and the new ones."""
     import tensorflow as tf
 
     there = {node.name for node in flat.graph_def.node}
@@ -169,7 +169,7 @@ def _serve(function: ServedFunction, flat: FlatGraph, made: _MadeVariables) -> S
         given |= {name: variable.read_value() for name, variable in new.items()}
         return flat.import_into(graph, given, list(flat.fetches.values()))
 
-    # A tf.function would put what is in TensorFlow 1's loops in order with what is outside of them.
+    # A tf.function would add control dependencies between nodes in and out of TensorFlow 1 loops.
     wrapped = tf.compat.v1.wrap_function(import_graph, list(function.inputs.values()))
 
     def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
@@ -186,7 +186,7 @@ def _distinct(things: Sequence[Any]) -> list[Any]:
 
 
 def _tables(trackables: Sequence[Any], flat: FlatGraph) -> list[Any]:
-    """Lookup tables and the like that the graph still uses: whatever holds a handle it captures, and no variable."""
+    """Return the lookup tables and similar objects of the graph: owners of captured handles, except variables."""
     import tensorflow as tf
 
     handles = [one for name, one in flat.captures.items() if name not in flat.variables]

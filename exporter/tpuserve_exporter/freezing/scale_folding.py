@@ -1,8 +1,8 @@
-"""Scales behind convolutions and products, as batch norms have them, put into the kernels before them.
+"""Folds scales after convolutions and products, such as those of batch norms, into the kernels before them.
 
     y = (x * K + b - mean) * gamma / sqrt(variance + epsilon) + beta  =  x * (K * scale) + shift
 
-What has a scale for each channel of a kernel's output, and nothing but shifts and changes of form between, is folded.
+A scale per output channel of the kernel is folded if only shifts and reshapes come between.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from tpuserve_exporter.signature import Array
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Axis of the kernel's output channels; of a depthwise kernel they are on two.
+# Axis of the kernel's output channels. A depthwise kernel has them on two axes.
 _KERNEL_AXIS = {"Conv2D": 3, "Conv3D": 4, "Conv2DBackpropInput": 2, "Conv3DBackpropInputV2": 3, "MatMul": 1}
 _DEPTHWISE = "DepthwiseConv2dNative"
 _NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
@@ -27,7 +27,7 @@ _ADDS = frozenset({"Add", "AddV2", "BiasAdd"})
 
 @dataclass(slots=True)
 class Affine:
-    """`scale * y + shift`, each a number or one for each channel, in float64."""
+    """`scale * y + shift` in float64. Each is a number, or an array with one number for each channel."""
 
     scale: Array = field(default_factory=lambda: np.ones(1))
     shift: Array = field(default_factory=lambda: np.zeros(1))
@@ -45,7 +45,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A product with a kernel, `linear`, and the `steps` behind it, the last of which gives the whole."""
+    """A product with a kernel, `linear`, and the `steps` after it. The last step gives the result."""
 
     linear: "NodeDef"
     steps: "Sequence[NodeDef]"
@@ -61,7 +61,7 @@ class Scaled:
         return self.steps[-1]
 
     def known(self) -> Iterator[str]:
-        """The scales, shifts and statistics that are met on the way."""
+        """Yield the scales, shifts and statistics of the steps."""
         tensor = self.linear.name
         for node in self.steps:
             if node.op in _NORMS:
@@ -73,7 +73,7 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """The new kernel of what is scaled, and the shift behind it (one for each channel), if there is any."""
+    """The new kernel of a scaled product, and the shift after it (one value per channel), or None."""
 
     scaled: Scaled
     kernel: Array
@@ -81,7 +81,7 @@ class Folding:
 
 
 class ScaleFolder:
-    """Finds what can be folded in one graph."""
+    """Finds the products of one graph that scales can be folded into."""
 
     def __init__(self, values: WeightValues, fetches: Sequence[str]) -> None:
         self._values = values
@@ -89,7 +89,7 @@ class ScaleFolder:
         self._fetched = {*fetches}
 
     def fold(self) -> Iterator[Folding]:
-        """One after the other, as each holds a kernel; what is asked of the graph is asked before the first."""
+        """Yield the foldings one by one, because each holds a kernel. Read the whole graph before the first one."""
         products = [node for node in self._values.order if node.op in _KERNEL_AXIS or node.op == _DEPTHWISE]
         found = {one.kernel: one for node in products if (one := self._find(node)) is not None}
         vectors = {
@@ -104,7 +104,7 @@ class ScaleFolder:
             yield Folding(one, _scale_kernel(one.linear, kernel, affine.scale), shift)
 
     def _find(self, linear: "NodeDef") -> Scaled | None:
-        """None where there is no scale behind it, or where another product has the same kernel."""
+        """Return the product with its steps, or None if no scale follows it or another product uses the same kernel."""
         kernel = linear.input[1]
         shape = self._values.shape(kernel)
         if len(self._uses[kernel]) > 1:
@@ -126,7 +126,7 @@ class ScaleFolder:
         return int(shape[_axis(linear)] or 0)
 
     def _steps(self, linear: "NodeDef", channels: int, first: bool) -> "list[NodeDef]":
-        """What follows, one after the other, of forms and of arithmetic by channel; each is used by the next alone."""
+        """Return the reshapes and per-channel arithmetic after the product. Only the next step may use each."""
         steps, tensor = list["NodeDef"](), linear.name
         while tensor not in self._fetched and len(self._uses.get(tensor, ())) == 1:
             node, index = self._uses[tensor][0]
@@ -163,7 +163,7 @@ class ScaleFolder:
         return values.is_known(node.input[1 - index]) and self._meets_channels(node, index, channels, first)
 
     def _meets_channels(self, node: "NodeDef", index: int, channels: int, first: bool) -> bool:
-        """That the other side is a number for each channel, or one for all."""
+        """Return whether the other operand has a number for each channel, or one for all."""
         rank, other = self._values.tensor(node.input[index]).shape.rank, self._values.shape(node.input[1 - index])
         if not rank or other is None or len(other) > rank:
             return False
@@ -172,7 +172,7 @@ class ScaleFolder:
 
 
 def _affine(scaled: Scaled, vectors: Mapping[str, Array]) -> Affine:
-    """All steps as one."""
+    """Return all steps as one scale and shift."""
     affine, tensor = Affine(), scaled.linear.name
     for node in scaled.steps:
         if node.op in _NORMS:
@@ -200,7 +200,7 @@ def _apply(affine: Affine, node: "NodeDef", value: Array, is_left: bool) -> None
 
 
 def _is_channels_first(node: "NodeDef") -> bool:
-    """As other attributes, it is looked for: what is only asked for would be there afterwards, empty."""
+    """Return whether channels come first. Reading a missing attribute would create an empty one, hence the check."""
     return "data_format" in node.attr and node.attr["data_format"].s.startswith(b"NC")
 
 
@@ -219,7 +219,7 @@ def _axis(linear: "NodeDef") -> int:
 
 
 def _scale_kernel(linear: "NodeDef", kernel: Array, scale: Array) -> Array:
-    """The kernel in its own dtype, computed in float32 at least."""
+    """Return the scaled kernel in its own dtype, computed in float32 or wider."""
     if len(scale) > 1 and linear.op == _DEPTHWISE:
         scale = scale.reshape(kernel.shape[2:])
     elif len(scale) > 1:
@@ -229,7 +229,7 @@ def _scale_kernel(linear: "NodeDef", kernel: Array, scale: Array) -> Array:
 
 
 def apply_folding(folding: Folding, kernel: str, shift: str | None) -> dict[str, str]:
-    """Change the nodes: `kernel` and `shift` are placeholders with the new values. Returns tensors by another name."""
+    """Change the nodes. `kernel` and `shift` are placeholders with the new values. Return replaced tensors."""
     scaled = folding.scaled
     scaled.linear.input[1] = kernel
     before, renamed = scaled.linear.name, dict[str, str]()

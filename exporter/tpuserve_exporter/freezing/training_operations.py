@@ -1,4 +1,4 @@
-"""Operations that tell or guard something in training: without them a graph computes the same."""
+"""Drops operations that only report or check values in training. The graph computes the same without them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# What they give is what they take.
+# These operations return their input.
 _PASSING = frozenset({"CheckNumerics", "CheckNumericsV2", "Print", "DebugIdentity", "DebugIdentityV2"})
-# Those too, and every trace has them: not worth telling.
+# These return their input too. Every trace has them, so the count of dropped operations omits them.
 _GRADIENTS = frozenset({"StopGradient", "PreventGradient"})
 _FRAMES = frozenset({"Enter", "Exit", "NextIteration"})
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "TensorSummary", "MergeSummary")
 
 
 def drop_training_operations(graph_def: "GraphDef") -> dict[str, int]:
-    """Take assertions, prints, checks for NaN and summaries out, in functions too. Returns how many of each.
+    """Remove assertions, prints, NaN checks and summaries, also in functions. Return the number of each.
 
-    In a graph that changes nothing, what no output takes is of no use: nothing waits for it any more. But what is in
-    TensorFlow 1's loops is there because it waits for them.
+    Also remove control inputs, because no remaining operation has side effects. If the graph has TensorFlow 1
+    loops they stay, because they place nodes in a loop.
     """
     dropped: Counter[str] = Counter()
     _drop(graph_def.node, dropped)
@@ -39,7 +39,7 @@ def drop_training_operations(graph_def: "GraphDef") -> dict[str, int]:
 
 
 def _rename_functions(graph_def: "GraphDef") -> None:
-    """Those of the source are known to TensorFlow by their names: what was changed is another function."""
+    """Rename changed functions, because TensorFlow already knows the source's functions by their names."""
     functions = graph_def.library.function
     names = {function.signature.name: f"{function.signature.name}_frozen" for function in functions}
     for function in functions:
@@ -52,7 +52,7 @@ def _rename_functions(graph_def: "GraphDef") -> None:
 
 
 def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
-    """Returns the names of nodes that do nothing any more, and that none waits for."""
+    """Remove nodes without effect. Return their names; no node waits for them any more."""
     gone = {node.name for node in nodes if _only_tells(node.op)}
     for node in nodes:
         if node.name in gone or node.op in _PASSING:

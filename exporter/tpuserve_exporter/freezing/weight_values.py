@@ -1,4 +1,4 @@
-"""Tensors of a graph that follow from its weights alone, and their values."""
+"""Finds tensors of a graph that depend only on its weights, and computes their values."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Of what takes no more than this (bytes), nobody minds a copy in a wider dtype.
+# Size in bytes up to which a value may be larger than its variables, for example in a wider dtype.
 _SMALL = 1 << 16
 _AT_A_TIME = 1 << 26
 _READ = "ReadVariableOp"
@@ -22,9 +22,9 @@ _FRAMES = frozenset({"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopC
 
 
 class WeightValues:
-    """Of one graph, which must not be changed while this is asked.
+    """The tensors of one graph that depend only on weights. The graph must not change while an instance is in use.
 
-    A large value that takes more bytes than the variables it is made of is not counted among them: int8 stays int8.
+    A large value that takes more bytes than its variables does not count, so that int8 weights stay int8.
     """
 
     def __init__(self, flat: FlatGraph) -> None:
@@ -41,19 +41,19 @@ class WeightValues:
                 self.made_of[node.name] = sources
 
     def follows(self, tensor: str) -> bool:
-        """Whether it follows from variables."""
+        """Return whether the tensor depends on variables, and only on variables and constants."""
         return bool(self.made_of.get(node_of(tensor)))
 
     def is_computed(self, tensor: str) -> bool:
-        """Whether it follows from variables, and is none itself."""
+        """Return whether the tensor depends only on variables and is not itself a variable's value."""
         return self.follows(tensor) and self.nodes[node_of(tensor)].op != _READ
 
     def is_known(self, tensor: str) -> bool:
-        """Whether it is a constant, or follows from variables."""
+        """Return whether the tensor is a constant or depends only on variables."""
         return node_of(tensor) in self.made_of
 
     def tensor(self, name: str) -> "tf.Tensor":
-        """With its dtype and shape, as far as they are known."""
+        """Return the tensor, with its dtype and shape if known."""
         node, _, index = name.partition(":")
         return self._imported.graph.get_tensor_by_name(f"graph/{node}:{index or 0}")
 
@@ -62,7 +62,7 @@ class WeightValues:
         return None if shape.rank is None else shape.as_list()
 
     def compute(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
-        """Name and value of each, so many at a time as take 64 MB: to ask for one takes as long as for a hundred."""
+        """Yield names and values in parts of about 64 MB. Each part runs the graph once, so larger parts are faster."""
         for part in self._divide(dict.fromkeys(names)):
             computed = self._imported.prune([], [self.tensor(name) for name in part])()
             yield from zip(part, (np.asarray(value.numpy()) for value in computed), strict=True)
@@ -80,7 +80,7 @@ class WeightValues:
             yield part
 
     def name_of(self, tensor: str) -> str:
-        """What to call a value made of it: after its variable, else after its node."""
+        """Return the variable's name if the tensor depends on one variable, else the node's name."""
         sources = self.made_of[node_of(tensor)]
         return self._flat.names[min(sources)] if len(sources) == 1 else node_of(tensor)
 
@@ -90,7 +90,7 @@ class WeightValues:
         self._flat.import_into(tf.compat.v1.get_default_graph(), {}, [])
 
     def _sort(self) -> "Iterator[NodeDef]":
-        """The nodes, what they take before them; those of TensorFlow 1's loops are left out, with what follows."""
+        """Yield the nodes in topological order, without nodes of TensorFlow 1 loops and nodes that depend on them."""
         waits = {name: {node_of(one) for one in node.input if one[0] != "^"} for name, node in self.nodes.items()}
         while True:
             try:
@@ -104,7 +104,7 @@ class WeightValues:
                 return
 
     def _sources(self, node: "NodeDef") -> frozenset[str] | None:
-        """The variables it is made of; None where it follows from anything else."""
+        """Return the variables that a node depends on, or None if it also depends on anything else."""
         values = [name for name in node.input if name[0] != "^"]
         if node.op == "Const" or self._is_captured_value(node.name):
             return frozenset()
@@ -116,7 +116,7 @@ class WeightValues:
         return sources if not sources or self._is_smaller(node, sources) else None
 
     def _is_captured_value(self, name: str) -> bool:
-        """No handle of a variable or a table, but a tensor."""
+        """Return whether a capture is a tensor, and not the handle of a variable or a table."""
         captured = self._flat.captures.get(name)
         return captured is not None and _is_number(captured.dtype)
 
@@ -129,7 +129,7 @@ class WeightValues:
 
 
 def _size_of(tensor: "tf.Tensor | tf.Variable") -> int:
-    """Bytes, of what has its shape."""
+    """Return the size in bytes."""
     return int(tensor.shape.num_elements() * tensor.dtype.size)
 
 
@@ -138,7 +138,7 @@ def _is_number(dtype: "tf.DType") -> bool:
 
 
 def _is_pure(node: "NodeDef") -> bool:
-    """That it gives the same of the same, and calls nothing."""
+    """Return whether the node always computes the same result from the same inputs, and calls no function."""
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(node.op)
@@ -148,7 +148,7 @@ def _is_pure(node: "NodeDef") -> bool:
 
 
 def count_uses(nodes: "Mapping[str, NodeDef]") -> "dict[str, list[tuple[NodeDef, int]]]":
-    """By tensor: which nodes take it, and as which of their inputs."""
+    """Return the nodes that use each tensor, with the number of the input, by tensor."""
     uses: dict[str, list[tuple[Any, int]]] = {}
     for node in nodes.values():
         for index, name in enumerate(node.input):
